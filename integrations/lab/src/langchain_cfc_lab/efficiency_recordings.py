@@ -33,12 +33,13 @@ testing", in its single-step form.) An estimate that is the same in all resample
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
 import numpy as np
+from pydantic import computed_field
 
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
@@ -49,11 +50,9 @@ from langchain_cfc.records.files import find_provenance
 from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import CAP, Level, compute_tau, format_alpha
-from langchain_cfc_lab.compare import FEATURES, GROUPS, compare
-from langchain_cfc_lab.comparison_report import LevelComparison
+from langchain_cfc_lab.compare import GROUPS
 from langchain_cfc_lab.methods import Pool
 from langchain_cfc_lab.metrics import make_groups
-from langchain_cfc_lab.splits import Progress
 
 RESAMPLES = 400
 CONFIDENCE = 0.95
@@ -86,18 +85,12 @@ class AssumptionCheck(ReportData):
         return "holds" if self.shown == self.inequalities else "not refuted"
 
 
-class Estimate(ReportData):
-    """An estimate with its percentile interval over bootstrap resamples."""
-
-    value: float
-    interval: tuple[float, float]
-
-
 class CostPoint(ReportData):
-    """The cost of a coverage in a group: the mean number of answers in a set."""
+    """The cost of a coverage in a group: the mean number of answers in a set, with its interval."""
 
     coverage: float
-    size: Estimate
+    size: float
+    interval: tuple[float, float]
 
 
 class RecordedGroup(ReportData):
@@ -117,11 +110,11 @@ class RecordedGroup(ReportData):
 
     words: str
     n: int
-    attainable: Estimate
-    marginal_coverage: Estimate
-    oracle_coverage: Estimate
-    marginal_size: Estimate
-    oracle_size: Estimate
+    attainable: float
+    marginal_coverage: float
+    oracle_coverage: float
+    marginal_size: float
+    oracle_size: float
     price: float | None
     curve: list[CostPoint]
 
@@ -133,27 +126,29 @@ class RecordedEfficiency(ReportData):
         alpha: Error level as decimal text.
         counted: Unit of set sizes: `distinct answers`, or `candidates` if answers are unknown.
         prompts: Number of prompts, one from each cluster.
-        resamples: Number of bootstrap resamples.
         largest_atom: Largest share of prompts with the same success score, not counting hopeless prompts.
         hopeless: Share of prompts without a correct candidate.
         groups: The groups from easy to hard.
         checks: Checks of assumptions 2 to 4.
         saved: E|C| of one threshold minus that of the oracle; negative if the oracle's sets are larger.
-        served: Results of this package's conditional and marginal rules on held-out prompts.
-        account: What was found, in words.
+        saved_interval: 95 % interval of `saved`.
     """
 
     alpha: str
     counted: Literal["distinct answers", "candidates"]
     prompts: int
-    resamples: int
     largest_atom: float
     hopeless: float
     groups: list[RecordedGroup]
     checks: list[AssumptionCheck]
-    saved: Estimate
-    served: LevelComparison
-    account: list[str]
+    saved: float
+    saved_interval: tuple[float, float]
+
+    @computed_field  # type: ignore[prop-decorator] # mypy knows no decorated properties
+    @property
+    def account(self) -> list[str]:
+        """What was found, in words."""
+        return list(_write_account(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,11 +209,7 @@ def analyse_recording(
     *,
     alpha: Level = "0.2",
     groups: str = GROUPS,
-    features: str = FEATURES,
-    splits: int = 50,
     seed: int = 0,
-    jobs: int = 1,
-    progress: Progress | None = None,
     provenance: Provenance | None = None,
 ) -> RecordedEfficiency:
     """Estimate the paper's F_t, G_t and C_t on labelled records, and check its assumptions.
@@ -227,11 +218,7 @@ def analyse_recording(
         records: Labelled records.
         alpha: Error level.
         groups: Groups from easy to hard, such as `bins(mean_score, 5)`.
-        features: Feature map of the conditional rule that is measured on held-out prompts.
-        splits: Number of random splits into halves for that measurement.
-        seed: Seed of resamples and splits.
-        jobs: Number of processes.
-        progress: Function of the splits and their number that yields the splits, such as a progress bar.
+        seed: Seed of the resamples.
         provenance: Header of the records; by default the one that they carry.
 
     Returns:
@@ -239,23 +226,10 @@ def analyse_recording(
 
     Raises:
         InputError: If a group has fewer than 20 prompts, or a record cannot be used.
-        FeatureError: If a feature map does not suit the records.
-        MissingExtraError: If SciPy is not installed.
+        FeatureError: If the groups do not suit the records.
     """
-    provenance = find_provenance(records, provenance)
-    table, alpha = tabulate(records, provenance=provenance), format_alpha(alpha)
-    compared = compare(
-        table,
-        alpha=alpha,
-        methods=("conditional", "marginal"),
-        features=features,
-        groups=groups,
-        splits=splits,
-        seed=seed,
-        jobs=jobs,
-        progress=progress,
-        provenance=provenance,
-    )
+    table = tabulate(records, provenance=find_provenance(records, provenance))
+    alpha = format_alpha(alpha)
     # The same prompts as in `compare`: one from each cluster.
     pool = Pool(table.take(make_split_plan(str(seed), fit=0.0, test=0.0).select_one_per_cluster(table)))
     with name_records_in_errors(pool.labelled.ids):
@@ -280,27 +254,19 @@ def analyse_recording(
     target = float(compute_tau(alpha))
     one = _find_common_threshold(curves, shares, target)
     described = [_describe_group(*pair, one, target) for pair in zip(curves, grouped.words, strict=True)]
-    saved = sum(
-        share * (curve.compute_size(one) - curve.compute_cost(target))
-        for share, curve in zip(shares, curves, strict=True)
-    )
+    saved = shares @ np.array([curve.compute_size(one) - curve.compute_cost(target) for curve in curves])
     atoms = np.unique(success[success < CAP], return_counts=True)[1]
-    result = RecordedEfficiency(
+    return RecordedEfficiency(
         alpha=alpha,
         counted="distinct answers" if distinct else "candidates",
         prompts=len(success),
-        resamples=RESAMPLES,
         largest_atom=float(atoms.max(initial=0)) / len(success),
         hopeless=float((success >= CAP).mean()),
         groups=described,
         checks=_check_assumptions(curves),
-        saved=_make_estimate(np.asarray(saved)),
-        served=LevelComparison.model_validate(
-            {name: getattr(compared, name) for name in LevelComparison.model_fields}
-        ),
-        account=[],
+        saved=float(saved[0]),
+        saved_interval=_make_interval(saved),
     )
-    return result.model_copy(update={"account": _write_account(result)})
 
 
 def _find_common_threshold(curves: list[_GroupCurves], shares: FloatArray, target: float) -> FloatArray:
@@ -325,15 +291,16 @@ def _describe_group(curve: _GroupCurves, words: str, one: FloatArray, target: fl
     return RecordedGroup(
         words=words,
         n=len(curve.success),
-        attainable=_make_estimate(curve.attainable),
-        marginal_coverage=_make_estimate(covered),
-        oracle_coverage=_make_estimate(own_covered),
-        marginal_size=_make_estimate(marginal_size),
-        oracle_size=_make_estimate(oracle_size),
+        attainable=float(curve.attainable[0]),
+        marginal_coverage=float(covered[0]),
+        oracle_coverage=float(own_covered[0]),
+        marginal_size=float(marginal_size[0]),
+        oracle_size=float(oracle_size[0]),
         price=float(marginal_size[0] - oracle_size[0]) / difference if difference else None,
         curve=[
-            CostPoint(coverage=float(round(u, 9)), size=_make_estimate(curve.compute_cost(u)))
+            CostPoint(coverage=round(u, 9), size=float(cost[0]), interval=_make_interval(cost))
             for u in _list_reachable(curve, _SHOWN_COVERAGES)
+            for cost in [curve.compute_cost(u)]
         ],
     )
 
@@ -343,9 +310,10 @@ def _list_reachable(curve: _GroupCurves, coverages: FloatArray) -> list[float]:
     return [float(u) for u in coverages if u <= np.quantile(curve.attainable, 0.025)]
 
 
-def _make_estimate(rows: FloatArray) -> Estimate:
+def _make_interval(rows: FloatArray) -> tuple[float, float]:
+    """Return the percentile interval of an estimate's (1 + B,) values, of which the first is the estimate."""
     low, high = np.quantile(rows[1:], [(1.0 - CONFIDENCE) / 2.0, (1.0 + CONFIDENCE) / 2.0])
-    return Estimate(value=float(rows[0]), interval=(float(low), float(high)))
+    return float(low), float(high)
 
 
 def _check_assumptions(curves: list[_GroupCurves]) -> list[AssumptionCheck]:
@@ -396,46 +364,34 @@ def count_inequalities(theta: FloatArray) -> dict[str, int]:
     return counts
 
 
-def _write_account(found: RecordedEfficiency) -> list[str]:
+def _write_account(found: RecordedEfficiency) -> Iterator[str]:
     easy, hard = found.groups[0], found.groups[-1]
-    saved, (low, high) = found.saved.value, found.saved.interval
-    direction = "more" if saved < 0.0 else "fewer"
+    low, high = found.saved_interval
+    direction = "more" if found.saved < 0.0 else "fewer"
     ends = sorted((abs(low), abs(high)))
     sure = f"{ends[0]:.2f} to {ends[1]:.2f}" if low > 0.0 or high < 0.0 else "within chance"
-    conditional, marginal = (found.served.methods[name] for name in ("conditional", "marginal"))
-    answered = conditional.mean_distinct_answers / max(1.0 - conditional.abstention_rate, 1e-9)
-    tau = float(compute_tau(found.alpha))
-    sentences = [
-        (
-            f"(1) fails: {100 * found.hopeless:.1f} % of prompts have no correct candidate, so that F_t ends "
-            f"below 1; the largest atom of success scores holds {100 * found.largest_atom:.1f} %."
-        ),
-        *(
+    yield (
+        f"(1) fails: {100 * found.hopeless:.1f} % of prompts have no correct candidate, so that F_t ends "
+        f"below 1; the largest atom of success scores holds {100 * found.largest_atom:.1f} %."
+    )
+    for check in found.checks:
+        yield (
             f"({check.assumption}) {check.statement}: {check.verdict} ({check.inequalities} inequalities: "
             f"{check.shown} shown, {check.violated} violated)."
-            for check in found.checks
-        ),
-        (
-            f"With the target {tau:g} in every group, sets hold {abs(saved):.2f} {found.counted} {direction} "
-            f"({sure}) than under one threshold for all."
-        ),
-        (
-            f"Under one threshold, coverage is {100 * easy.marginal_coverage.value:.0f} % in the easiest "
-            f"group and {100 * hard.marginal_coverage.value:.0f} % in the hardest. Moving to the target "
-            f"saves {easy.marginal_size.value - easy.oracle_size.value:.2f} {found.counted} a prompt in the "
-            f"easiest group; moving to {100 * hard.oracle_coverage.value:.0f} % in the hardest, the closest "
-            f"attainable coverage, costs {hard.oracle_size.value - hard.marginal_size.value:.2f}."
-        ),
-    ]
+        )
+    yield (
+        f"With the target {float(compute_tau(found.alpha)):g} in every group, sets hold "
+        f"{abs(found.saved):.2f} {found.counted} {direction} ({sure}) than under one threshold for all."
+    )
+    yield (
+        f"Under one threshold, coverage is {100 * easy.marginal_coverage:.0f} % in the easiest "
+        f"group and {100 * hard.marginal_coverage:.0f} % in the hardest. Moving to the target "
+        f"saves {easy.marginal_size - easy.oracle_size:.2f} {found.counted} a prompt in the "
+        f"easiest group; moving to {100 * hard.oracle_coverage:.0f} % in the hardest, the closest "
+        f"attainable coverage, costs {hard.oracle_size - hard.marginal_size:.2f}."
+    )
     if easy.price is not None and hard.price is not None:
-        sentences.append(
+        yield (
             f"Ten points of coverage are worth {easy.price / 10:.2f} {found.counted} in the easiest group "
             f"and {hard.price / 10:.2f} in the hardest."
         )
-    sentences.append(
-        f"Served by this package, on held-out prompts: {marginal.mean_distinct_answers:.2f} answers under "
-        f"the marginal rule, and {conditional.mean_distinct_answers:.2f} under the conditional one, which "
-        f"flags {100 * conditional.not_certifiable_rate:.1f} % and returns {answered:.2f} for each of the "
-        "others."
-    )
-    return sentences

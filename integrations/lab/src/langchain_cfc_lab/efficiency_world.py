@@ -61,7 +61,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from langchain_cfc.errors import InputError
 from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.support.imports import require
 from langchain_cfc_lab.paper import SyntheticWorld
@@ -86,10 +85,6 @@ class EfficiencyWorld:
         one_correct: Whether exactly one of the candidates is correct; otherwise they are independent.
         gap: Latent place w0 and width g. A latent score w is mapped to (1 - g) w, plus g if w > w0, so values
             between (1 - g) w0 and (1 - g) w0 + g do not occur. None for no gap.
-        grades: Number of equal steps in [0, 1] to which scores are rounded up; None for continuous scores.
-
-    Raises:
-        InputError: If a number is out of its range.
     """
 
     name: str
@@ -99,15 +94,6 @@ class EfficiencyWorld:
     scale: Line = (0.2, 1.0)
     one_correct: bool = False
     gap: Line | None = None
-    grades: int | None = None
-
-    def __post_init__(self) -> None:
-        """Reject numbers out of range; all are linear in T, so it suffices to check the ends."""
-        ranges = {"chance": (self.chance, 1.0), "skill": (self.skill, np.inf), "scale": (self.scale, 1.0)}
-        for name, (ends, most) in ranges.items():
-            if not all(0.0 < end <= most and np.isfinite(end) for end in ends):
-                msg = f"{name} is {ends}; expected numbers above 0 and at most {most}"
-                raise InputError(msg)
 
     def get_chance(self, t: FloatArray, n: int) -> FloatArray:
         """Return p(t), the probability that one given candidate of n is correct."""
@@ -124,13 +110,11 @@ class EfficiencyWorld:
             w = w * (1.0 - width) + np.where(w > place, width, 0.0)
         s = _interpolate(self.scale, t)
         score: FloatArray = ((1.0 - s) * w + s) * w
-        return score if self.grades is None else np.ceil(score * self.grades - _ROUND_OFF) / self.grades
+        return score
 
     def unstretch(self, score: FloatArray, t: FloatArray) -> FloatArray:
         """Return the largest latent score in [0, 1] whose score is at most `score`."""
         level = np.clip(score, 0.0, 1.0)
-        if self.grades is not None:
-            level = np.floor(level * self.grades + _ROUND_OFF) / self.grades
         s = _interpolate(self.scale, t)
         w: FloatArray = 2.0 * level / (s + np.sqrt(s * s + 4.0 * (1.0 - s) * level))
         if self.gap is not None:
@@ -141,11 +125,14 @@ class EfficiencyWorld:
 
     def compute_coverage(self, threshold: FloatArray, t: FloatArray, n: int) -> FloatArray:
         """Return F_t(threshold), the probability that the set at a threshold holds a correct candidate."""
-        return self._compute_latent_coverage(self.unstretch(threshold, t), t, n)
+        w = self.unstretch(threshold, t)
+        return w if self.one_correct else 1.0 - (1.0 - self.get_chance(t, n) * w) ** n
 
     def compute_share(self, threshold: FloatArray, t: FloatArray, n: int) -> FloatArray:
         """Return G_t(threshold), the share of candidates that enter the set."""
-        return self._compute_latent_share(self.unstretch(threshold, t), t, n)
+        w, p = self.unstretch(threshold, t), self.get_chance(t, n)
+        accepted: FloatArray = p * w + (1.0 - p) * w ** self.get_skill(t)
+        return accepted
 
     def compute_quantile(self, coverage: float | FloatArray, t: FloatArray, n: int) -> FloatArray:
         """Return F_t^-1(coverage); 1, which accepts everything, if the coverage is out of reach."""
@@ -156,7 +143,7 @@ class EfficiencyWorld:
         return self.compute_share(self.compute_quantile(coverage, t, n), t, n)
 
     def compute_slope(self, coverage: float, t: FloatArray, n: int) -> FloatArray:
-        """Return the slope dC_t/du at a coverage within reach, for continuous scores."""
+        """Return the slope dC_t/du at a coverage within reach."""
         w, p, rho = self._find_latent_quantile(coverage, t, n), self.get_chance(t, n), self.get_skill(t)
         accepted = p + (1.0 - p) * rho * w ** (rho - 1.0)
         return accepted if self.one_correct else accepted / (n * p * (1.0 - p * w) ** (n - 1))
@@ -187,20 +174,12 @@ class EfficiencyWorld:
         latent = np.where(correct, latent, latent ** (1.0 / self.get_skill(column)))
         return self.stretch(latent, column), correct
 
-    def _compute_latent_coverage(self, w: FloatArray, t: FloatArray, n: int) -> FloatArray:
-        return w if self.one_correct else 1.0 - (1.0 - self.get_chance(t, n) * w) ** n
-
     def _find_latent_quantile(self, coverage: float | FloatArray, t: FloatArray, n: int) -> FloatArray:
         u = np.broadcast_to(np.asarray(coverage, dtype=np.float64), np.broadcast(coverage, t).shape)
         if self.one_correct:
             return u
         latent: FloatArray = np.minimum(-np.expm1(np.log1p(-u) / n) / self.get_chance(t, n), 1.0)
         return latent
-
-    def _compute_latent_share(self, w: FloatArray, t: FloatArray, n: int) -> FloatArray:
-        p = self.get_chance(t, n)
-        accepted: FloatArray = p * w + (1.0 - p) * w ** self.get_skill(t)
-        return accepted
 
 
 @dataclass(frozen=True)
@@ -243,15 +222,12 @@ def make_nodes(number: int = NODES) -> FloatArray:
 
 
 def find_marginal_threshold(world: EfficiencyWorld, coverage: float, n: int) -> float:
-    """Return the one threshold with E[F_T(threshold)] = coverage; for grades, the smallest reaching it."""
+    """Return the one threshold with E[F_T(threshold)] = coverage."""
     t = make_nodes()
 
     def compute_miss(threshold: float) -> float:
         return float(world.compute_coverage(np.array(threshold), t, n).mean()) - coverage
 
-    if world.grades is not None:
-        reached = [grade for grade in range(world.grades + 1) if compute_miss(grade / world.grades) >= 0.0]
-        return min(reached, default=world.grades) / world.grades
     if compute_miss(1.0) <= 0.0:
         return 1.0
     solve = require("scipy.optimize", "calibrate", "the efficiency analysis").brentq
@@ -327,15 +303,5 @@ BROKEN_WORLDS: tuple[tuple[EfficiencyWorld, str], ...] = (
         "3",
     ),
     (RARER_WORLD, "4"),
-    (
-        EfficiencyWorld(
-            "graded",
-            "scores come in four grades, so F_t has atoms and C_t is a step function",
-            skill=(3.0, 3.0),
-            one_correct=True,
-            grades=4,
-        ),
-        "134",
-    ),
     (FittedWorld("fitted", "the generator fitted to the paper's synthetic tables"), "4"),
 )

@@ -17,11 +17,10 @@ from importlib.resources import files
 import numpy as np
 import pytest
 from langchain_cfc_lab import EfficiencyReport, analyse_efficiency, list_published_cells
-from langchain_cfc_lab.efficiency import compare_rules
+from langchain_cfc_lab.efficiency import N, compare_rules
 from langchain_cfc_lab.efficiency_world import (
     BROKEN_WORLDS,
     NODES,
-    RARER_WORLD,
     WORLDS,
     EfficiencyWorld,
     FittedWorld,
@@ -39,7 +38,6 @@ from tests.lengths import repetitions
 
 RECORDING = str(files("langchain_cfc") / "demo" / "facts.jsonl.gz")
 FALSE_ALARM = 1e-6
-CONTINUOUS = [*WORLDS, *(world for world, _ in BROKEN_WORLDS if world.grades is None)]
 ALL = [*WORLDS, *(world for world, _ in BROKEN_WORLDS)]
 T = np.array([0.1, 0.5, 0.9])[:, None]
 U = np.linspace(0.05, 0.8, 16)
@@ -49,7 +47,7 @@ def get_name(world: EfficiencyWorld) -> str:
     return world.name
 
 
-@pytest.mark.parametrize("world", CONTINUOUS, ids=get_name)
+@pytest.mark.parametrize("world", ALL, ids=get_name)
 def test_efficiency_world_closed_forms_are_consistent(world: EfficiencyWorld) -> None:
     """F inverts its inverse, C is G at it, and the slope is the difference quotient of C."""
     quantile = world.compute_quantile(U, T, 20)
@@ -102,7 +100,7 @@ def test_efficiency_midpoint_sums_keep_their_bound(world: EfficiencyWorld) -> No
 
 @pytest.mark.parametrize("coverage", [0.5, 0.8])
 def test_find_marginal_threshold_has_the_requested_coverage(coverage: float) -> None:
-    for world in CONTINUOUS:
+    for world in ALL:
         one = np.array(find_marginal_threshold(world, coverage, 50))
         assert world.compute_coverage(one, make_nodes(), 50).mean() == pytest.approx(coverage, abs=1e-9)
 
@@ -150,7 +148,7 @@ def test_oracle_efficiency_fails_in_worlds_with_a_broken_assumption() -> None:
     assert found["gap"].holds is None
     assert found["gap"].differs > 0.99
     assert found["gap"].oracle == pytest.approx(found["gap"].marginal, abs=1e-9)
-    for name in ("mirrored", "misleading", "rarer", "graded", "fitted"):
+    for name in ("mirrored", "misleading", "rarer", "fitted"):
         assert found[name].holds is False, name
     for name in ("mirrored", "rarer", "fitted"):
         one = found[name]
@@ -183,78 +181,61 @@ def test_efficiency_analysis_predicts_the_sizes_of_the_paper() -> None:
         assert found.holds is False
 
 
-def test_oracle_knowing_more_than_difficulty_breaks_the_proposition() -> None:
-    report = analyse_efficiency(200, repetitions=2, worlds=WORLDS[:1], candidates=(2,), sizes=(100, 200))
-    hidden = report.checks[-1]
+@pytest.fixture(scope="module")
+def small() -> EfficiencyReport:
+    return analyse_efficiency(1000, repetitions=2, sizes=(100, 200), seed=5)
+
+
+def test_oracle_knowing_more_than_difficulty_breaks_the_proposition(small: EfficiencyReport) -> None:
+    hidden = small.checks[-1]
     assert hidden.world == "hidden"
     assert all(hidden.assumptions.values())
     assert hidden.holds is False
-
-
-@pytest.fixture(scope="module")
-def small() -> EfficiencyReport:
-    return analyse_efficiency(
-        4000,
-        repetitions=repetitions(40),
-        worlds=WORLDS[:2],
-        candidates=(10,),
-        sizes=(100, 1000, 10_000),
-        seed=5,
-    )
 
 
 def compute_limit(cells: int) -> float:
     return float(stats.norm.isf(FALSE_ALARM / (2 * cells)))
 
 
-@pytest.mark.long
 def test_simulated_sizes_agree_with_the_integral(small: EfficiencyReport) -> None:
-    assert len(small.cells) == 2 * 8 * 3
-    assert max(abs(cell.z) for cell in small.cells) < compute_limit(len(small.cells))
+    limit = compute_limit(len(small.cells))
+    assert len(small.cells) == 3 * 8 * 3
+    assert max(abs(cell.z) for cell in small.cells) < limit
     for cell in small.cells:
         if cell.rule != "learned":
-            # Three quarters of 4,000 prompts: 0.05 is seven standard errors.
-            assert cell.coverage == pytest.approx(1.0 - float(cell.alpha), abs=0.05)
+            # Three quarters of 1,000 prompts: 0.1 is seven standard errors.
+            assert cell.coverage == pytest.approx(1.0 - float(cell.alpha), abs=0.1)
     # The control: the integrals of the world with another scale at one end.
-    other = replace(WORLDS[1], scale=(0.4, 1.0))
-    one = find_marginal_threshold(WORLDS[1], 0.8, 10)
-    wrong = 10 * other.compute_share(np.array(one), make_nodes(), 10).mean()
+    other = replace(WORLDS[1], scale=(0.8, 1.0))
+    one = find_marginal_threshold(WORLDS[1], 0.8, N)
+    wrong = N * other.compute_share(np.array(one), make_nodes(), N).mean()
     [cell] = [
         cell
         for cell in small.cells
         if (cell.world, cell.rule, cell.alpha) == ("independent", "marginal", "0.2")
     ]
-    assert abs(cell.simulated - wrong) / cell.standard_error > compute_limit(len(small.cells))
+    assert abs(cell.simulated - wrong) / cell.standard_error > limit
 
 
 @pytest.mark.long
-def test_learned_rule_approaches_the_oracle_at_the_root_rate(small: EfficiencyReport) -> None:
-    """Slopes of -1/2 within five standard errors and 0.1 for the sets that are not asymptotic.
+def test_learned_rule_approaches_the_oracle_at_the_root_rate() -> None:
+    """The slope is -1/2 within five standard errors and 0.1 for the sets that are not asymptotic.
 
     The control, one threshold for all, stays where it is in a world in which it costs 12 % more.
     """
-    for one in small.convergence:
-        assert abs(one.size_rate + 0.5) < 5 * one.standard_error + 0.1
-        assert abs(one.threshold_rate + 0.5) < 5 * one.standard_error + 0.1
-    control = small.convergence[1]
-    assert abs(control.marginal_rate + 0.5) > 5 * control.standard_error + 0.1
-    assert control.points[-1].marginal_error > 0.05
+    found = analyse_efficiency(2, repetitions=40, sizes=(100, 1000, 10_000), seed=5).convergence
+    for one in found:
+        assert abs(one.rate + 0.5) < 5 * one.standard_error + 0.1
+    assert found[1].marginal_errors[-1] > 0.05
+    assert found[1].marginal_errors[-1] > 5 * found[1].errors[-1]
 
 
 @pytest.mark.long
 def test_analyse_efficiency_passes_in_full_for_any_number_of_jobs() -> None:
     report = analyse_efficiency(jobs=2)
-    assert len(report.cells) == 216
-    assert report.within == 216
+    assert report.within == len(report.cells) == 72
     assert report.passes
     assert report == analyse_efficiency(jobs=1)
-
-
-@pytest.mark.long
-def test_analyse_efficiency_holds_for_other_seeds() -> None:
-    for seed in range(2, 8):
-        report = analyse_efficiency(repetitions=2, sizes=(100, 200), seed=seed, jobs=2)
-        assert max(abs(cell.z) for cell in report.cells) < compute_limit(6 * len(report.cells))
 
 
 @pytest.mark.parametrize(
@@ -263,19 +244,12 @@ def test_analyse_efficiency_holds_for_other_seeds() -> None:
         ({"prompts": 1}, "prompts must be at least 2, got 1"),
         ({"repetitions": 1}, "repetitions must be at least 2"),
         ({"sizes": (100,)}, "number of sizes must be at least 2"),
-        ({"candidates": (1,)}, "number of candidates must be at least 2"),
         ({"seed": -1}, "seed must be a whole number, at least 0"),
     ],
 )
 def test_analyse_efficiency_refuses_too_small_numbers(change: dict[str, int], message: str) -> None:
     with pytest.raises(InputError, match=message):
         analyse_efficiency(**{"prompts": 100, **change})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("change", [{"chance": (0.0, 0.5)}, {"scale": (0.5, 1.5)}, {"skill": (-1.0, 1.0)}])
-def test_efficiency_world_refuses_invalid_parameters(change: dict[str, tuple[float, float]]) -> None:
-    with pytest.raises(InputError, match=f"{next(iter(change))} is .*; expected numbers above 0"):
-        replace(RARER_WORLD, **change)  # type: ignore[arg-type]
 
 
 def test_paper_efficiency_command_prints_every_table() -> None:
@@ -291,5 +265,5 @@ def test_paper_efficiency_command_prints_every_table() -> None:
 @pytest.mark.long
 def test_paper_efficiency_command_prints_every_cell_as_json() -> None:
     ran = run("paper", "efficiency", RECORDING, "--prompts", "500", "--repetitions", "2", "--json")
-    assert EfficiencyReport.model_validate(ran.data).recording is not None
-    assert len(ran.data["cells"]) == 216
+    assert ran.data["recording"]["account"]
+    assert len(ran.data["cells"]) == 72

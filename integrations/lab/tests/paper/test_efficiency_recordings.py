@@ -25,7 +25,7 @@ DIFFICULTY = "bins(meta(difficulty), 5)"
 
 @pytest.fixture(scope="module")
 def recorded() -> RecordedEfficiency:
-    return analyse_recording(read_records(RECORDING), splits=2)
+    return analyse_recording(read_records(RECORDING))
 
 
 def draw_records(world: EfficiencyWorld, prompts: int, n: int, seed: int = 0) -> LabelledBatch:
@@ -57,15 +57,15 @@ def test_curves_estimate_equals_a_calculation_by_hand() -> None:
 def test_saved_size_is_the_price_of_the_coverage_difference(recorded: RecordedEfficiency) -> None:
     total = 0.0
     for group in recorded.groups:
-        apart = group.marginal_coverage.value - group.oracle_coverage.value
+        apart = group.marginal_coverage - group.oracle_coverage
         assert group.price is not None
         total += group.n / recorded.prompts * group.price * apart
-    assert recorded.saved.value == pytest.approx(total)
+    assert recorded.saved == pytest.approx(total)
 
 
 def test_conditional_sets_are_larger_on_the_shipped_recording(recorded: RecordedEfficiency) -> None:
     """Because coverage gets dearer with difficulty, which the fourth assumption excludes."""
-    assert recorded.saved.interval[1] < 0.0
+    assert recorded.saved_interval[1] < 0.0
     prices = [group.price for group in recorded.groups]
     assert prices == sorted(prices, key=lambda price: price or 0.0)
     assert (prices[-1] or 0.0) > 10.0 * (prices[0] or 0.0)
@@ -74,8 +74,6 @@ def test_conditional_sets_are_larger_on_the_shipped_recording(recorded: Recorded
     assert recorded.hopeless > 0.1
     assert recorded.counted == "distinct answers"
     assert any("(4) coverage costs no more on harder prompts: violated" in one for one in recorded.account)
-    served = recorded.served.methods
-    assert served["conditional"].mean_distinct_answers > served["marginal"].mean_distinct_answers
 
 
 @pytest.mark.long
@@ -88,12 +86,10 @@ def test_analyse_recording_recognises_worlds_by_their_records(world: EfficiencyW
     Groups of a fifth of all difficulties are coarser than the oracle, so the size of the difference is not
     compared. The interval's level is 95 %; the seed is fixed, and each world is the other's control.
     """
-    found = analyse_recording(
-        draw_records(world, 4000, 20), groups=DIFFICULTY, features="meta(difficulty)", splits=2
-    )
+    found = analyse_recording(draw_records(world, 4000, 20), groups=DIFFICULTY)
     assert (compare_rules(world, "0.2", 20).holds is False) is larger
-    assert (found.saved.interval[1] < 0.0) is larger
-    assert (found.saved.interval[0] > 0.0) is not larger
+    assert (found.saved_interval[1] < 0.0) is larger
+    assert (found.saved_interval[0] > 0.0) is not larger
     violated = {check.assumption for check in found.checks if check.violated}
     assert violated == ({"4"} if larger else set())
 
@@ -121,6 +117,4 @@ def test_count_inequalities_decides_nothing_without_variation() -> None:
 
 def test_analyse_recording_refuses_groups_of_few_prompts() -> None:
     with pytest.raises(InputError, match="prompts; use fewer groups, each of at least 20"):
-        analyse_recording(
-            draw_records(WORLDS[0], 75, 5), groups=DIFFICULTY, features="meta(difficulty)", splits=2
-        )
+        analyse_recording(draw_records(WORLDS[0], 75, 5), groups=DIFFICULTY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from langchain_cfc_lab import get_methods
 from langchain_cfc_lab.comparison_report import (
     AttainableComparison,
     ComparisonReport,
@@ -16,7 +17,6 @@ from langchain_cfc_lab.comparison_report import (
     RiskCurve,
     Spread,
 )
-from langchain_cfc_lab.report.drawing import KNOWN_METHODS
 
 from langchain_cfc.artifact import CertifiedBot, TradeOff
 from langchain_cfc.evaluation import EvaluationReport, GroupReport, MethodReport
@@ -25,7 +25,7 @@ from langchain_cfc.guarantee import (
     WrongRateCertificate,
 )
 
-TWELVE = KNOWN_METHODS[:12]
+TWELVE = [one.name for one in get_methods()][:12]
 ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
 HISTOGRAM = Histogram(edges=[0.0, 0.25, 0.5, 1.0], correct=[5, 2, 0], wrong=[1, 3, 9])
 _DIGEST = "0" * 64

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -34,6 +34,7 @@ from langchain_cfc.cli.inputs import (
     split_option,
 )
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.text import format_percent
 from langchain_cfc.thresholds import format_alpha
 from langchain_cfc_lab import (
     Cell,
@@ -55,6 +56,7 @@ from langchain_cfc_lab.cli.compare import (
     save_figures,
     write_outputs,
 )
+from langchain_cfc_lab.efficiency import N, SizeCell
 from langchain_cfc_lab.paper import ALPHAS
 from langchain_cfc_lab.report import efficiency_plots, plots
 from langchain_cfc_lab.splits import GroupedOn
@@ -62,8 +64,6 @@ from langchain_cfc_lab.studies import SETTINGS, SIZE_FIGURES, Count
 
 app = make_app(no_args_is_help=True, help="Reproduce the experiments of the CFC paper.")
 _METRICS = ("ECR", "GSC", "APSS")
-# Number of candidates M for which set sizes are printed and drawn; the JSON holds every M.
-_SHOWN_CANDIDATES = 50
 
 
 @app.command("synthetic")
@@ -170,9 +170,7 @@ def efficiency(
         typer.Argument(help="Records to repeat the analysis on.", show_default="none"),
     ] = None,
     alpha: Annotated[str, typer.Option(help="Error level of the analysis on records.")] = "0.2",
-    prompts: Annotated[
-        int, typer.Option(help="Prompts drawn for each world and number of candidates.")
-    ] = 20_000,
+    prompts: Annotated[int, typer.Option(help="Prompts drawn for each world.")] = 20_000,
     repetitions: Annotated[
         int, typer.Option(help="Calibration sets of each size, for convergence to the oracle.")
     ] = 50,
@@ -186,11 +184,10 @@ def efficiency(
     In worlds with closed forms, it computes mean set sizes of the oracle, of one threshold and of the learned
     rule, by the integral and by simulation; what happens to the inequality if an assumption is violated; and
     how fast the learned rule approaches the oracle. With records, it estimates the assumptions by difficulty
-    and whether the conditional rule's sets are smaller.
+    and whether the oracle's sets are smaller.
 
-    Exit code 1 if a cell lies beyond three standard errors, which happens by chance for about one seed in
-    five, or if the learned rule's sizes are further than 1 % from the oracle's with 100,000 calibration
-    prompts.
+    Exit code 1 if a cell lies beyond three standard errors, which happens by chance for some seeds, or if the
+    learned rule's sizes are further than 1 % from the oracle's with 100,000 calibration prompts.
     """
     with report_errors():
         prepare_outputs(None, figures)
@@ -198,13 +195,7 @@ def efficiency(
         if records:
             with open_attempts(records) as kept, open_records(records) as dataset:
                 kept.check_writable()
-                recording = analyse_recording(
-                    dataset.records,
-                    alpha=alpha,
-                    jobs=jobs,
-                    progress=make_tracker("splits"),
-                    provenance=dataset.provenance,
-                )
+                recording = analyse_recording(dataset.records, alpha=alpha, provenance=dataset.provenance)
                 record_comparison(kept, dataset, "paper")
         found = analyse_efficiency(
             prompts,
@@ -214,27 +205,27 @@ def efficiency(
             progress=make_tracker("worlds, then calibration sets"),
         ).model_copy(update={"recording": recording})
         if figures is not None:
-            _write_efficiency_figures(found, figures)
+            drawn = {"efficiency_convergence": efficiency_plots.plot_convergence(found.convergence)}
+            for world, cells in _list_worlds(found):
+                name = f"efficiency_sizes_{world.replace(' ', '_')}"
+                drawn[name] = efficiency_plots.plot_sizes(cells)
+            if recording is not None:
+                drawn["efficiency_costs"] = efficiency_plots.plot_costs(recording)
+            save_figures(drawn, figures)
     print_result(found, _print_efficiency, as_json=as_json)
     raise typer.Exit(0 if found.passes else EXIT_NO)
 
 
-def _write_efficiency_figures(found: EfficiencyReport, folder: Path) -> None:
-    drawn = {"efficiency_convergence": efficiency_plots.plot_convergence(found.convergence)}
+def _list_worlds(found: EfficiencyReport) -> Iterator[tuple[str, list[SizeCell]]]:
+    """Yield the names of the worlds with their cells."""
     for world in dict.fromkeys(cell.world for cell in found.cells):
-        cells = [c for c in found.cells if c.world == world and c.n_candidates == _SHOWN_CANDIDATES]
-        drawn[f"efficiency_sizes_{world.replace(' ', '_')}"] = efficiency_plots.plot_sizes(cells)
-    if found.recording is not None:
-        drawn["efficiency_costs"] = efficiency_plots.plot_costs(found.recording)
-    save_figures(drawn, folder)
+        yield world, [cell for cell in found.cells if cell.world == world]
 
 
 def _print_efficiency(console: Console, found: EfficiencyReport) -> None:
-    console.print("[dim]E|C| by the integral, simulated in brackets; one row per alpha.[/]\n")
-    for world in dict.fromkeys(cell.world for cell in found.cells):
-        cells = [c for c in found.cells if c.world == world and c.n_candidates == _SHOWN_CANDIDATES]
-        rules = list(dict.fromkeys(cell.rule for cell in cells))
-        table = make_table(f"{world}, M = {_SHOWN_CANDIDATES}", *rules, no_wrap=True)
+    console.print(f"[dim]E|C| by the integral, simulated in brackets; {N} candidates, a row per alpha.[/]\n")
+    for world, cells in _list_worlds(found):
+        table = make_table(world, *dict.fromkeys(cell.rule for cell in cells), no_wrap=True)
         for level in dict.fromkeys(cell.alpha for cell in cells):
             row = (cell for cell in cells if cell.alpha == level)
             table.add_row(level, *(f"{c.predicted:.3f} [dim]({c.simulated:.3f})[/]" for c in row))
@@ -250,17 +241,12 @@ def _print_efficiency(console: Console, found: EfficiencyReport) -> None:
             *("-" if term is None else f"{term:+.3f}" for term in terms),
         )
     console.print(checks, "")
-    for one in found.convergence:
-        points = make_table(f"learned, {one.world}; N", "E|C|", "error", "of threshold", no_wrap=True)
-        for point in one.points:
-            points.add_row(
-                f"{point.n_calibration:,}",
-                f"{point.mean_size:.3f}",
-                f"{100 * point.size_error:.2f} %",
-                f"{point.threshold_error:.4f}",
-            )
-        points.add_row("[dim]oracle[/]", f"{one.oracle:.3f}", "", "")
-        console.print(points, "")
+    sizes = found.convergence[0].sizes
+    points = make_table("error of E|C|, learned; N", *(one.world for one in found.convergence), no_wrap=True)
+    for place, size in enumerate(sizes):
+        errors = (one.errors[place] for one in found.convergence)
+        points.add_row(f"{size:,}", *(format_percent(error, ".2f") for error in errors))
+    console.print(points, "")
     print_list(console, found.account)
     if found.recording is not None:
         console.print()
@@ -269,13 +255,14 @@ def _print_efficiency(console: Console, found: EfficiencyReport) -> None:
 
 def _print_recording(console: Console, found: RecordedEfficiency) -> None:
     title = f"{found.counted}, alpha = {found.alpha}"
-    headings = ("in reach", "one covers", "size", "own covers", "size")
-    table = make_table(title, *headings, no_wrap=True)
+    table = make_table(title, "in reach", "one covers", "size", "own covers", "size", no_wrap=True)
     for group in found.groups:
-        shares = (group.attainable, group.marginal_coverage, group.oracle_coverage)
-        reach, one, own = (f"{100 * share.value:.0f} %" for share in shares)
-        sizes = (f"{size.value:.2f}" for size in (group.marginal_size, group.oracle_size))
-        table.add_row(escape(group.words), reach, one, next(sizes), own, next(sizes))
+        reach, one, own = (
+            format_percent(share)
+            for share in (group.attainable, group.marginal_coverage, group.oracle_coverage)
+        )
+        sizes = f"{group.marginal_size:.2f}", f"{group.oracle_size:.2f}"
+        table.add_row(escape(group.words), reach, one, sizes[0], own, sizes[1])
     console.print(table, "")
     print_list(console, found.account)
 

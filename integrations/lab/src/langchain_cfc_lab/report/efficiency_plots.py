@@ -35,14 +35,14 @@ def plot_sizes(cells: Sequence[SizeCell], ax: Axes | None = None) -> Axes:
     Error bars are three standard errors.
 
     Args:
-        cells: Cells of one world and one number of candidates.
+        cells: Cells of one world.
         ax: The axis to draw on.
     """
-    if len({(cell.world, cell.n_candidates) for cell in cells}) != 1:
-        msg = "set sizes are drawn for one world and one number of candidates"
+    if len({cell.world for cell in cells}) != 1:
+        msg = "set sizes are drawn for one world"
         raise InputError(msg)
     rules = list(dict.fromkeys(cell.rule for cell in cells))
-    ax = ax or create_axes(WIDTH, rules)
+    ax = ax or create_axes(WIDTH)
     handles: list[Any] = []
     for place, rule in enumerate(rules):
         of_rule = [cell for cell in cells if cell.rule == rule]
@@ -52,7 +52,7 @@ def plot_sizes(cells: Sequence[SizeCell], ax: Axes | None = None) -> Axes:
         errors = [3.0 * cell.standard_error for cell in of_rule]
         handles.append(draw_points(ax, place, alphas, [cell.simulated for cell in of_rule], yerr=errors))
     label_axes(ax, "alpha", "candidates per set\nline: integral, points: simulated")
-    return finish_axes(ax, handles, rules, f"{cells[0].world}, M = {cells[0].n_candidates}")
+    return finish_axes(ax, handles, rules, cells[0].world)
 
 
 def plot_convergence(several: Sequence[Convergence], ax: Axes | None = None) -> Axes:
@@ -65,19 +65,17 @@ def plot_convergence(several: Sequence[Convergence], ax: Axes | None = None) -> 
     if not several:
         msg = "there is no world whose convergence was measured"
         raise InputError(msg)
-    names = [f"{one.world}: N^{one.size_rate:.2f}" for one in several]
-    ax = ax or create_axes(WIDTH, [*names, "one threshold"])
+    ax = ax or create_axes(WIDTH)
     handles: list[Any] = []
     control: Any = None
     for place, one in enumerate(several):
-        sizes = [point.n_calibration for point in one.points]
-        handles.append(draw_points(ax, place, sizes, [point.size_error for point in one.points], joined=True))
-        errors = [point.marginal_error for point in one.points]
-        (control,) = ax.plot(sizes, errors, color=Style.at(place).colour, **TARGET_LINE)
+        handles.append(draw_points(ax, place, one.sizes, one.errors, joined=True))
+        (control,) = ax.plot(one.sizes, one.marginal_errors, color=Style.at(place).colour, **TARGET_LINE)
     ax.set_xscale("log")
     ax.set_yscale("log")
     error = "error of E|C|, relative to the oracle\nroot mean square over calibration sets"
     label_axes(ax, "calibration prompts N", error)
+    names = [f"{one.world}: N^{one.rate:.2f}" for one in several]
     return finish_axes(ax, [*handles, control], [*names, "one threshold"])
 
 
@@ -87,29 +85,21 @@ def plot_costs(found: RecordedEfficiency, ax: Axes | None = None) -> Axes:
     A hollow square marks each group's coverage and set size under one threshold for all.
     """
     shared, names = label_groups([group.words for group in found.groups])
-    target = 1.0 - float(found.alpha)
-    ax = ax or create_axes(WIDTH, [*names, "one threshold"])
+    ax = ax or create_axes(WIDTH)
     handles: list[Any] = []
     marker: Any = None
     for place, group in enumerate(found.groups):
-        coverages = [point.coverage for point in group.curve]
-        sizes = [point.size for point in group.curve]
+        coverages, sizes = [one.coverage for one in group.curve], [one.size for one in group.curve]
+        # An interval of the bootstrap need not hold the estimate.
         errors = [
-            [max(size.value - size.interval[0], 0.0) for size in sizes],
-            [max(size.interval[1] - size.value, 0.0) for size in sizes],
+            [max(one.size - one.interval[0], 0.0) for one in group.curve],
+            [max(one.interval[1] - one.size, 0.0) for one in group.curve],
         ]
-        means = [size.value for size in sizes]
-        handles.append(draw_points(ax, place, coverages, means, joined=True, yerr=errors))
-        (marker,) = ax.plot(
-            [group.marginal_coverage.value],
-            [group.marginal_size.value],
-            linestyle="",
-            marker="s",
-            markersize=9.0,
-            markerfacecolor="none",
-            markeredgecolor=Style.at(place).colour,
-        )
-    ax.axvline(target, color=get_ink_colour(ax), **TARGET_LINE)
+        handles.append(draw_points(ax, place, coverages, sizes, joined=True, yerr=errors))
+        look: dict[str, Any] = {"linestyle": "", "marker": "s", "markersize": 9.0, "markerfacecolor": "none"}
+        colour = Style.at(place).colour
+        (marker,) = ax.plot([group.marginal_coverage], [group.marginal_size], markeredgecolor=colour, **look)
+    ax.axvline(1.0 - float(found.alpha), color=get_ink_colour(ax), **TARGET_LINE)
     label_axes(ax, "coverage in the group", f"{found.counted} per set", shares="x")
     ax.set_ylim(bottom=0.0)
     return finish_axes(ax, [*handles, marker], [*names, "one threshold"], shared)

@@ -5,28 +5,26 @@ Each `plot_` function takes data and optionally the axis to draw on, and returns
     axis = plot_by_alpha(report.sweep, figure="worst_group_coverage")
     axis.figure.savefig("worst_group.pdf")
 
-Without an axis it draws in a new figure. An axis of the caller's keeps its size; its figure should be made
-with `layout="constrained"`, since the key is to the right of the axis. No function here changes matplotlib's
-settings or keeps a figure open. All of them raise `InputError` if there is nothing to draw or a method is not
-in the report, and `MissingExtraError` if matplotlib is not installed.
+Without an axis it draws in a new figure. A figure of the caller's should be made with
+`layout="constrained"`, which makes room for the labels and for the key to the right of the axis. No function
+here changes matplotlib's settings or keeps a figure open. All of them raise `InputError` if there is nothing
+to draw or a method is not in the report.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from langchain_cfc.artifact import CertifiedBot, TradeOff
 from langchain_cfc.candidates import Unit
 from langchain_cfc.errors import InputError
-from langchain_cfc.evaluation import EvaluationReport, GroupReport, MethodReport
+from langchain_cfc.evaluation import EvaluationReport, MethodReport
 from langchain_cfc.features import name_group
 from langchain_cfc_lab.comparison_report import (
     AttainableComparison,
     ComparisonReport,
-    GroupComparison,
     Histogram,
     LevelComparison,
     MethodComparison,
@@ -36,22 +34,17 @@ from langchain_cfc_lab.draw_choice import DrawSuggestion
 from langchain_cfc_lab.report.drawing import (
     ALL_PROMPTS,
     COLOURS,
-    FIGURE_HEIGHT,
     TARGET_LINE,
-    GroupTicks,
     Style,
     assign_styles,
-    compute_marker_sizes,
     create_axes,
     draw_points,
-    estimate_axis_width,
     finish_axes,
     format_tick,
     get_ink_colour,
     label_axes,
+    label_group_ticks,
     label_groups,
-    make_key_label,
-    select_methods,
 )
 
 if TYPE_CHECKING:
@@ -64,35 +57,26 @@ __all__ = [
     "plot_draw_rules",
     "plot_evidence",
     "plot_group_miscoverage",
-    "plot_running_bound",
     "plot_score_histogram",
     "plot_selective_risk",
     "plot_stated_coverage",
     "plot_threshold_by_difficulty",
 ]
 
-Level = LevelComparison | EvaluationReport
 Method = MethodComparison | MethodReport
-Share = Literal["kept_promise", "coverage"]
+Shown = TypeVar("Shown")
 
 # Widths of an axis in inches.
 LEAST_WIDTH, MOST_WIDTH = 4.6, 8.0
 WIDTH = 4.8
 SQUARE_WIDTH = 3.8
 EVIDENCE_WIDTH = 6.0
-GROUP_GAP = 0.25  # inches between two groups, if there is room
 TARGET_OVERHANG = 0.01  # in units of alpha: how far the target line goes on at either end
 EDGE_SPACE = 0.02  # as a share: free space around the points
-BY_SCORE_LABELS = {"answers": "lowest best scores", "claims": "lowest scores"}
-ACCURACY = "selective_accuracy"
 _OF_ANSWERS = ("prompts answered", "of these, wrong best answer")
-_TARGETED_ENDINGS = ("coverage", "kept_promise")  # endings of names of figures that have a target
-_MEAN_PREFIX = "mean_"
-_SHORTFALL_LABELS = {"kept_promise": "promise broken", "coverage": "no correct answer returned"}
-_ERROR_BAR_LABELS = {"spread": "mean + sd over splits", "interval": "with upper end of its interval"}
+_OF_CLAIMS = ("claims shown", "of these, unsupported")
 _FIGURE_LABELS = {
     "coverage": "set holds a correct answer",
-    "kept_promise": "promise kept",
     "worst_group_coverage": "coverage of the worst group",
     "worst_group_kept_promise": "promise kept in the worst group",
     "size_stratified_kept_promise": "promise kept at the worst set size",
@@ -104,38 +88,16 @@ _FIGURE_LABELS = {
     "abstention_rate": "abstained, flagged ones included",
     "selective_accuracy": "best answer correct where answered",
     "all_correct_rate": "nothing wrong returned",
-    "claims_kept": "claims kept",
     "unsupported_kept": "unsupported, of the claims kept",
 }
 
 
-@dataclass(frozen=True)
-class _SideBySideLayout:
-    """Layout of methods side by side in each group, whose width on the axis is one unit."""
-
-    each: float  # inches to reserve for one method
-    share: float  # share of the unit that all methods take together; the rest separates groups
-    most: float  # largest share of the unit that one method takes
-
-    def compute_width(self, count: int) -> float:
-        """Return the share of the unit that one of `count` methods takes."""
-        return min(self.share / count, self.most)
-
-    def compute_positions(self, place: int, count: int, groups: Iterable[int]) -> list[float]:
-        """Return the horizontal position of the method at `place` in each of the groups."""
-        return [group + (place + 0.5 - count / 2.0) * self.compute_width(count) for group in groups]
-
-
-_BAR_LAYOUT = _SideBySideLayout(each=0.07, share=0.84, most=0.28)
-_POINT_LAYOUT = _SideBySideLayout(each=0.05, share=0.5, most=0.08)
-
-
 def plot_group_miscoverage(
-    level: Level,
+    level: LevelComparison | EvaluationReport,
     ax: Axes | None = None,
     *,
     methods: Sequence[str] | None = None,
-    of: Share = "kept_promise",
+    of: Literal["kept_promise", "coverage"] = "kept_promise",
 ) -> Axes:
     """Plot how often each method falls short in each group, as bars next to the target alpha.
 
@@ -151,31 +113,40 @@ def plot_group_miscoverage(
             `coverage` for the share whose set holds no correct answer, flagged prompts included.
     """
     there: Mapping[str, Method] = level.methods
-    shown = select_methods(there, methods)
+    shown = _select_methods(there, methods)
     _require_data(shown, f"no method was asked for; the report holds {', '.join(there) or 'none'}")
-    drawn = {name: _make_bars(method, of) for name, method in shown.items()}
     words = _collect_groups(shown.values())
-    names = [f"target {level.alpha:g}", *(make_key_label(name, method) for name, method in shown.items())]
-    ax = _prepare_group_axis(ax, words, names, len(drawn) * _BAR_LAYOUT.each)
-    looks, places, count = assign_styles(there), list(words), len(drawn)
+    names = [f"target {level.alpha:g}", *(_make_key_label(name, method) for name, method in shown.items())]
+    ax = _prepare_group_axis(ax, words, names, 0.07 * len(shown))
+    looks, places, each = assign_styles(there), list(words), min(0.84 / len(shown), 0.28)
+    what = "promise broken" if of == "kept_promise" else "no correct answer returned"
     handles: list[Any] = [ax.axhline(level.alpha, color=get_ink_colour(ax), **{**TARGET_LINE, "zorder": 3.0})]
-    for place, (name, bars) in enumerate(drawn.items()):
-        above = [bar.above or 0.0 for bar in bars.values()]
+    for place, (name, method) in enumerate(shown.items()):
+        parts: dict[str, Any] = {group.name: group for group in method.groups} or {ALL_PROMPTS: method}
+        heights = [1.0 - getattr(part, of) for part in parts.values()]
+        above = [0.0] * len(parts)
+        if isinstance(level, LevelComparison):
+            above = [part.figures[of].sd for part in parts.values()]
+        elif of == "kept_promise":
+            above = [max(part.kept_promise - part.kept_promise_ci[0], 0.0) for part in parts.values()]
         handles.append(
             ax.bar(
-                _BAR_LAYOUT.compute_positions(place, count, map(places.index, bars)),
-                [bar.height for bar in bars.values()],
-                _BAR_LAYOUT.compute_width(count),
+                [places.index(group) + (place + 0.5 - len(shown) / 2.0) * each for group in parts],
+                heights,
+                each,
                 color=looks[name].colour,
                 edgecolor=get_ink_colour(ax),
                 hatch=looks[name].hatch,
                 linewidth=0.5,
-                yerr=[[0.0] * len(bars), above] if any(above) else None,
+                yerr=[[0.0] * len(parts), above] if any(above) else None,
                 error_kw={"ecolor": get_ink_colour(ax), "elinewidth": 0.9, "capsize": 1.5},
             )
         )
-    kinds = {bar.kind for bars in drawn.values() for bar in bars.values() if bar.above is not None}
-    ax.set_ylabel("\n".join([_SHORTFALL_LABELS[of], *(_ERROR_BAR_LABELS[kind] for kind in sorted(kinds))]))
+    if isinstance(level, LevelComparison):
+        what += "\nmean + sd over splits"
+    elif of == "kept_promise":
+        what += "\nwith upper end of its interval"
+    ax.set_ylabel(what)
     ax.yaxis.set_major_formatter(format_tick)
     ax.set_ylim(bottom=0.0)
     return finish_axes(ax, handles, names)
@@ -193,24 +164,22 @@ def plot_threshold_by_difficulty(
         ax: The axis to draw on.
         methods: Names of the methods to draw; None for all. Those without thresholds are left out.
     """
-    shown = select_methods(level.methods, methods)
+    shown = _select_methods(level.methods, methods)
     found = {
-        name: {
-            group.name: group.figures["threshold"] for group in method.groups if "threshold" in group.figures
-        }
+        name: {one.name: one.figures["threshold"] for one in method.groups if "threshold" in one.figures}
         for name, method in shown.items()
     }
     drawn = {name: groups for name, groups in found.items() if groups}
     _require_data(drawn, f"no group has thresholds under {', '.join(found) or 'no method at all'}")
     words = _collect_groups(shown[name] for name in drawn)
-    ax = _prepare_group_axis(ax, words, list(drawn), len(drawn) * _POINT_LAYOUT.each)
-    looks, places = assign_styles(level.methods), list(words)
+    ax = _prepare_group_axis(ax, words, list(drawn), 0.05 * len(drawn))
+    looks, places, each = assign_styles(level.methods), list(words), min(0.5 / len(drawn), 0.08)
     handles = [
         _draw_spreads(
             ax,
-            _POINT_LAYOUT.compute_positions(place, len(drawn), map(places.index, groups)),
+            [places.index(group) + (place + 0.5 - len(drawn) / 2.0) * each for group in groups],
             groups.values(),
-            looks[name].make_line_options(ax),
+            looks[name],
         )
         for place, (name, groups) in enumerate(drawn.items())
     ]
@@ -236,31 +205,31 @@ def plot_by_alpha(
     """
     levels = sorted(levels, key=lambda level: level.alpha)
     there = {name: method for level in levels for name, method in level.methods.items()}
-    found: dict[str, dict[float, Spread]] = {name: {} for name in select_methods(there, methods)}
-    known: dict[str, None] = {}
-    for level in levels:
-        for name, method in level.methods.items():
-            if name in found:
-                known.update(dict.fromkeys(method.figures))
-                if figure in method.figures:
-                    found[name][level.alpha] = method.figures[figure]
+    found: dict[str, dict[float, Spread]] = {
+        name: {
+            level.alpha: level.methods[name].figures[figure]
+            for level in levels
+            if name in level.methods and figure in level.methods[name].figures
+        }
+        for name in _select_methods(there, methods)
+    }
     drawn = {name: course for name, course in found.items() if course}
+    known = dict.fromkeys(one for name in found for one in there[name].figures)
     _require_data(drawn, f"no method has the figure {figure!r}; there are {', '.join(known) or 'none'}")
-    aimed = figure.endswith(_TARGETED_ENDINGS)
-    names = [make_key_label(name, there[name]) if aimed else name for name in drawn]
+    aimed = figure.endswith(("coverage", "kept_promise"))
+    names = [_make_key_label(name, there[name]) if aimed else name for name in drawn]
     if aimed:
         names.insert(0, "target 1 - alpha")
     ax = ax or create_axes(WIDTH, names)
     looks = assign_styles(there)
     handles: list[Any] = [
-        _draw_spreads(ax, course, course.values(), looks[name].make_line_options(ax, size))
-        for (name, course), size in zip(drawn.items(), compute_marker_sizes(len(drawn)), strict=True)
+        _draw_spreads(ax, course, course.values(), looks[name]) for name, course in drawn.items()
     ]
     if aimed:
         ends = [levels[0].alpha - TARGET_OVERHANG, levels[-1].alpha + TARGET_OVERHANG]
         handles[:0] = ax.plot(ends, [1.0 - alpha for alpha in ends], color=get_ink_colour(ax), **TARGET_LINE)
     called = _FIGURE_LABELS.get(figure, figure.replace("_", " "))
-    shares = "" if figure.startswith(_MEAN_PREFIX) else "y"
+    shares = "" if figure.startswith("mean_") else "y"
     label_axes(ax, "alpha", f"{called}\nmean ± sd over splits", shares=shares)
     return finish_axes(ax, handles, names)
 
@@ -291,7 +260,7 @@ def plot_attainable(attainable: Sequence[AttainableComparison], ax: Axes | None 
     names = ["as predicted", *labels]
     ax = ax or create_axes(SQUARE_WIDTH, names)
     spreads = [spread for group in attainable for spread in (group.predicted, group.seen)]
-    lows, highs = zip(*map(_get_interval, spreads), strict=True)
+    lows, highs = zip(*(one.interval or (one.mean, one.mean) for one in spreads), strict=True)
     limits = (min(lows) - EDGE_SPACE, max(highs) + EDGE_SPACE)
     handles: list[Any] = ax.plot(limits, limits, color=get_ink_colour(ax), **TARGET_LINE)
     for place, group in enumerate(attainable):
@@ -354,30 +323,30 @@ def plot_selective_risk(
             for level in levels
             if name in level.methods and (point := _find_risk(level.methods[name], report.unit)) is not None
         ]
-        for name in select_methods(there, methods)
+        for name in _select_methods(there, methods)
     }
     drawn = {name: course for name, course in found.items() if course}
     curve = report.data.risk
     _require_data(
         drawn or curve.answered, f"nothing is answered under {', '.join(found) or 'no method at all'}"
     )
-    names = [BY_SCORE_LABELS[report.unit]] * bool(curve.answered) + list(drawn)
+    line = "lowest best scores" if report.unit == "answers" else "lowest scores"
+    names = [line] * bool(curve.answered) + list(drawn)
     ax = ax or create_axes(WIDTH, names)
     looks = assign_styles(there)
     handles: list[Any] = []
     if curve.answered:
         handles += ax.plot(curve.answered, curve.wrong, color=get_ink_colour(ax), linewidth=1.6)
-    for (name, course), size in zip(drawn.items(), compute_marker_sizes(len(drawn)), strict=True):
+    for name, course in drawn.items():
         answered, wrong = zip(*course, strict=True)
-        handles.append(ax.errorbar(answered, wrong, **looks[name].make_line_options(ax, size)))
-    labels = ("claims shown", "of these, unsupported")
-    return _finish_risk(ax, handles, names, *(labels if report.unit == "claims" else _OF_ANSWERS))
+        handles.append(ax.errorbar(answered, wrong, **looks[name].make_line_options(ax)))
+    return _finish_risk(ax, handles, names, *(_OF_CLAIMS if report.unit == "claims" else _OF_ANSWERS))
 
 
 def _find_risk(method: MethodComparison, unit: Unit) -> tuple[float, float] | None:
     """Return the share shown, and the mean share of it that is wrong; None if nothing is shown."""
     if unit == "answers":
-        accuracy = method.figures.get(ACCURACY)
+        accuracy = method.figures.get("selective_accuracy")
         return None if accuracy is None else (1.0 - method.abstention_rate, 1.0 - accuracy.mean)
     unsupported = method.figures.get("unsupported_kept")
     return None if unsupported is None else (method.figures["claims_kept"].mean, unsupported.mean)
@@ -445,25 +414,6 @@ def plot_draw_rules(found: DrawSuggestion, ax: Axes | None = None) -> Axes:
     return finish_axes(ax, handles, names)
 
 
-def plot_running_bound(bounds: Sequence[tuple[int, float]], target: float, ax: Axes | None = None) -> Axes:
-    """Plot a lower bound against the number of prompts that people labelled, and the target.
-
-    Args:
-        bounds: Numbers of labelled prompts, ascending, with the bound after each.
-        target: The probability that is to be certified.
-        ax: The axis to draw on.
-    """
-    names = ["to be certified", "certified at least"]
-    ax = ax or create_axes(EVIDENCE_WIDTH, names)
-    labels, least = zip(*bounds, strict=True)
-    handles: list[Any] = [
-        ax.axhline(target, color=get_ink_colour(ax), **TARGET_LINE),
-        *ax.plot(labels, least, drawstyle="steps-post", color=COLOURS[0]),
-    ]
-    label_axes(ax, "prompts that people labelled", "probability", shares="y")
-    return finish_axes(ax, handles, names)
-
-
 def plot_evidence(
     curves: Mapping[str, Sequence[tuple[int, float]]],
     needed: float,
@@ -504,6 +454,22 @@ def _require_data(data: object, problem: str) -> None:
         raise InputError(msg)
 
 
+def _select_methods(there: Mapping[str, Shown], methods: Sequence[str] | None) -> dict[str, Shown]:
+    """Return the methods with these names, in this order; all of them if `methods` is None."""
+    names = list(there) if methods is None else list(methods)
+    unknown = [name for name in names if name not in there]
+    if unknown:
+        msg = f"unknown method {unknown[0]!r}; the report holds {', '.join(there) or 'none'}"
+        raise InputError(msg)
+    return {name: there[name] for name in names}
+
+
+def _make_key_label(name: str, method: Method) -> str:
+    """Return a method's label in a key with a coverage target; it says if the method has another aim."""
+    aims = not isinstance(method, MethodComparison) or method.aims_at_coverage
+    return name if aims else f"{name} (aims at something else)"
+
+
 def _collect_groups(methods: Iterable[Method]) -> dict[str, str]:
     """Return the readable names of all methods' groups by their names, in order of appearance."""
     words: dict[str, str] = {}
@@ -515,49 +481,23 @@ def _collect_groups(methods: Iterable[Method]) -> dict[str, str]:
 
 def _prepare_group_axis(ax: Axes | None, words: Mapping[str, str], names: Sequence[str], each: float) -> Axes:
     """Return the axis, or a new one with `each` inches and a gap for each group, labelled with its groups."""
-    own = min(max(len(words) * (each + GROUP_GAP), LEAST_WIDTH), MOST_WIDTH)
-    ticks = GroupTicks.from_words(list(words.values()), own if ax is None else estimate_axis_width(ax, names))
-    ax = ax or create_axes(own + ticks.overhang, names, FIGURE_HEIGHT + ticks.depth)
-    ticks.label_axis(ax)
+    width = min(max(len(words) * (each + 0.25), LEAST_WIDTH), MOST_WIDTH)
+    if ax is not None:
+        width = ax.get_window_extent().width / ax.figure.dpi / 2.0  # the key takes up to half of it
+    ax = ax or create_axes(width, names)
+    label_group_ticks(ax, list(words.values()), width)
     return ax
 
 
-@dataclass(frozen=True)
-class _Bar:
-    height: float  # a share
-    above: float | None  # length of the error bar; None for no error bar
-    kind: str = "interval"  # what the error bar shows: `spread` or `interval`
-
-
-def _make_bars(method: Method, of: Share) -> dict[str, _Bar]:
-    """Return the bars of one method by group; one bar for all prompts if there are no groups."""
-    parts: Mapping[str, Method | GroupComparison | GroupReport]
-    parts = {group.name: group for group in method.groups} or {ALL_PROMPTS: method}
-    return {name: _make_bar(part, of) for name, part in parts.items()}
-
-
-def _make_bar(reported: Method | GroupComparison | GroupReport, of: Share) -> _Bar:
-    share = reported.kept_promise if of == "kept_promise" else reported.coverage
-    if isinstance(reported, (GroupComparison, MethodComparison)) and of in reported.figures:
-        return _Bar(1.0 - share, reported.figures[of].sd, "spread")
-    if of == "kept_promise":
-        return _Bar(1.0 - share, max(share - reported.kept_promise_ci[0], 0.0))
-    return _Bar(1.0 - share, None)
-
-
-def _draw_spreads(ax: Axes, places: Iterable[float], spreads: Iterable[Spread], look: dict[str, Any]) -> Any:
+def _draw_spreads(ax: Axes, places: Iterable[float], spreads: Iterable[Spread], look: Style) -> Any:
     several = list(spreads)
-    return ax.errorbar(list(places), [one.mean for one in several], yerr=[one.sd for one in several], **look)
-
-
-def _get_interval(spread: Spread) -> tuple[float, float]:
-    """Return the interval, or the mean twice if a single split leaves no interval."""
-    return spread.interval or (spread.mean, spread.mean)
+    means, errors = [one.mean for one in several], [one.sd for one in several]
+    return ax.errorbar(list(places), means, yerr=errors, **look.make_line_options(ax))
 
 
 def _compute_errors(spread: Spread) -> list[list[float]]:
-    """Return how far the interval reaches below and above the mean, of shape (2, 1)."""
-    low, high = _get_interval(spread)
+    """Return how far the interval reaches below and above the mean, of shape (2, 1); 0 without interval."""
+    low, high = spread.interval or (spread.mean, spread.mean)
     return [[spread.mean - low], [high - spread.mean]]
 
 

@@ -1,0 +1,323 @@
+"""Figures are legible: labels complete and apart, styles distinct without colour, SVG fit for a page."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import combinations, pairwise
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from langchain_cfc_lab.report.drawing import COLOURS, HATCHES, MARKERS, Style, label_groups, to_svg
+from langchain_cfc_lab.report.plots import (
+    plot_attainable,
+    plot_by_alpha,
+    plot_group_miscoverage,
+    plot_score_histogram,
+    plot_threshold_by_difficulty,
+)
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from integrations.lab.tests.plots.inputs import (
+    ALPHAS,
+    HISTOGRAM,
+    TWELVE,
+    make_attainable,
+    make_bin_words,
+    make_comparison,
+    make_level_of,
+)
+from integrations.lab.tests.plots.reading import draw_canvas, get_figure, parse_svg, write_matplotlib_svg
+from langchain_cfc.errors import InputError
+from langchain_cfc.support.arrays import FloatArray
+from tests.lengths import mostly_long
+
+BINS = make_bin_words(10)
+LONG = [f"prompts whose subject is 'a name that takes much room, number {place}'" for place in range(10)]
+MANY = [f"conditional:unique(best_prefix), variant {place} of many" for place in range(12)]
+SVG = "{http://www.w3.org/2000/svg}"
+
+FIGURES: dict[str, Callable[[], Axes]] = {
+    "bars, long names": lambda: plot_group_miscoverage(make_level_of(TWELVE, LONG)),
+    "bars, bins": lambda: plot_group_miscoverage(make_level_of(TWELVE, BINS)),
+    "bars, thirty groups": lambda: plot_group_miscoverage(make_level_of(["CFC"], LONG * 3)),
+    "bars, long names of methods": lambda: plot_group_miscoverage(make_level_of(MANY, BINS)),
+    "thresholds": lambda: plot_threshold_by_difficulty(make_level_of(TWELVE, BINS)),
+    "by alpha": lambda: plot_by_alpha([make_level_of(TWELVE, BINS, alpha) for alpha in ALPHAS]),
+    "attainable, twenty groups": lambda: plot_attainable(make_attainable(LONG * 2)),
+}
+
+
+def find_touching(texts: list[Text], renderer: Any) -> list[tuple[str, str]]:
+    """Return neighbouring labels that touch; rotated ones are parallel strips through their ticks."""
+    found = []
+    for one, other in pairwise(texts):
+        first, second = (text.get_window_extent(renderer) for text in (one, other))
+        turn = one.get_rotation()
+        if turn:
+            ends = [float(text.get_transform().transform(text.get_position())[0]) for text in (one, other)]
+            one.set_rotation(0.0)
+            height = float(one.get_window_extent(renderer).height)
+            one.set_rotation(turn)
+            touch = (ends[1] - ends[0]) * math.sin(math.radians(turn)) < height
+        else:
+            touch = first.overlaps(second)
+        if touch:
+            found.append((one.get_text(), other.get_text()))
+    return found
+
+
+def find_problems(ax: Axes) -> list[str]:
+    """Lay out a figure; return what is cut off, touches another label, or leaves the axis too little."""
+    renderer = draw_canvas(get_figure(ax)).get_renderer()
+    width, height = renderer.get_canvas_width_height()
+    legend: Any = ax.get_legend()
+    low, high = ax.get_xlim()
+    ticks = [tick for tick in ax.get_xticklabels() if low <= tick.get_position()[0] <= high]
+    named = [*legend.get_texts(), legend.get_title()]
+    problems = [
+        f"cut: {text.get_text()}"
+        for text in (ax.xaxis.label, ax.yaxis.label, *ticks, *named)
+        for box in [text.get_window_extent(renderer)]
+        if text.get_text()
+        and not (box.x0 > -1 and box.y0 > -1 and box.x1 < width + 1 and box.y1 < height + 1)
+    ]
+    problems += [f"touching: {pair}" for pair in find_touching(ticks, renderer)]
+    problems += [f"touching: {pair}" for pair in find_touching(list(legend.get_texts()), renderer)]
+    box = ax.get_window_extent(renderer)
+    if legend.get_window_extent(renderer).x0 < box.x1:
+        problems.append("the key covers the axis")
+    if box.width < 300 or box.height < 180:
+        problems.append(f"the axis has {box.width:.0f} x {box.height:.0f} pixels left")
+    return problems
+
+
+@mostly_long("name", FIGURES, quick=3)
+def test_figure_labels_are_complete_and_do_not_touch(name: str) -> None:
+    assert find_problems(FIGURES[name]()) == []
+
+
+def test_control_layout_checks_find_clipped_and_touching_labels() -> None:
+    ax = plot_group_miscoverage(make_level_of(["CFC"], LONG))
+    ax.set_xticks(range(10), LONG, rotation=0.0)
+    assert sum("touching" in problem for problem in find_problems(ax)) == 9
+    get_figure(ax).set_layout_engine("none")
+    ax.set_position((0.0, 0.0, 1.0, 1.0))
+    assert sum("cut" in problem for problem in find_problems(ax)) > 5
+
+
+def test_tick_labels_fit_a_given_axis() -> None:
+    figure = Figure(figsize=(5.0, 4.0), layout="constrained")
+    ax = plot_group_miscoverage(make_level_of(["CFC", "ICP"], LONG), figure.subplots())
+    assert [one for one in find_problems(ax) if "touching" in one or "cut" in one] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "title", "labels"),
+    [
+        (["prompts whose topic is 'sums'", "prompts whose topic is 'law'"], "topic", ["sums", "law"]),
+        (["prompts whose city is 'new york'", "prompts whose city is 'new'"], "city", ["new york", "new"]),
+        (
+            ["all prompts", "mean score: 1 of 2", "mean score: 2 of 2"],
+            "mean score",
+            ["all prompts", "1 of 2", "2 of 2"],
+        ),
+        (["easy prompts", "hard prompts"], "", ["easy prompts", "hard prompts"]),
+        (["prompts whose topic is 'sums'"], "", ["topic: sums"]),
+        (["topic is 'a\nb'", "topic is 'c'"], "", ["topic is 'a b'", "topic is 'c'"]),
+        ([f"prompts whose topic is '{'x' * 99}'", "all prompts"], "", [f"topic: {'x' * 20}…", "all prompts"]),
+    ],
+)
+def test_label_groups_moves_the_property_to_the_title(
+    words: list[str], title: str, labels: list[str]
+) -> None:
+    assert label_groups(words) == (title, labels)
+
+
+# Machado, Oliveira and Fernandes 2009, "A physiologically-based model for simulation of color vision
+# deficiency", at full severity, on linear RGB.
+SIGHT = {
+    "normal": np.eye(3),
+    "protanopia": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deuteranopia": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "tritanopia": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
+}
+XYZ = np.array(
+    [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+)
+# About 2.3 is the least difference that can be noticed side by side (CIE 1976); a key is not side by side.
+APART = 15.0
+
+
+def to_linear_rgb(colour: str) -> FloatArray:
+    channels = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255.0
+    return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+
+
+def to_lab(light: FloatArray) -> FloatArray:
+    ratios = XYZ @ np.clip(light, 0.0, 1.0) / XYZ.sum(axis=1)
+    bent = np.where(ratios > (6 / 29) ** 3, np.cbrt(ratios), ratios / (3 * (6 / 29) ** 2) + 4 / 29)
+    return np.array([116 * bent[1] - 16, 500 * (bent[0] - bent[1]), 200 * (bent[1] - bent[2])])
+
+
+def compute_least_distance(colours: tuple[str, ...], sight: str) -> float:
+    seen = [to_lab(SIGHT[sight] @ to_linear_rgb(colour)) for colour in colours]
+    return min(float(np.linalg.norm(one - other)) for one, other in combinations(seen, 2))
+
+
+def test_colours_differ_under_every_colour_vision() -> None:
+    assert min(compute_least_distance(COLOURS, sight) for sight in SIGHT) > APART
+    # The control: red and green differ for most people, and not for all.
+    red_and_green = ("#c1443c", "#6b7f1f")
+    assert compute_least_distance(red_and_green, "normal") > APART
+    assert min(compute_least_distance(red_and_green, sight) for sight in SIGHT) < APART
+
+
+@pytest.mark.parametrize("page", ["#ffffff", "#121212"])
+def test_colours_contrast_with_light_and_dark_pages(page: str) -> None:
+    # The lightest two are below 3:1 on white: markers and bars have an edge of ink for that.
+    def contrast(colour: str) -> float:
+        low, high = sorted(float((XYZ @ to_linear_rgb(one))[1]) for one in (colour, page))
+        return (high + 0.05) / (low + 0.05)
+
+    assert min(map(contrast, COLOURS)) > 2.2
+    yellow, blue = "#F0E442", "#00008B"
+    assert min(map(contrast, (yellow, blue))) < 2.2
+
+
+def draw_grey(hatch: str = "", marker: str = "") -> FloatArray:
+    """(100, 100) brightness of a patch with a hatch, or of a marker as large as in a figure."""
+    figure = Figure(figsize=(1.0, 1.0), dpi=100)
+    ax = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    ax.set_axis_off()
+    ax.set_xlim(0.0, 1.0)
+    ax.set_ylim(0.0, 1.0)
+    if marker:
+        ax.plot([0.5], [0.5], marker=marker, markersize=36.0, color="grey")
+    else:
+        ax.fill_between([-1.0, 3.0], -1.0, 3.0, facecolor="grey", edgecolor="black", hatch=hatch)
+    return np.asarray(draw_canvas(figure).buffer_rgba())[:, :, 0] / 255.0
+
+
+def test_hatches_and_markers_differ_without_colour() -> None:
+    # Fourier amplitudes of a hatch do not depend on where it begins.
+    pictures = [draw_grey(hatch) for hatch in HATCHES]
+    seen = [np.abs(np.fft.fft2(one - one.mean())) / one.size for one in pictures]
+    assert min(float(np.linalg.norm(one - other)) for one, other in combinations(seen, 2)) > 0.1
+
+    def differ(one: str, other: str) -> float:
+        """Share of what either marker covers that only one of them covers."""
+        first, second = (draw_grey(marker=marker) < 0.9 for marker in (one, other))
+        return float((first ^ second).sum() / (first | second).sum())
+
+    assert min(differ(*pair) for pair in combinations(MARKERS, 2)) > 0.12
+    assert differ("8", "o") < 0.12
+
+
+def test_styles_of_neighbouring_places_differ() -> None:
+    assert len({(Style.at(place).colour, Style.at(place).marker) for place in range(42)}) == 42
+    for start in range(42):
+        several = [Style.at(place) for place in range(start, start + 7)]
+        assert len({style.marker for style in several}) == len({style.hatch for style in several}) == 7
+
+
+@pytest.fixture(scope="module")
+def bars() -> Axes:
+    return plot_group_miscoverage(make_level_of(["conditional", "marginal", "CFC"], make_bin_words(4)))
+
+
+def list_ids(text: str) -> list[str]:
+    return [part.attrib["id"] for part in parse_svg(text).iter() if "id" in part.attrib]
+
+
+def test_to_svg_returns_one_self_contained_element(bars: Axes) -> None:
+    svg, plain = to_svg(bars, title='Promise "kept" & <broken>'), write_matplotlib_svg(bars)
+    root = parse_svg(svg)
+    assert (root.tag, root[0].tag, root.attrib["role"]) == (f"{SVG}svg", f"{SVG}title", "img")
+    assert root.attrib["aria-label"] == root[0].text == 'Promise "kept" & <broken>'
+    said = ["".join(part.itertext()) for part in root.iter(f"{SVG}text")]
+    assert {"target 0.1", "conditional", "CFC"} <= set(said)
+    assert re.findall(r"https?://[^\"]*", svg) == ["http://www.w3.org/2000/svg"]
+    forbidden = {"style", "metadata", "script", "image"}
+    assert not forbidden & {part.tag.removeprefix(SVG) for part in root.iter()}
+    assert "<style" in plain
+    # Black is the default of SVG: what says nothing takes the colour of the text.
+    assert root.attrib["fill"] == "currentColor"
+    assert "stroke: currentColor" in svg
+    for colour in ("#000000", "#ffffff"):
+        assert colour in plain
+        assert colour not in svg
+    assert "#0072b2" in svg
+
+
+def test_to_svg_is_deterministic_and_ids_do_not_clash(bars: Axes) -> None:
+    texts = [
+        to_svg(bars, title="bars"),
+        to_svg(bars, title="the same under another title"),
+        to_svg(plot_score_histogram(HISTOGRAM), title="bars"),
+    ]
+    assert to_svg(plot_score_histogram(HISTOGRAM), title="bars") == texts[-1]
+    names = [name for text in texts for name in list_ids(text)]
+    assert len(names) == len(set(names)) > 100
+    for text in texts:
+        found = re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', text)
+        assert {first or second for first, second in found} <= set(list_ids(text))
+    theirs = list_ids(write_matplotlib_svg(bars)) + list_ids(
+        write_matplotlib_svg(plot_score_histogram(HISTOGRAM))
+    )
+    assert len(theirs) > len(set(theirs))
+
+
+@mostly_long(
+    "name",
+    ["$a$ and b_", 'id="x" url(#y) #000000', "数学", "$a", "_hidden", "<b>&amp;", "a\x00\x0b\nb"],
+    quick=3,
+)
+def test_to_svg_shows_any_name_unchanged(name: str) -> None:
+    report = make_level_of([name, "CFC"], [f"prompts whose topic is '{name}'", "prompts whose topic is 'b'"])
+    shown = " ".join("".join(sign if sign.isprintable() else " " for sign in name).split())
+    for ax in (plot_group_miscoverage(report), plot_by_alpha(make_comparison([report]).sweep)):
+        root = parse_svg(to_svg(ax, title=name))
+        assert shown in ["".join(part.itertext()) for part in root.iter(f"{SVG}text")]
+        assert root[0].text == shown
+
+
+def test_to_svg_keeps_images_and_matplotlib_settings() -> None:
+    before = dict(mpl.rcParams)
+    ax = plot_score_histogram(HISTOGRAM)
+    ax.imshow([[0.0, 1.0]], extent=(0.0, 1.0, 0.0, 1.0))
+    (picture,) = parse_svg(to_svg(ax, title="a picture")).iter(f"{SVG}image")
+    assert picture.attrib["href"].startswith("data:image/png;base64,")
+    assert dict(mpl.rcParams) == before
+    ax.remove()
+    with pytest.raises(InputError, match="belongs to no figure"):
+        to_svg(ax, title="gone")
+
+
+DRAWN = """
+import sys
+from langchain_cfc_lab.report import drawing, plots
+from integrations.lab.tests.plots.inputs import HISTOGRAM
+print("matplotlib" in sys.modules)
+drawing.to_svg(plots.plot_score_histogram(HISTOGRAM), title="scores")
+print("matplotlib" in sys.modules, "matplotlib.pyplot" in sys.modules)
+"""
+
+
+def test_matplotlib_is_imported_on_drawing_only_and_pyplot_never() -> None:
+    # pyplot keeps figures open and chooses how they are shown.
+    run = subprocess.run([sys.executable, "-c", DRAWN], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "True", "False"]

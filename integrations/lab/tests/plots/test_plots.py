@@ -1,0 +1,359 @@
+"""Plots show the data of a report, and refuse to draw nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_cfc_lab.comparison_report import AttainableComparison, Histogram, RiskCurve, Spread
+from langchain_cfc_lab.efficiency import Convergence, SizeCell, SizeRule
+from langchain_cfc_lab.efficiency_recordings import CostPoint, RecordedEfficiency, RecordedGroup
+from langchain_cfc_lab.report.drawing import assign_styles
+from langchain_cfc_lab.report.efficiency_plots import plot_convergence, plot_costs, plot_sizes
+from langchain_cfc_lab.report.plots import (
+    plot_attainable,
+    plot_by_alpha,
+    plot_certified_cuts,
+    plot_group_miscoverage,
+    plot_score_histogram,
+    plot_selective_risk,
+    plot_stated_coverage,
+    plot_threshold_by_difficulty,
+)
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import StepPatch
+
+from integrations.lab.tests.plots.inputs import (
+    HISTOGRAM,
+    make_attainable,
+    make_bin_words,
+    make_bot,
+    make_comparison,
+    make_evaluation,
+    make_level,
+    make_level_of,
+    make_method,
+    make_trade_off,
+)
+from integrations.lab.tests.plots.reading import (
+    containers,
+    data,
+    error_bars,
+    lines,
+    map_legend_to_drawn,
+    read_legend,
+)
+from langchain_cfc import calibrate, evaluate
+from langchain_cfc.errors import InputError
+from tests.calibration.test_adaptive import draw_world
+
+WORDS = make_bin_words(3)
+METHODS = ["conditional", "TopK", "CFC"]
+LEVEL = make_level_of(METHODS, WORDS)
+# Not in order, as someone may have asked for them.
+SWEEP = make_comparison([make_level_of(METHODS, alpha=alpha) for alpha in (0.2, 0.05, 0.1)])
+RISK = RiskCurve(answered=[0.1, 0.5, 1.0], wrong=[0.0, 0.1, 0.3])
+
+
+@pytest.mark.parametrize("of", ["kept_promise", "coverage"])
+def test_plot_group_miscoverage_draws_missed_shares_with_sd(of: Any) -> None:
+    ax = plot_group_miscoverage(LEVEL, of=of)
+    bars = map_legend_to_drawn(ax)
+    assert list(bars) == METHODS
+    for name, drawn in bars.items():
+        groups = LEVEL.methods[name].groups
+        missed = [1 - getattr(group, of) for group in groups]
+        assert [bar.get_height() for bar in drawn] == pytest.approx(missed)
+        ends = [[share, share + group.figures[of].sd] for share, group in zip(missed, groups, strict=True)]
+        assert error_bars(drawn.errorbar) == [pytest.approx(pair) for pair in ends]
+    assert data(lines(ax)[0])[1] == [0.1, 0.1]
+    assert read_legend(ax)[0] == "target 0.1"
+    assert "sd over splits" in ax.get_ylabel()
+
+
+def test_plot_group_miscoverage_places_bars_side_by_side() -> None:
+    for place in range(3):
+        row = [drawn[place] for drawn in map_legend_to_drawn(plot_group_miscoverage(LEVEL)).values()]
+        edges = [bar.get_x() for bar in row] + [row[-1].get_x() + row[-1].get_width()]
+        assert edges == sorted(edges)
+        assert [bar.get_x() + bar.get_width() for bar in row] == pytest.approx(edges[1:])
+        assert place - 0.5 < edges[0] < edges[-1] < place + 0.5
+
+
+def test_plot_group_miscoverage_draws_intervals_of_an_evaluation() -> None:
+    report = make_evaluation(WORDS)
+    ax = plot_group_miscoverage(report)
+    for name, drawn in map_legend_to_drawn(ax).items():
+        tops = [1 - one.kept_promise_ci[0] for one in report.methods[name].groups]
+        assert [end for _, end in error_bars(drawn.errorbar)] == pytest.approx(tops)
+    # Its groups have no interval of coverage, and none is made up.
+    bars = map_legend_to_drawn(plot_group_miscoverage(report, of="coverage")).values()
+    assert all(drawn.errorbar is None for drawn in bars)
+
+
+def test_plot_group_miscoverage_accepts_methods_without_or_with_other_groups() -> None:
+    report = make_level(
+        {"a": make_method(0.1, WORDS), "b": make_method(0.1, WORDS[:2]), "c": make_method(0.1)}
+    )
+    ax = plot_group_miscoverage(report)
+    bars = map_legend_to_drawn(ax)
+    assert [len(drawn) for drawn in bars.values()] == [3, 2, 1]
+    assert round(bars["c"][0].get_x()) == 3
+    assert [text.get_text() for text in ax.get_xticklabels()][-1] == "all prompts"
+
+
+def test_plot_threshold_by_difficulty_draws_means_with_sd() -> None:
+    drawn = map_legend_to_drawn(plot_threshold_by_difficulty(LEVEL))
+    assert list(drawn) == ["conditional", "CFC"]
+    for name, points in drawn.items():
+        spreads = [group.figures["threshold"] for group in LEVEL.methods[name].groups]
+        across, up = data(points.lines[0])
+        assert up == [one.mean for one in spreads]
+        assert [round(x) for x in across] == [0, 1, 2]
+        ends = [pytest.approx([one.mean - one.sd, one.mean + one.sd]) for one in spreads]
+        assert error_bars(points) == ends
+
+
+@pytest.mark.parametrize("methods", [None, ["CFC"], ["CFC", "conditional"]])
+def test_selecting_methods_changes_no_style(methods: list[str] | None) -> None:
+    look = assign_styles(METHODS)["CFC"]
+    bar = map_legend_to_drawn(plot_group_miscoverage(LEVEL, methods=methods))["CFC"][0]
+    assert (to_hex(bar.get_facecolor()), bar.get_hatch()) == (look.colour.lower(), look.hatch)
+    for ax in (
+        plot_threshold_by_difficulty(LEVEL, methods=methods),
+        plot_by_alpha(SWEEP.sweep, methods=methods),
+        plot_selective_risk(SWEEP, methods=methods),
+    ):
+        line = map_legend_to_drawn(ax)["CFC"].lines[0]
+        assert (line.get_color(), line.get_marker()) == (look.colour, look.marker)
+
+
+def test_plots_draw_on_the_given_axis() -> None:
+    figure = Figure(layout="constrained")
+    left, right = figure.subplots(1, 2)
+    assert plot_group_miscoverage(LEVEL, left) is left
+    assert plot_by_alpha(SWEEP.sweep, right) is right
+    assert figure.axes == [left, right]
+
+
+@pytest.mark.parametrize("figure", ["mean_distinct_answers", "selective_accuracy"])
+def test_plot_by_alpha_draws_means_with_sd(figure: str) -> None:
+    ax = plot_by_alpha(SWEEP.sweep, figure=figure)
+    for name, points in map_legend_to_drawn(ax).items():
+        spreads = {one.alpha: one.methods[name].figures[figure] for one in SWEEP.sweep}
+        assert data(points.lines[0]) == ([0.05, 0.1, 0.2], [spreads[a].mean for a in (0.05, 0.1, 0.2)])
+        ends = [(spreads[a].mean - spreads[a].sd, spreads[a].mean + spreads[a].sd) for a in (0.05, 0.1, 0.2)]
+        assert error_bars(points) == [pytest.approx(list(pair)) for pair in ends]
+    # No target for these.
+    assert read_legend(ax) == METHODS
+
+
+@pytest.mark.parametrize("figure", ["kept_promise", "worst_group_coverage"])
+def test_plot_by_alpha_draws_the_target_of_coverage(figure: str) -> None:
+    ax = plot_by_alpha(SWEEP.sweep, figure=figure)
+    assert read_legend(ax) == ["target 1 - alpha", *METHODS]
+    (target,) = [line for line in lines(ax) if line.get_linestyle() == "--" and line.get_marker() == ""]
+    assert data(target)[0] == pytest.approx([0.04, 0.21])
+    assert data(target)[1] == pytest.approx([0.96, 0.79])
+
+
+def test_plot_by_alpha_labels_shares_sizes_and_unknown_figures() -> None:
+    share, size = (plot_by_alpha(SWEEP.sweep, figure=name) for name in ("kept_promise", "mean_set_size"))
+    assert share.yaxis.get_major_formatter()(0.855) == "85.5 %"
+    assert "%" not in size.yaxis.get_major_formatter()(4.0)
+    method = make_method(0.1)
+    method.figures["price_$_or_$"] = method.figures["coverage"]
+    ax = plot_by_alpha([make_level({"CFC": method})], figure="price_$_or_$")
+    assert ax.get_ylabel().startswith("price $ or $")
+
+
+def test_legend_marks_methods_that_do_not_aim_at_the_target() -> None:
+    methods = {"CFC": make_method(0.1), "back-off": make_method(0.1, aims_at_coverage=False)}
+    level = make_level(methods)
+    says = ["CFC", "back-off (aims at\nsomething else)"]
+    assert read_legend(plot_by_alpha([level])) == ["target 1 - alpha", *says]
+    assert read_legend(plot_group_miscoverage(level)) == ["target 0.1", *says]
+    assert read_legend(plot_by_alpha([level], figure="mean_set_size")) == list(methods)
+
+
+def test_plot_selective_risk_draws_curve_and_points_of_every_method() -> None:
+    ax = plot_selective_risk(make_comparison(SWEEP.sweep, RISK))
+    assert read_legend(ax) == ["lowest best scores", *METHODS]
+    assert data(lines(ax)[0]) == (RISK.answered, RISK.wrong)
+    levels = sorted(SWEEP.sweep, key=lambda level: level.alpha)
+    for name, points in zip(METHODS, containers(ax), strict=True):
+        found = [level.methods[name] for level in levels]
+        answered, wrong = data(points.lines[0])
+        assert answered == [1 - one.abstention_rate for one in found]
+        assert wrong == [1 - one.figures["selective_accuracy"].mean for one in found]
+    silent = [make_level({"CFC": make_method(0.1, without=["selective_accuracy"])})]
+    assert read_legend(plot_selective_risk(make_comparison(silent, RISK))) == ["lowest best scores"]
+    assert read_legend(plot_selective_risk(SWEEP, methods=["CFC"])) == ["CFC"]
+
+
+def test_plot_certified_cuts_draws_bounds_target_and_choice() -> None:
+    ax = plot_certified_cuts(make_bot([make_trade_off(50, 0, 0.09), make_trade_off(120, 6, 0.095)]))
+    bound, seen = (points.lines[0] for points in containers(ax))
+    assert data(bound) == ([0.25, 0.6], [0.09, 0.095])
+    assert data(seen) == ([0.25, 0.6], [0.0, 0.05])
+    promised, ring = (line for line in lines(ax) if line not in (bound, seen))
+    assert data(promised)[1] == [0.1, 0.1]
+    assert data(ring) == ([0.6], [0.05])
+    assert ax.get_ylim()[0] < 0.0
+
+
+def test_plot_score_histogram_draws_both_labels_visibly() -> None:
+    ax = plot_score_histogram(HISTOGRAM)
+    patches: list[Any] = [one for one in ax.patches if isinstance(one, StepPatch)]
+    for drawn, counts in zip(patches, (HISTOGRAM.correct, HISTOGRAM.wrong), strict=True):
+        assert list(drawn.get_data().values) == counts
+        assert list(drawn.get_data().edges) == HISTOGRAM.edges
+    assert read_legend(ax) == ["correct", "wrong"]
+    assert [one.get_fill() for one in patches] == [True, False]
+    assert patches[1].get_hatch()
+
+
+def test_plot_attainable_draws_points_with_intervals() -> None:
+    groups = make_attainable(["all prompts", "mean score: 1 of 2", "mean score: 2 of 2"])
+    sure = Spread(mean=1.0, sd=0.0, interval=None, splits=1)
+    groups.append(AttainableComparison(words="mean score: sure", predicted=sure, seen=sure))
+    ax = plot_attainable(groups)
+    (diagonal,) = [line for line in lines(ax) if line.get_linestyle() == "--"]
+    assert data(diagonal) == (list(ax.get_xlim()), list(ax.get_ylim()))
+    assert read_legend(ax) == ["as predicted", "all prompts", "1 of 2", "2 of 2", "sure"]
+    for group, points in zip(groups, containers(ax), strict=True):
+        centre, (across, up) = points.lines[0], points.lines[2]
+        assert (centre.get_xdata()[0], centre.get_ydata()[0]) == (group.predicted.mean, group.seen.mean)
+        for spread, segment in (
+            (group.predicted, across.get_segments()[0][:, 0]),
+            (group.seen, up.get_segments()[0][:, 1]),
+        ):
+            assert segment == pytest.approx(spread.interval or (1.0, 1.0))
+            assert ax.get_xlim()[0] < segment[0] <= segment[1] < ax.get_xlim()[1]
+
+
+def test_plot_stated_coverage_shows_stated_and_kept() -> None:
+    artifact = calibrate(draw_world(1, 600), alpha="0.1", adaptive_alpha=True)
+    methods = evaluate(artifact, draw_world(6, 500)).methods
+    points: Any = plot_stated_coverage(methods["conditional"]).containers[0]
+    shown = np.array(points.lines[0].get_xydata())
+    expected = [(one.stated_coverage, one.kept_promise) for one in methods["conditional"].stated_levels]
+    assert shown.tolist() == [list(one) for one in expected]
+    with pytest.raises(InputError, match="not adaptive"):
+        plot_stated_coverage(methods["marginal"])
+
+
+def make_cell(rule: SizeRule, alpha: str, predicted: float, world: str = "independent") -> SizeCell:
+    return SizeCell(
+        world=world,
+        alpha=alpha,
+        rule=rule,
+        predicted=predicted,
+        simulated=predicted + 0.1,
+        standard_error=0.1,
+        coverage=0.8,
+    )
+
+
+CELLS = [
+    make_cell(rule, alpha, 0.3 / float(alpha)) for rule in ("oracle", "marginal") for alpha in ("0.1", "0.2")
+]
+
+
+def test_plot_sizes_draws_predicted_and_simulated_sizes() -> None:
+    ax = plot_sizes(CELLS)
+    assert read_legend(ax) == ["oracle", "marginal"]
+    drawn = [data(line)[1] for line in ax.lines]
+    for expected in ([3.0, 1.5], [3.1, 1.6]):
+        assert sum(found == pytest.approx(expected) for found in drawn) == 2
+
+
+def test_plot_convergence_names_rates_on_logarithmic_axes() -> None:
+    one = Convergence(
+        world="independent",
+        oracle=1.0,
+        sizes=[100, 10_000],
+        mean_sizes=[1.0, 1.0],
+        errors=[0.1, 0.01],
+        marginal_errors=[0.2, 0.2],
+        rate=-0.5,
+        standard_error=0.1,
+    )
+    ax = plot_convergence([one])
+    assert read_legend(ax) == ["independent: N^-0.50", "one threshold"]
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    assert [data(line)[1] for line in ax.lines] == [[0.1, 0.01], [0.2, 0.2]]
+
+
+def test_plot_costs_draws_each_group_and_the_one_threshold() -> None:
+    # An interval need not hold the estimate.
+    curve = [
+        CostPoint(coverage=u, size=2.0 * u, interval=(2.0 * u + 0.01, 2.0 * u + 0.1)) for u in (0.2, 0.4)
+    ]
+    groups = [
+        RecordedGroup(
+            words=f"mean score: {place} of 2",
+            n=50,
+            attainable=0.7,
+            marginal_coverage=0.7,
+            oracle_coverage=0.7,
+            marginal_size=0.7,
+            oracle_size=0.7,
+            price=1.0,
+            curve=curve,
+        )
+        for place in (1, 2)
+    ]
+    found = RecordedEfficiency(
+        alpha="0.2",
+        counted="distinct answers",
+        prompts=100,
+        largest_atom=0.0,
+        hopeless=0.0,
+        groups=groups,
+        checks=[],
+        saved=0.0,
+        saved_interval=(0.0, 0.0),
+    )
+    ax = plot_costs(found)
+    assert read_legend(ax) == ["1 of 2", "2 of 2", "one threshold"]
+    assert [0.4, 0.8] in [data(line)[1] for line in ax.lines]
+    assert ax.get_ylabel() == "distinct answers per set"
+
+
+EMPTY = Histogram(edges=[0.0, 1.0], correct=[0], wrong=[0])
+SILENT = make_comparison([make_level({"CFC": make_method(0.1, without=["selective_accuracy"])})])
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda: plot_group_miscoverage(LEVEL, methods=["ICP"]), "'ICP'; the report holds conditional, TopK"),
+        (lambda: plot_threshold_by_difficulty(LEVEL, methods=["ICP"]), "unknown method 'ICP'"),
+        (lambda: plot_by_alpha(SWEEP.sweep, methods=["ICP"]), "unknown method 'ICP'"),
+        (lambda: plot_selective_risk(SWEEP, methods=["ICP"]), "unknown method 'ICP'"),
+        (lambda: plot_group_miscoverage(LEVEL, methods=[]), "no method was asked for"),
+        (lambda: plot_threshold_by_difficulty(LEVEL, methods=["TopK"]), "no group has thresholds under TopK"),
+        (lambda: plot_by_alpha(SWEEP.sweep, figure="size"), "'size'; there are kept_promise, coverage"),
+        (lambda: plot_by_alpha(SWEEP.sweep, methods=[]), "there are none"),
+        (lambda: plot_selective_risk(SILENT), "nothing is answered under CFC"),
+        (lambda: plot_score_histogram(EMPTY), "the histogram holds no candidates"),
+        (lambda: plot_attainable([]), "there is no group"),
+        (
+            lambda: plot_certified_cuts(
+                make_bot([make_trade_off(1, 0, 0.1)]).model_copy(update={"curve": []})
+            ),
+            "no cut",
+        ),
+        (lambda: plot_sizes([]), "one world"),
+        (lambda: plot_sizes([*CELLS, make_cell("oracle", "0.1", 3.0, "other")]), "one world"),
+        (lambda: plot_convergence([]), "no world"),
+    ],
+)
+def test_plots_refuse_unknown_methods_and_empty_figures(draw: Callable[[], Axes], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        draw()
