@@ -376,7 +376,7 @@ def evaluate(
     differing = artifact.list_differing_parts(provenance)
     if differing:
         warnings.warn(state_other_parts(differing), FingerprintWarning, stacklevel=2)
-    labelled, which = tabulate_held_out(artifact, records, "test")
+    labelled, which = tabulate_held_out(artifact, records)
     level = artifact.select_level(alpha)
     success = artifact.parsed_set_rule.compute_success_scores(labelled)
     outcomes = compute_outcomes(artifact, labelled, level)

@@ -65,14 +65,14 @@ class CalibrationFacts(ArtifactData):
         map_came_fitted: Whether the feature map was passed in fitted, on prompts that are not known here.
         fit_size: Number of prompts in the fit split, which fits the feature map and, if needed, adaptive
             levels; none of them calibrated.
-        held_out_size: Number of prompts held out for evaluation.
+        held_out_size: Number of prompts held out for evaluation and certificates.
         split: The plan that assigns prompts to parts.
         digests: Digest of each part's ids.
-        sketch: Keyed hashes of some ids and clusters of the fit and calibration splits, to recognise them
-            later; also of the certification split if it was used up.
+        sketch: Keyed hashes of some ids and clusters of all splits but the held-out one, to recognise them
+            later.
         attainable_coverage: Share of calibration prompts whose success score is below the cap.
         groups: Attainable coverage of every guaranteed weighting, all prompts first.
-        certification_size: Number of prompts of the certification split.
+        certification_size: Number of prompts of the split that certified a rate among the claims shown.
         sampled: Whether prompts were chosen to be labelled with unequal probabilities.
         weight: Sum of the calibration prompts' sampling weights; None if each prompt counts as one.
         allow_unattainable: The option `allow_unattainable` of `calibrate`.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 from langchain_cfc.artifact.model import CalibrationArtifact
 from langchain_cfc.artifact.prefixes import (
@@ -50,14 +49,12 @@ def tabulate_draws(
 
 
 def tabulate_held_out(
-    artifact: CalibrationArtifact,
-    records: Iterable[LabelledRecord] | LabelledBatch,
-    part: Literal["test", "certification"],
+    artifact: CalibrationArtifact, records: Iterable[LabelledRecord] | LabelledBatch
 ) -> tuple[LabelledBatch, str]:
     """Tabulate records as the artifact needs them, and select the prompts that it may be tested on."""
     table = tabulate_draws(artifact, records)
     artifact.check_answers(extracted=bool(table.extracted), failure=InputError)
-    return select_held_out(artifact, table, part)
+    return select_held_out(artifact, table)
 
 
 def name_evaluation(artifact: CalibrationArtifact) -> str:
@@ -65,11 +62,7 @@ def name_evaluation(artifact: CalibrationArtifact) -> str:
     return f"evaluate {artifact.frozen_digest}"
 
 
-def select_held_out(
-    artifact: CalibrationArtifact,
-    labelled: LabelledBatch,
-    part: Literal["test", "certification"] = "test",
-) -> tuple[LabelledBatch, str]:
+def select_held_out(artifact: CalibrationArtifact, labelled: LabelledBatch) -> tuple[LabelledBatch, str]:
     """Select the prompts that an artifact may be tested on, and describe the selection.
 
     If all prompts are new, all are used, otherwise only the part that was held out of calibration. One prompt
@@ -78,8 +71,8 @@ def select_held_out(
     plan, facts = artifact.calibration.split, artifact.calibration
     which = NEW_RECORDS
     if plan.has_overlap(facts.sketch, labelled.names):
-        _check_held_out_part(artifact, labelled, part)
-        labelled = labelled.take(plan.list_rows(labelled)[part])
+        _check_held_out_part(artifact, labelled)
+        labelled = labelled.take(plan.list_rows(labelled)["test"])
         which = HELD_OUT_PART
         if plan.has_overlap(facts.sketch, labelled.names):
             msg = (
@@ -94,9 +87,7 @@ def select_held_out(
     return labelled, which
 
 
-def _check_held_out_part(
-    artifact: CalibrationArtifact, labelled: LabelledBatch, part: Literal["test", "certification"]
-) -> None:
+def _check_held_out_part(artifact: CalibrationArtifact, labelled: LabelledBatch) -> None:
     """Refuse calibration records whose held-out part cannot test the artifact."""
     if artifact.calibration.sampled and labelled.weights is None:
         msg = (
@@ -104,17 +95,9 @@ def _check_held_out_part(
             "than others, but their weights are missing here: pass the same table as in calibration"
         )
         raise InputError(msg)
-    if part == "certification" and artifact.has_used_certification:
+    if artifact.calibration.split.test == 0.0:
         msg = (
-            "the part of these records held out for certificates was used to choose the artifact's level, so "
-            "it cannot certify that choice: certify on other records"
-        )
-        raise OverlapError(msg)
-    if getattr(artifact.calibration.split, part) == 0.0:
-        verb, purpose = ("evaluate", "tests") if part == "test" else ("certify", "certificates")
-        msg = (
-            "these are the records that the artifact was calibrated on, and none were held out for "
-            f"{purpose}: {verb} on other records, or calibrate with {part}_fraction (on the command line "
-            f"--{part}-fraction) above 0"
+            "these are the records that the artifact was calibrated on, and none were held out: use other "
+            "records, or calibrate with test_fraction (on the command line --test-fraction) above 0"
         )
         raise OverlapError(msg)

@@ -55,14 +55,13 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     seed: str | int = 0,
     fit_fraction: float | None = None,
     test_fraction: float = 0.0,
-    certification_fraction: float | None = None,
     allow_unattainable: bool = False,
     provenance: Provenance | None = None,
     after: Previous = None,
 ) -> CalibrationArtifact:
     """Build a calibration artifact from labelled records.
 
-    The records are split by hash: one part fits the feature map, one is held out for evaluation and one for
+    The records are split by hash: one part fits the feature map, one is held out for evaluation and
     certificates if requested, and the rest calibrates the threshold. Success scores are computed under the
     set rule that will be served, which is what the guarantee needs (paper, Theorem 4.1, with the cap in place
     of S = 1).

@@ -33,7 +33,8 @@ from langchain_cfc.thresholds import (
 
 DEFAULT_DELTA = "0.05"
 DEFAULT_FIT_FRACTION = 0.2
-DEFAULT_CERTIFICATION_FRACTION = 0.3
+# Share of the prompts not held out, the third split, that certifies a rate among the claims shown.
+CERTIFICATION_FRACTION = 0.3
 # The level of a bot for which no alpha is asked: its thresholds serve nothing.
 BOT_ALPHA = "0.1"
 # Levels to choose from where the share of unsupported claims among those shown is certified.
@@ -83,9 +84,7 @@ class CalibrationConfig:
         seed: Another seed gives another split.
         fit_fraction: Share of the prompts not held out that fits the feature map and adaptive levels; by
             default 0.2, or 0 if nothing needs to be fitted.
-        test_fraction: Share of all prompts held out, for `evaluate` on the same file.
-        certification_fraction: Share of the remaining prompts, the third split, held out for certificates; by
-            default 0.3 if `max_wrong_rate` with claims needs it, else 0.
+        test_fraction: Share of all prompts held out, for `evaluate` and `certify` on the same file.
         allow_unattainable: Whether to continue if the target is out of reach overall, so that prompts will be
             flagged.
     """
@@ -104,7 +103,6 @@ class CalibrationConfig:
     seed: str | int = 0
     fit_fraction: float | None = None
     test_fraction: float = 0.0
-    certification_fraction: float | None = None
     allow_unattainable: bool = False
 
     @classmethod
@@ -132,7 +130,6 @@ class CalibrationConfig:
             # A share of 0 becomes the default: other options may need the part.
             fit_fraction=facts.split.fit or None,
             test_fraction=facts.split.test,
-            certification_fraction=facts.split.certification or None,
             allow_unattainable=facts.allow_unattainable,
         )
 
@@ -291,9 +288,9 @@ class CalibrationConfig:
         )
 
     def plan_split(self, feature_map: FeatureMap) -> SplitPlan:
-        """Plan the split; by default it has fit and certification parts only if something needs them."""
+        """Plan the split; it has a third part, and by default a fit part, only if something needs them."""
         learns = self.adaptive_alpha and not self.has_given_levels
-        fit_fraction, certification_fraction = self.fit_fraction, self.certification_fraction
+        fit_fraction = self.fit_fraction
         if feature_map.needs_fit and feature_map.fitted and fit_fraction and not learns:
             msg = (
                 "the feature map is already fitted: omit fit_fraction, or pass the map's text to fit it here"
@@ -302,10 +299,9 @@ class CalibrationConfig:
         if fit_fraction is None:
             learns = learns or (feature_map.needs_fit and not feature_map.fitted)
             fit_fraction = DEFAULT_FIT_FRACTION if learns else 0.0
-        if certification_fraction is None:
-            certification_fraction = DEFAULT_CERTIFICATION_FRACTION if self.needs_certification else 0.0
+        certification = CERTIFICATION_FRACTION if self.needs_certification else 0.0
         return make_split_plan(
-            self.seed, fit=fit_fraction, test=self.test_fraction, certification=certification_fraction
+            self.seed, fit=fit_fraction, test=self.test_fraction, certification=certification
         )
 
     @property

@@ -265,10 +265,7 @@ class CalibrationPrompts:
         """Return the prompts that calibrate, one of each cluster."""
         part = self.get_part("calibration")
         if len(part) == 0:
-            msg = (
-                "the calibration split is empty: lower fit_fraction, certification_fraction and "
-                "test_fraction, or add more records"
-            )
+            msg = "the calibration split is empty: lower fit_fraction and test_fraction, or add more records"
             raise CalibrationError(msg)
         return self.select_one_per_cluster(part)
 
@@ -292,7 +289,7 @@ class CalibrationPrompts:
         """Return the prompts of the certification part, one of each cluster."""
         part = self.get_part("certification")
         if len(part) == 0:
-            msg = "the split for certificates is empty: raise certification_fraction, or add more records"
+            msg = "the split for certificates is empty: add more records"
             raise CalibrationError(msg)
         return self.select_one_per_cluster(part)
 
@@ -313,9 +310,7 @@ class CalibrationPrompts:
         """Return the facts that an artifact states about its prompts."""
         labelled = self.labelled
         ids = {name: [labelled.ids[row] for row in rows.tolist()] for name, rows in self.rows.items()}
-        known: tuple[Part, ...] = ("fit", "calibration")
-        if config.needs_certification:  # the certification part is used up: recognise its records later
-            known = (*known, "certification")
+        known: tuple[Part, ...] = ("fit", "calibration", "certification")
         clusters = [labelled.clusters[row] for name in known for row in self.rows[name].tolist()]
         sketched = list_ids_and_clusters([one for name in known for one in ids[name]], clusters)
         return CalibrationFacts(

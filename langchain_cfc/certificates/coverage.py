@@ -175,7 +175,7 @@ def certify(
         artifact: The artifact.
         records: Labelled records with at least the artifact's number of candidates, independent and
             identically distributed with the prompts to come. Of the records that the artifact was calibrated
-            on, the part held out for certificates is used. One prompt of each cluster counts. If the promise
+            on, the test part is used. One prompt of each cluster counts. If the promise
             is conditional on a correct candidate, prompts without one are left out.
         alpha: Error level; by default every level of the artifact, each with its own certificate.
         delta: Probability that any bound of a certificate is wrong, 0 < delta < 1.
@@ -187,8 +187,8 @@ def certify(
         The artifact with its certificates.
 
     Raises:
-        OverlapError: If these are the calibration records and none were held out for certificates, or those
-            held out have been used already, or figures from all their labels were looked at.
+        OverlapError: If these are the calibration records and none were held out, or other figures from all
+            the labels held out were looked at.
         CalibrationError: If no prompt is left to certify on.
         InputError: If the artifact lacks a level or has a certificate for it already, a record cannot be
             used, or answers are not distinguished as in calibration.
@@ -207,7 +207,7 @@ def certify(
         raise InputError(msg)
     provenance = find_provenance(records, provenance)
     check_origin(artifact, provenance)
-    labelled, _ = tabulate_held_out(artifact, records, "certification")
+    labelled, _ = tabulate_held_out(artifact, records)
     # The same artifact made again at another time is no other attempt.
     timeless = artifact.model_copy(update={"created_at": "", "library_version": ""})
     settings = compute_sha256(canonical_json([timeless.frozen_digest, levels, text]))

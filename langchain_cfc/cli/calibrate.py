@@ -105,10 +105,6 @@ def calibrate(
         split_option(help="Share of prompts to fit the feature map on. Default: 0.2 if needed."),
     ] = None,
     test_fraction: TestFraction = 0.0,
-    certification_fraction: Annotated[
-        float | None,
-        split_option(help="Share of prompts held out for certificates. Default: 0.3 if needed, else 0."),
-    ] = None,
     allow_unattainable: Annotated[
         bool,
         _promise_option(
@@ -143,7 +139,6 @@ def calibrate(
                 seed=seed,
                 fit_fraction=fit_fraction,
                 test_fraction=test_fraction,
-                certification_fraction=certification_fraction,
                 allow_unattainable=allow_unattainable,
                 provenance=dataset.provenance,
                 after=kept.ledger,

@@ -44,7 +44,7 @@ def certify(
 
     The certificate is stored in the artifact. Bounds on how often the promise is kept, overall and in every
     group, and on the size of sets, hold together with confidence 1 - delta for this artifact. If the
-    records are the calibration file, only the part held out by --certification-fraction is used. This is an
+    records are the calibration file, only the part held out by --test-fraction is used. This is an
     attempt on these labels, kept in RECORDS.attempts.json: later ones are tested at a smaller part of delta.
     """
     target = out_path or artifact_path

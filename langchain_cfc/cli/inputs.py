@@ -58,7 +58,7 @@ def _check_share(share: float | None) -> float | None:
 share_option = partial(typer.Option, callback=_check_share)
 split_option = partial(typer.Option, rich_help_panel="Splits")
 SplitsSeed = Annotated[str, split_option(help="Seed of the random splits.")]
-TestFraction = Annotated[float, split_option(help="Share of prompts held out for `evaluate`.")]
+TestFraction = Annotated[float, split_option(help="Share of prompts held out for `evaluate` and `certify`.")]
 
 _SQLITE_HEADER = b"SQLite format 3\0"
 

@@ -39,7 +39,7 @@ def record_evaluation(
     """Record a look at the test prompts before figures are shown; settings chosen by them use others."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they were shown by the evaluation
-        seen, _ = tabulate_held_out(artifact, records, "test")
+        seen, _ = tabulate_held_out(artifact, records)
     kept.record_look(seen, name_evaluation(artifact))
 
 

@@ -153,7 +153,7 @@ def test_config_check_refuses_incompatible_options(options: dict[str, Any], mess
         {"delta": "0.05", "features": "bins(max_score, 5)", "unit": "claims"},
         {"delta": "0.05", "features": "hat(mean_score, 5)", "max_wrong_rate": "0.1"},
         {"max_wrong_rate": "0.1", "pac": PAC},
-        {"max_wrong_rate": ["0.1", "0.2"], "certification_fraction": 0.3},
+        {"max_wrong_rate": ["0.1", "0.2"], "test_fraction": 0.3},
     ],
 )
 def test_config_check_accepts_compatible_options(options: dict[str, Any]) -> None:
@@ -167,17 +167,15 @@ def test_config_alpha_may_be_omitted_only_with_a_rate() -> None:
 
 
 def test_certification_split_is_made_only_where_needed() -> None:
-    records = make_prompts(0, 400)
-    shares = {
-        (): 0.0,
-        (("max_wrong_rate", "0.9"),): 0.0,
-        (("certification_fraction", 0.25),): 0.25,
-    }
-    for options, share in shares.items():
-        artifact = calibrate(records, alpha="0.5", features="1", **dict[str, Any](options))
-        assert artifact.calibration.split.certification == share
-        assert (artifact.calibration.certification_size > 0) == (share > 0)
-        assert ("certification" in artifact.calibration.digests) == (share > 0)
+    for unit, rate, share in (
+        ("answers", None, 0.0),
+        ("answers", "0.2", 0.0),
+        ("claims", None, 0.0),
+        ("claims", "0.2", 0.3),
+    ):
+        alpha = None if rate else "0.3"
+        config = make_config(alpha=alpha, unit=unit, max_wrong_rate=rate)
+        assert config.plan_split(config.feature_map).certification == share
 
 
 def test_pac_makes_levels_stricter_and_is_called_a_heuristic() -> None:

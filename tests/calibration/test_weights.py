@@ -105,18 +105,17 @@ def test_options_without_weights_calibrate_on_a_fair_sample(
 
 
 def test_splits_and_certificates_use_a_fair_sample_of_weighted_prompts(weighted: LabelledBatch) -> None:
-    artifact = calibrate(weighted, test_fraction=0.3, certification_fraction=0.3, **OPTIONS)
+    artifact = calibrate(weighted, test_fraction=0.3, **OPTIONS)
     facts = artifact.calibration
     assert weighted.weights is not None
     stays = facts.split.draw_uniforms("label", weighted.ids) < weighted.weights
     rows = facts.split.list_rows(weighted)
     stayed = {name: int(stays[members].sum()) for name, members in rows.items()}
-    sizes = {"fit": facts.fit_size, "certification": facts.certification_size, "test": facts.held_out_size}
-    assert sizes == {name: size for name, size in stayed.items() if name != "calibration"}
-    assert all(0 < size < len(rows[name]) for name, size in stayed.items())
-    assert evaluate(artifact, weighted).n_test == sizes["test"]
+    sizes = {"fit": facts.fit_size, "test": facts.held_out_size}
+    assert sizes == {name: stayed[name] for name in ("fit", "test")}
+    assert all(0 < stayed[name] < len(rows[name]) for name in ("fit", "calibration", "test"))
     certificate = certify(artifact, weighted).certificates[0]
-    assert certificate.prompts == sizes["certification"]
+    assert evaluate(artifact, weighted).n_test == certificate.prompts == sizes["test"]
     # The reference counts for drift are over prompts like the later ones.
     counted = next(one for one in artifact.reference if one.alpha is None)
     assert sum(counted.counts["1"]) == stayed["calibration"] < facts.size
@@ -136,7 +135,7 @@ def test_attainable_coverage_is_counted_by_weights(table: LabelledBatch) -> None
 def test_evaluate_and_certify_refuse_records_without_their_weights(weighted: LabelledBatch) -> None:
     alike = replace(weighted, weights=None)
     for options in ({}, {"pac": PaperPAC()}):
-        artifact = calibrate(weighted, test_fraction=0.3, certification_fraction=0.3, **OPTIONS | options)
+        artifact = calibrate(weighted, test_fraction=0.3, **OPTIONS | options)
         for use in (evaluate, certify):
             with pytest.raises(InputError, match="their weights are missing here"):
                 use(artifact, alike)

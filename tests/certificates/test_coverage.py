@@ -252,18 +252,16 @@ def test_records_digest_depends_on_content_and_not_on_order() -> None:
     assert len({digest, *map(compute_records_digest, others)}) == 6
 
 
-def test_certify_uses_only_the_certification_part() -> None:
-    artifact = calibrate_known(certification_fraction=0.3, test_fraction=0.2, fit_fraction=0.2)
+def test_certify_uses_only_the_held_out_part() -> None:
+    artifact = calibrate_known(test_fraction=0.3, fit_fraction=0.2)
     found = certify_and_get(artifact, KNOWN)
-    parts = {
-        name: take_part(artifact, KNOWN, name) for name in ("fit", "calibration", "certification", "test")
-    }
+    parts = {name: take_part(artifact, KNOWN, name) for name in ("fit", "calibration", "test")}
     assert len(set().union(*(part.ids for part in parts.values()))) == 400
     assert sum(len(part) for part in parts.values()) == 400
-    assert found.prompts == len(parts["certification"]) == artifact.calibration.certification_size
-    assert found.records_digest == compute_records_digest(parts["certification"])
+    assert found.prompts == len(parts["test"]) == artifact.calibration.held_out_size
+    assert found.records_digest == compute_records_digest(parts["test"])
     assert found.records_digest not in {
-        compute_records_digest(part) for name, part in parts.items() if name != "certification"
+        compute_records_digest(part) for name, part in parts.items() if name != "test"
     }
 
 
@@ -275,21 +273,18 @@ def test_certify_counts_one_prompt_of_each_cluster() -> None:
 
 
 def test_certify_refuses_calibration_records() -> None:
-    words = r"none were held out for certificates: certify on other .* certification_fraction"
+    words = r"none were held out: .* test_fraction"
     with pytest.raises(OverlapError, match=words):
         certify(calibrate_known(), KNOWN)
     with pytest.raises(OverlapError):
         certify(calibrate_known(), [*FRESH, *KNOWN[:200]])
-    # The part that is held out for evaluation cannot certify.
-    with pytest.raises(OverlapError):
-        certify(calibrate_known(test_fraction=0.3), KNOWN)
     assert certify(calibrate_known(), FRESH).certificates
 
 
 @pytest.mark.parametrize("options", [{"features": "1", "delta": "0.05"}, {"max_wrong_rate": "0.2"}], ids=str)
-def test_certify_uses_the_third_split_beside_confidence_or_a_bot(options: dict[str, Any]) -> None:
+def test_certify_uses_the_held_out_part_beside_confidence_or_a_bot(options: dict[str, Any]) -> None:
     # Neither has used it: the one rests on an order statistic, the other on labels that calibrate and fit.
-    made = calibrate(KNOWN, alpha="0.3", certification_fraction=0.3, **options)
+    made = calibrate(KNOWN, alpha="0.3", test_fraction=0.3, **options)
     assert certify(made, KNOWN).certificates
 
 

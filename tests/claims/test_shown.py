@@ -69,11 +69,10 @@ def test_shown_claims_are_those_of_the_last_level_before_the_first_failure() -> 
     options: dict[str, Any] = {"unit": "claims", "features": "group(tier)", "seed": 3}
     made = calibrate(records, max_wrong_rate=RATE, **options)
     plan = made.calibration.split
-    levels = calibrate(records, alpha=CLAIM_ALPHAS, certification_fraction=plan.certification, **options)
-    parts = plan.list_rows(tabulate(records, claims=True))
-    tuning, tests = (
-        tabulate(records, claims=True).take(parts[name]) for name in ("calibration", "certification")
-    )
+    table = tabulate(records, claims=True)
+    parts = plan.list_rows(table)
+    tuning, tests = (table.take(parts[name]) for name in ("calibration", "certification"))
+    levels = calibrate(tuning, alpha=CLAIM_ALPHAS, **{**options, "features": made.feature_map})
 
     def count(labelled: LabelledBatch, alpha: str) -> tuple[int, int, int]:
         alone = levels.with_levels([one for one in levels.levels if one.alpha == alpha])

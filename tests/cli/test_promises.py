@@ -64,7 +64,7 @@ def test_inspect_explains_the_demo_artifact_in_half_a_screen(tmp_path: Path) -> 
 def test_certify_writes_a_certificate_that_inspect_shows(tmp_path: Path) -> None:
     artifact, certified = tmp_path / "a.json", tmp_path / "certified.json"
     plain = ["--alpha", "0.2", "--features", FEATURES]
-    split = ["--certification-fraction", "0.4", "--set-rule", "unique(all)"]
+    split = ["--test-fraction", "0.4", "--set-rule", "unique(all)"]
     assert run("calibrate", RECORDING, "-o", artifact, *plain, *split).code == 0
     before = artifact.read_bytes()
     ran = run("certify", artifact, RECORDING, "--out", certified, "--delta", "0.1", "--json")
@@ -81,12 +81,12 @@ def test_certify_writes_a_certificate_that_inspect_shows(tmp_path: Path) -> None
     # Once is enough, and the same prompts do not calibrate and certify.
     assert "already has a certificate" in run("certify", certified, RECORDING).err
     assert run("calibrate", RECORDING, "-o", artifact, *plain).code == 0
-    run("certify", artifact, RECORDING).assert_refused("--certification-fraction")
+    run("certify", artifact, RECORDING).assert_refused("--test-fraction")
 
 
 def test_certify_min_kept_sets_the_exit_code(tmp_path: Path) -> None:
     artifact = tmp_path / "a.json"
-    options = ["--alpha", "0.2", "--certification-fraction", "0.4"]
+    options = ["--alpha", "0.2", "--test-fraction", "0.4"]
     run("calibrate", RECORDING, "-o", artifact, *options)
     passed = run("certify", artifact, RECORDING, "-o", tmp_path / "b.json", "--min-kept", "0.7")
     failed = run("certify", artifact, RECORDING, "-o", tmp_path / "c.json", "--min-kept", "0.95")

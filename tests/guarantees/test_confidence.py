@@ -224,7 +224,7 @@ def test_all_bounds_of_a_coverage_certificate_hold_together(world: World) -> Non
             records,
             alpha=ALPHA,
             features=features,
-            certification_fraction=2 / 3,
+            test_fraction=2 / 3,
             allow_unattainable=True,
         )
         artifact = reload_artifact(certify(reload_artifact(made), records))

@@ -1,17 +1,16 @@
 """Certificates on a real recording, split again and again: their bounds against the prompts held out.
 
 A certificate speaks of independent prompts from a population. A recording is no population; but given its
-fit and calibration prompts, an artifact is fixed, and of the prompts held out the ones that certify are a
-sample without replacement. So the prompts held out, certification and test part together, stand for the
-population: R prompts, of which c are drawn, all choices equally likely, and the truth is a share of the R,
-which is counted and not estimated.
+fit and calibration prompts, an artifact is fixed, and a part of the prompts held out, which certifies, is a
+sample without replacement. So the prompts held out stand for the population: R prompts, of which c are drawn,
+all choices equally likely, and the truth is a share of the R, which is counted and not estimated.
 
 Without replacement samples scatter less, and the exact binomial bounds fail no more often than they say; this
 is not taken from a theorem but summed up from hypergeometric probabilities. A failure then has probability at
 most delta in every split, splits are independent given the recording, and failures are counted against delta
 by the exact binomial test. A refusal is no failure: nothing is promised.
 
-The test part alone scatters by itself: its share may lie below a bound that holds. How often is known
+The R - c others scatter by themselves: their share may lie below a bound that holds. How often is known
 exactly, too, and counted, but no certificate bounds it by delta.
 """
 
@@ -33,6 +32,7 @@ from langchain_cfc.certificates.coverage import Outcomes, sample_groups
 from langchain_cfc.decision import decide
 from langchain_cfc.demo.replay import RecordedAnswers, RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.guarantee import CoverageCertificate
+from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.support.arrays import IntArray
 from tests.factories import reload_artifact
 from tests.lengths import repetitions
@@ -48,11 +48,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.Attainabil
 @pytest.fixture(scope="module", params=PATHS, ids=NAMES)
 def recording(request: pytest.FixtureRequest) -> Recording:
     return load_recording(request.param)
-
-
-def take_held_out(artifact: CalibrationArtifact, pool: LabelledBatch) -> LabelledBatch:
-    """The R prompts that stand for the population."""
-    return take_parts(artifact, pool, "certification", "test")
 
 
 # Samples without replacement ------------------------------------------------------------------------------
@@ -213,12 +208,12 @@ def test_all_bounds_of_a_certificate_hold_together_over_splits(recording: Record
             features=features,
             set_rule=SET_RULE,
             seed=seed,
-            test_fraction=0.5,
-            certification_fraction=0.6,
+            test_fraction=0.8,
             allow_unattainable=True,
         )
-        artifact = certify(artifact, recording.pool, delta=CERTIFIED)
-        population = take_held_out(artifact, recording.pool)
+        population = take_parts(artifact, recording.pool, "test")
+        drawn = make_split_plan(f"certifies {seed}", fit=0.0, test=0.375).list_rows(population)["test"]
+        artifact = certify(artifact, population.take(drawn), delta=CERTIFIED)
         seen = compute_outcomes(artifact, population, recording.alpha)
         bounds = list_bounds(artifact, artifact.certificates[0], population, seen)
         assert all(one.chance <= one.share for one in bounds)
@@ -240,7 +235,7 @@ def test_all_bounds_of_a_certificate_hold_together_over_splits(recording: Record
     record_figures(
         "the one over all prompts fails", splits=sum(one.fails for one in overall), expected=sum(chances)
     )
-    record_figures("it is above the test part's share", splits=misled, expected=sum(chances_to_mislead))
+    record_figures("it is above the share of the others", splits=misled, expected=sum(chances_to_mislead))
     margins = [one.events / one.size - one.value for one in overall]
     record_figures("it lies below the truth", by=float(np.mean(margins)))
     record_figures("the bound on the mean set size fails", splits=int(size_fails))
@@ -256,7 +251,7 @@ def test_all_bounds_of_a_certificate_hold_together_over_splits(recording: Record
 # The whole path -------------------------------------------------------------------------------------------
 WAYS: dict[str, dict[str, Any]] = {
     "ranks by law": {"features": "{groups}", "delta": "0.05"},
-    "certified": {"features": "mean_score + {groups}", "certification_fraction": 0.3},
+    "certified": {"features": "mean_score + {groups}", "test_fraction": 0.4},
     "bot": {"features": "1", "max_wrong_rate": 0.15},
 }
 
@@ -274,14 +269,13 @@ def test_served_results_equal_the_counted_decisions(recording: Recording, way: s
     artifact = calibrate(
         recording.records,
         set_rule=SET_RULE,
-        test_fraction=0.1,
         provenance=recording.provenance,
-        **options,
+        **{"test_fraction": 0.1, **options},
     )
     if way == "certified":
         artifact = certify(artifact, recording.records, provenance=recording.provenance)
     artifact = reload_artifact(artifact)
-    population = take_held_out(artifact, recording.table)
+    population = take_parts(artifact, recording.table, "test")
     table = population.take(np.arange(repetitions(len(population), share=0.25)))
     alpha, cut = recording.alpha, None
     if bot:

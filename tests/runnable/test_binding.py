@@ -206,7 +206,7 @@ def test_artifact_of_another_normal_form_is_refused_where_answers_are_compared()
         with pytest.raises(FingerprintError, match="answers-0") if is_refused else nullcontext():
             make_matching(older)
         with pytest.raises(InputError, match="answers-0") if is_refused else nullcontext():
-            tabulate_held_out(older, make_records("other"), "test")
+            tabulate_held_out(older, make_records("other"))
 
 
 @pytest.mark.parametrize("settings", [{"set_rule": "unique(all)"}, {"features": fit_distinct_answers()}])

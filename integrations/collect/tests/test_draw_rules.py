@@ -122,10 +122,8 @@ def test_records_of_a_draw_rule_calibrate_only_under_that_rule(kind: str, tmp_pa
     assert records.provenance is not None
     assert records.provenance.draws == rule
     options: dict[str, Any] = {"alpha": 0.4, "features": "1", "allow_unattainable": True}
-    artifact = calibrate(records, draws=rule, **options, test_fraction=0.3, certification_fraction=0.3)
-    by_table = calibrate_from(
-        tmp_path / "fewer.db", draws=rule, **options, test_fraction=0.3, certification_fraction=0.3
-    )
+    artifact = calibrate(records, draws=rule, **options, test_fraction=0.3)
+    by_table = calibrate_from(tmp_path / "fewer.db", draws=rule, **options, test_fraction=0.3)
     when = {"created_at"}
     assert artifact.model_dump(exclude=when) == by_table.model_dump(exclude=when)
     assert 2 <= (evaluate(artifact, records).mean_draws or 0) < 6

@@ -30,7 +30,6 @@ def artifact() -> CalibrationArtifact:
             features="mean_score + group(topic)",
             set_rule="unique(all)",
             test_fraction=0.4,
-            certification_fraction=0.5,
         )
     # Randomised ranks take their numbers from its digest, which another time of making would change.
     return certify(made.model_copy(update={"created_at": "2026-01-01T00:00:00+00:00"}), load_recording())

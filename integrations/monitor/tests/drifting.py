@@ -38,7 +38,6 @@ def calibrate_split(source: LabelledBatch, seed: int) -> CalibrationArtifact:
             features=FEATURES,
             seed=seed,
             test_fraction=0.4,
-            certification_fraction=0.4,
         )
         # Randomised ranks take their numbers from its digest, which another time of making would change.
         return certify(made.model_copy(update={"created_at": "2026-01-01T00:00:00+00:00"}), source)

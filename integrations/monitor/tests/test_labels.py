@@ -113,9 +113,7 @@ def test_sampled_labels_are_weighted_by_their_probability(
 def test_labels_alarm_if_best_answers_are_wrong_too_often(
     served: Sequence[PromptRecord], tmp_path: Path
 ) -> None:
-    made = calibrate(
-        load_recording(), max_wrong_rate="0.2", features="1", test_fraction=0.4, certification_fraction=0.5
-    )
+    made = calibrate(load_recording(), max_wrong_rate="0.2", features="1", test_fraction=0.4)
     bot = CFCRunnable(artifact=made, **make_replay_parts(load_recording()))
     plain = CFCRunnable(artifact=made, alpha=made.alphas[-1], **make_replay_parts(load_recording()))
     split = made.calibration.split

@@ -23,9 +23,7 @@ from langchain_cfc.errors import InputError
 
 @pytest.fixture(scope="module")
 def artifact() -> CalibrationArtifact:
-    made = calibrate(
-        load_recording(), alpha="0.4", features="mean_score", test_fraction=0.4, certification_fraction=0.5
-    )
+    made = calibrate(load_recording(), alpha="0.4", features="mean_score", test_fraction=0.4)
     return certify(made, load_recording())
 
 

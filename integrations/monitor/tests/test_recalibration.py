@@ -35,7 +35,7 @@ from tests.recordings import list_facts
 
 ALPHA = "0.3"
 FEATURES = "mean_score + top_share + group(topic)"
-SHARES: dict[str, Any] = {"test_fraction": 0.4, "certification_fraction": 0.4}
+SHARES: dict[str, Any] = {"test_fraction": 0.4}
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning"),

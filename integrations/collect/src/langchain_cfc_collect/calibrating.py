@@ -272,7 +272,7 @@ class _Plan:
             )
             kept.record(artifact)
         seen = evaluate(artifact, table, alpha=artifact.alphas[0], provenance=provenance)
-        kept.record_look(tabulate_held_out(artifact, table, "test")[0], name_evaluation(artifact))
+        kept.record_look(tabulate_held_out(artifact, table)[0], name_evaluation(artifact))
         if self.out is not None:
             artifact.save(self.out)
         if self.report is not None:

@@ -175,7 +175,7 @@ class PeopleSample:
         if provenance is None and isinstance(source, Records):
             provenance = source.provenance
         check_origin(artifact, provenance)
-        labelled, _ = tabulate_held_out(artifact, source, "certification")
+        labelled, _ = tabulate_held_out(artifact, source)
         digest = compute_records_digest(labelled)
         judged = _sample_prompts(artifact, labelled, level, bot, share)
         needed = set(np.array(judged.ids)[judged.prompts.needs_label].tolist())

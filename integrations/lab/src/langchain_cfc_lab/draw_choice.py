@@ -115,7 +115,6 @@ def suggest_draws(
     seed: str | int = 0,
     fit_fraction: float = 0.3,
     test_fraction: float = 0.0,
-    certification_fraction: float = 0.0,
     splits: int = 20,
     jobs: int = 1,
     progress: Progress | None = None,
@@ -132,10 +131,9 @@ def suggest_draws(
         features: Feature map to calibrate with; a bot uses none.
         set_rule: Set rule to calibrate with; a bot uses none.
         cost_per_candidate: Cost of drawing and scoring one candidate, at least 0, in any unit.
-        seed: The seed that `calibrate` will get; the next three shares must be those for `calibrate` too.
+        seed: The seed that `calibrate` will get; the next two shares must be those for `calibrate` too.
         fit_fraction: Share of the prompts not held out on which the rule is selected, in (0, 1).
         test_fraction: Share of all prompts held out for evaluation.
-        certification_fraction: Share of the remaining prompts held out for certificates.
         splits: Number of inner splits, at least 2; a bot uses none.
         jobs: Number of processes.
         progress: Function of the inner splits and their number that yields them, such as a progress bar.
@@ -159,7 +157,7 @@ def suggest_draws(
         raise InputError(msg)
     provenance = find_provenance(records, provenance)
     table = tabulate(records, provenance=provenance)
-    plan = make_split_plan(seed, fit=fit_fraction, test=test_fraction, certification=certification_fraction)
+    plan = make_split_plan(seed, fit=fit_fraction, test=test_fraction)
     part = table.take(plan.list_rows(table)["fit"])
     part = part.take(plan.select_one_per_cluster(part))
     if len(part) == 0:
@@ -182,7 +180,6 @@ def suggest_draws(
         seed=seed,
         fit_fraction=fit_fraction,
         test_fraction=test_fraction,
-        certification_fraction=certification_fraction or None,
     )
     if max_wrong_rate is None:
         config = replace(config, features=FeatureMap.parse(features).text, set_rule=set_rule)
@@ -242,7 +239,6 @@ def _measure_rules(
         "seed": f"{config.seed}/draws {split}",
         "test_fraction": _TEST_SHARE,
         "fit_fraction": None,
-        "certification_fraction": None,
         "allow_unattainable": True,
     }
     figures = []
@@ -250,7 +246,7 @@ def _measure_rules(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", AttainabilityWarning)
             artifact = calibrate(table, **options | {"draws": rule}, provenance=provenance)
-        test, _ = tabulate_held_out(artifact, table, "test")
+        test, _ = tabulate_held_out(artifact, table)
         outcomes = compute_outcomes(artifact, test, config.alphas[0])
         decided = outcomes.decisions
         each = (test.draws.counts, outcomes.kept, outcomes.covered, decided.not_certifiable, decided.answered)

@@ -135,7 +135,6 @@ class Suggestion(ReportData):
         seed: Seed of the split into fit, calibration and other parts.
         fit_fraction: Share of the prompts not held out on which options were selected.
         test_fraction: Share of all prompts held out for evaluation.
-        certification_fraction: Share of the remaining prompts held out for certificates.
         command: The command to run next.
     """
 
@@ -156,7 +155,6 @@ class Suggestion(ReportData):
     seed: str
     fit_fraction: float
     test_fraction: float
-    certification_fraction: float
     command: str
 
     @property
@@ -169,7 +167,6 @@ class Suggestion(ReportData):
             "seed": self.seed,
             "fit_fraction": self.fit_fraction,
             "test_fraction": self.test_fraction,
-            "certification_fraction": self.certification_fraction or None,
         }
 
     def with_records(self, paths: Sequence[str]) -> Suggestion:
@@ -415,7 +412,6 @@ def suggest(
     seed: str | int = 0,
     fit_fraction: float = 0.3,
     test_fraction: float = 0.0,
-    certification_fraction: float = 0.0,
     splits: int = 50,
     jobs: int = 1,
     progress: Progress | None = None,
@@ -434,11 +430,9 @@ def suggest(
         set_rules: Set rules to choose from; by default `all` and `best_prefix`.
         judge: Feature texts of the groups whose gaps are measured, such as `group(topic)` or
             `bins(mean_score, 5)`; by default groups by every known property of the prompts.
-        seed: The seed that `calibrate` will get; the three shares must be those for `calibrate` too.
+        seed: The seed that `calibrate` will get; the two shares must be those for `calibrate` too.
         fit_fraction: Share of the prompts not held out on which options are selected, in (0, 1).
         test_fraction: Share of all prompts held out for evaluation.
-        certification_fraction: Share of the remaining prompts held out for certificates. `calibrate` uses 0.3
-            by default for bot mode; pass the same share here.
         splits: Number of inner splits, at least 2.
         jobs: Number of processes; with more than one, a script needs an `if __name__ == "__main__"` guard.
         progress: Function of the inner splits and their number that yields them, such as a progress bar.
@@ -454,7 +448,7 @@ def suggest(
         UnattainableTargetError: If the level is out of reach on the selection prompts.
     """
     level = format_alpha(alpha)
-    plan = make_split_plan(seed, fit=fit_fraction, test=test_fraction, certification=certification_fraction)
+    plan = make_split_plan(seed, fit=fit_fraction, test=test_fraction)
     if plan.fit == 0.0 or isinstance(splits, bool) or splits < 2:  # noqa: PLR2004 - an error takes two
         msg = (
             f"fit_fraction must be above 0 and splits at least 2, got fit_fraction={fit_fraction!r} and "
@@ -516,7 +510,6 @@ def suggest(
         seed=plan.seed,
         fit_fraction=plan.fit,
         test_fraction=plan.test,
-        certification_fraction=plan.certification,
         command="",
     ).with_records(["RECORDS"])
 

@@ -47,13 +47,12 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "set_rule": ("rank", {}),
     "draws": ("lead(2, at_most=4)", {}),
     "pac": (PaperPAC(delta="0.95"), {}),
-    "max_wrong_rate": ("0.6", {}),
+    "max_wrong_rate": (["0.6"], {}),
     "wrong_rate_groups": (True, {"max_wrong_rate": "0.6", "features": "group(topic)"}),
     "delta": ("0.2", {"features": "bins(mean_score, 2)"}),
     "seed": ("another seed", {}),
     "fit_fraction": (0.3123456789, {}),
     "test_fraction": (0.4123456789, {}),
-    "certification_fraction": (0.2123456789, {}),
     "allow_unattainable": (True, {"alpha": "0.01"}),
 }
 

@@ -127,7 +127,6 @@ def test_claims_page_shows_certified_shares_of_dropped_claims() -> None:
         alpha="0.2",
         features="group(topic)",
         test_fraction=0.3,
-        certification_fraction=0.3,
     )
     certified = certificates.certify(made, source, delta="0.1")
     certificate = certified.make_guarantee().certificate

@@ -47,7 +47,7 @@ FINE = Situation(
     wrong_too_often=False,
     bot=True,
     certified=True,
-    certification_left=False,
+    holds_out=False,
     bound=True,
     tested=500,
     kept_ci=(0.88, 0.93),
@@ -197,7 +197,7 @@ def test_check_claims_suggests_one_more_unsupported_claim() -> None:
 
 
 def test_check_certificate_uses_a_held_out_part_if_there_is_one() -> None:
-    (own,) = check_certificate(replace(FINE, certified=False, certification_left=True))
+    (own,) = check_certificate(replace(FINE, certified=False, holds_out=True))
     (new,) = check_certificate(replace(FINE, certified=False))
     assert own.command == "langchain-cfc certify kept/artifact.json 'my records.jsonl'"
     assert new.command == "langchain-cfc certify kept/artifact.json new-records.jsonl"
@@ -273,7 +273,7 @@ def test_situation_names_contradicted_groups_in_words(facts: Case) -> None:
 
 def test_situation_of_sets_beside_a_bot_is_not_certified(bot: Case) -> None:
     seen = Situation.from_evaluation(bot.artifact, bot.evaluation)
-    assert (seen.bot, seen.certified, seen.certification_left) == (True, False, False)
+    assert (seen.bot, seen.certified, seen.holds_out) == (True, False, True)
 
 
 @pytest.mark.parametrize(

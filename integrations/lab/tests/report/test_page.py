@@ -147,7 +147,7 @@ def test_report_page_names_its_data_and_next_steps(facts_page: Reader) -> None:
         "sequence-probability",
         "first-line-normalised",
         "unique(all)",
-        "langchain-cfc certify artifact.json new-records.jsonl",
+        "langchain-cfc certify artifact.json records.jsonl",
         "langchain-cfc plan records.jsonl --alpha 0.2 --group topic",
     ):
         assert words in facts_page.text
@@ -258,7 +258,7 @@ def test_report_page_without_a_theorem_states_no_guarantee() -> None:
 
 def test_report_page_shows_the_certificate(facts_page: Reader) -> None:
     records = list_facts()[:500]
-    artifact = make_case(records, alpha="0.2", features="group(topic)", certification_fraction=0.2).artifact
+    artifact = make_case(records, alpha="0.2", features="group(topic)", test_fraction=0.2).artifact
     certified = certificates.certify(artifact, tabulate(records, n=artifact.n), delta="0.1")
     certificate = certified.make_guarantee().certificate
     assert certificate is not None

@@ -57,7 +57,7 @@ def set_clusters(table: LabelledBatch) -> LabelledBatch:
     return replace(table, clusters=names)
 
 
-@pytest.mark.parametrize("shares", [{}, {"test_fraction": 0.3, "certification_fraction": 0.2}])
+@pytest.mark.parametrize("shares", [{}, {"test_fraction": 0.3}])
 def test_suggest_selects_on_the_fit_split_of_calibrate(facts: LabelledBatch, shares: dict[str, Any]) -> None:
     table = set_clusters(facts)
     chosen = suggest(table, alpha=ALPHA, features=MAPS, splits=2, seed="another", **shares)
@@ -81,7 +81,7 @@ def replace_outcomes(table: LabelledBatch, rows: IntArray, rng: np.random.Genera
 
 def test_suggest_ignores_prompts_that_calibrate_or_are_held_out(facts: LabelledBatch) -> None:
     rng = np.random.default_rng(1)
-    shares = {"fit": 0.3, "test": 0.2, "certification": 0.1}
+    shares = {"fit": 0.3, "test": 0.2}
     rows = make_split_plan(0, **shares).list_rows(facts)
 
     def chosen(given: LabelledBatch) -> Suggestion:
@@ -89,7 +89,7 @@ def test_suggest_ignores_prompts_that_calibrate_or_are_held_out(facts: LabelledB
         return suggest(given, alpha=ALPHA, features=MAPS[:2], splits=2, **settings)
 
     as_recorded = chosen(facts)
-    others = np.concatenate([rows[part] for part in ("calibration", "certification", "test")])
+    others = np.concatenate([rows[part] for part in ("calibration", "test")])
     assert chosen(replace_outcomes(facts, others, rng)) == as_recorded
     # The control: half of the prompts selected on.
     with pytest.raises(UnattainableTargetError):

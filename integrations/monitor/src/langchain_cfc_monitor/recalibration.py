@@ -86,7 +86,7 @@ class Recalibration:
     Attributes:
         artifact: The new artifact, with its certificates.
         results: Number of labelled results that it was made from, including held-out ones.
-        compared: Both artifacts under each common promise, on results that neither calibrate nor certify.
+        compared: Both artifacts under each common promise, on held-out results.
         certified: By level, a certified lower bound on the share of all prompts with a kept promise; empty
             for a bot, which promises nothing about sets.
         objections: Reasons not to replace the artifact that serves; empty if there are none.
@@ -111,8 +111,7 @@ def recalibrate(
     since: float | None = None,
     delta: Level | None = None,
     leave_out_incomplete: bool = False,
-    test_fraction: float = 0.2,
-    certification_fraction: float = 0.3,
+    test_fraction: float = 0.3,
     after: Previous = None,
     **changes: Any,
 ) -> Recalibration:
@@ -121,9 +120,9 @@ def recalibrate(
     If results were chosen for labelling with unequal probabilities, a result that was chosen with probability
     p has weight w = least / p in the threshold's regression (weighted exchangeability: Tibshirani, Barber,
     Candes and Ramdas 2019). Everything else, from the certificate to the counts for drift, uses it with
-    probability w (rejection sampling, von Neumann 1951). So all guarantees are about all results. Two parts
-    of the results are held out: one certifies the new artifact, the other compares both. Reasons to object
-    are a rate below `min_kept`, labelled results that look unlike the others, and changes in what was served.
+    probability w (rejection sampling, von Neumann 1951). So all guarantees are about all results. A part of
+    the results is held out, to certify the new artifact and to compare both. Reasons to object are a rate
+    below `min_kept`, labelled results that look unlike the others, and changes in what was served.
 
     Args:
         monitor: The monitor of the artifact that serves.
@@ -134,9 +133,8 @@ def recalibrate(
         delta: Probability that a bound or test is wrong; by default that of the serving artifact, else 0.05.
         leave_out_incomplete: Whether to leave out labels that do not cover every candidate. Sound only if
             completeness depends neither on what is correct nor on what results look like.
-        test_fraction: Share of the results that is held out to compare both artifacts, in (0, 1).
-        certification_fraction: Share of the others that is held out to certify, in (0, 1). Not used for a bot
-            mode that ignores sets, where all of the others certify.
+        test_fraction: Share of the results that is held out to certify sets and to compare both artifacts, in
+            (0, 1). A bot is certified on all others.
         after: Earlier attempts on these labels: the refusal, the new artifact or the `AttemptLedger`. This
             one is tested at the share of delta that is left for it.
         **changes: Options of `calibrate` that differ from those of the artifact that serves, such as
@@ -175,9 +173,7 @@ def recalibrate(
     sampled = traffic.select_sampled(least)
     table = replace(traffic.to_batch(), weights=traffic.compute_weights(least))
     provenance = _make_provenance(traffic)
-    # The labels that calibrate and fit certify a bot.
-    share = None if config.is_bot_alone else certification_fraction
-    config = replace(config, test_fraction=test_fraction, certification_fraction=share)
+    config = replace(config, test_fraction=test_fraction)
     new = calibrate(table, **config.to_arguments(), provenance=provenance, after=after)
     if not (new.is_bot_alone or new.has_used_certification):
         # The delta of the old certificates, or the usual one if there are none.

@@ -81,9 +81,6 @@ def suggest(
     ] = "0",
     fit_fraction: Annotated[float, split_option(help="Share of prompts to choose on.")] = 0.3,
     test_fraction: TestFraction = 0.0,
-    certification_fraction: Annotated[
-        float, split_option(help="Share of prompts held out for certificates.")
-    ] = 0.0,
     splits: Annotated[int, split_option(help="Number of inner splits.")] = 50,
     draws: Annotated[
         bool,
@@ -115,7 +112,6 @@ def suggest(
         "seed": seed,
         "fit_fraction": fit_fraction,
         "test_fraction": test_fraction,
-        "certification_fraction": certification_fraction,
         "splits": splits,
         "jobs": jobs,
     }
@@ -162,7 +158,7 @@ def suggest(
 
 def _record_look(kept: AttemptFiles, table: LabelledBatch, shared: Mapping[str, Any], what: str) -> None:
     """Record a look at the prompts that options were chosen on; another split would let them certify."""
-    shares = {part: shared[f"{part}_fraction"] for part in ("fit", "test", "certification")}
+    shares = {part: shared[f"{part}_fraction"] for part in ("fit", "test")}
     rows = make_split_plan(shared["seed"], **shares).list_rows(table)
     kept.record_look(table.take(rows["fit"]), what)
 

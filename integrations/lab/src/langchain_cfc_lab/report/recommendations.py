@@ -86,7 +86,7 @@ class Situation:
     wrong_too_often: bool  # whether bot mode answered wrongly more often than chance explains
     bot: bool  # whether a rate of wrong answers was asked for
     certified: bool  # whether any guarantee holds for this very artifact, with confidence
-    certification_left: bool  # whether the records hold an unused part for certificates
+    holds_out: bool  # whether a part of the records was held out of calibration
     bound: bool  # whether the records named their generator and verifier
     tested: int  # number of test prompts
     kept_ci: tuple[float, float]
@@ -127,7 +127,7 @@ class Situation:
             wrong_too_often=any(one.contradicted for one in evaluation.answers),
             bot=artifact.bot is not None,
             certified=alone or guarantee.certificate is not None or guarantee.failure_probability is not None,
-            certification_left=facts.certification_size > 0 and not artifact.has_used_certification,
+            holds_out=facts.held_out_size > 0,
             bound=artifact.provenance is not None,
             tested=size,
             kept_ci=own.kept_promise_ci,
@@ -305,10 +305,10 @@ def check_certificate(seen: Situation) -> Iterator[Recommendation]:
     """Recommend a certificate if the promise holds only on average over calibration sets."""
     if seen.certified or seen.heuristic:
         return
-    records = seen.sources.records if seen.certification_left else ("new-records.jsonl",)
+    records = seen.sources.records if seen.holds_out else ("new-records.jsonl",)
     source = (
         "A part of its records is held out for that."
-        if seen.certification_left
+        if seen.holds_out
         else "It needs labelled prompts that have not been used for anything else."
     )
     yield Recommendation(
