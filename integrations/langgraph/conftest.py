@@ -49,13 +49,3 @@ def url(served: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def chain(artifact_path: Path, url: str) -> CFCRunnable:
     """The bot."""
     return make_chain(artifact_path, url)
-
-
-@pytest.fixture
-def stopping_chain(url: str, tmp_path: Path) -> CFCRunnable:
-    """The bot on an artifact that stops drawing at the first candidate of low score."""
-    path = tmp_path / "stopping.json"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AttainabilityWarning)
-        make_artifact(draws="below(0.1, at_most=3)").save(path)
-    return make_chain(path, url)

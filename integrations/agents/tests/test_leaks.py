@@ -6,14 +6,13 @@ the controls are watched by the same eyes.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from langchain.agents.middleware import AgentMiddleware
-from langchain_cfc_agents import GuardedAnswer, asking
+from langchain_cfc_agents import asking
 from langgraph.checkpoint.memory import InMemorySaver
 
 from integrations.agents.tests.parts import (
@@ -30,12 +29,10 @@ from integrations.agents.tests.parts import (
     Watch,
     agent_of,
     asked,
-    chain_at,
     in_events,
     model_at,
     parts_of,
 )
-from langchain_cfc import CalibrationArtifact
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The v3 streaming protocol:langchain_core._api.LangChainBetaWarning"
@@ -125,32 +122,3 @@ def test_answer_streams_as_one_chunk_and_tool_calls_whole(guarded: Callable[...,
     assert [call["name"] for call in called.tool_calls] == ["look_up"]
     assert said.text == RIGHT
     assert said.response_metadata["cfc"]["guarantee"]["alpha"] == "0.1"
-
-
-def test_token_events_hold_the_answer_once(guarded: Callable[..., Agent]) -> None:
-    async def tokens() -> list[str]:
-        events = guarded().astream_events(asked(LOOKED_UP), version="v2")
-        return [
-            event["data"]["chunk"].text async for event in events if event["event"] == "on_chat_model_stream"
-        ]
-
-    assert asyncio.run(tokens()) == [RIGHT]
-
-
-def test_deferred_model_does_not_stream(url: str, artifact: CalibrationArtifact) -> None:
-    from langchain.chat_models import init_chat_model
-
-    late = init_chat_model(
-        "recorded",
-        model_provider="openai",
-        configurable_fields=("temperature",),
-        base_url=url,
-        api_key="none",
-        streaming=True,
-    )
-    agent = agent_of(late, [GuardedAnswer(chain_at(url, artifact))], checkpointer=InMemorySaver())
-    for watch in WATCHES:
-        assert find_shown(watch, agent, LOOKED_UP) == set()
-        assert find_shown(watch, agent, HOPELESS) == set()
-    loose = agent_of(late, [Resampling()], checkpointer=InMemorySaver())
-    assert find_shown(WATCHES[0], loose, HOPELESS) == set(HIDDEN)

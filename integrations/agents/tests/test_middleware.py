@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from langchain.agents.middleware import (
     AgentMiddleware,
-    HumanInTheLoopMiddleware,
     ModelCallLimitMiddleware,
     ModelFallbackMiddleware,
     ModelRetryMiddleware,
-    PIIMiddleware,
-    SummarizationMiddleware,
     ToolCallLimitMiddleware,
     dynamic_prompt,
-    hook_config,
 )
-from langchain_core.language_models import FakeListChatModel
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command
+from langchain_core.messages import AIMessage, ToolMessage
 
 from integrations.agents.tests.parts import (
     COMPARED,
-    DISCARDED,
-    HOPELESS,
     LOOKED_UP,
     NOTED,
     PLAIN,
@@ -188,33 +178,6 @@ def test_guard_refuses_answers_changed_after_the_model(guarded: Callable[..., Ag
     assert last(way(guarded(outside=[Polishing()], strict=False), PLAIN)).text == "Quito"
 
 
-def test_guard_refuses_answers_redacted_by_pii_middleware(guarded: Callable[..., Agent]) -> None:
-    towns = PIIMiddleware("town", detector="Lima", strategy="redact", apply_to_output=True)
-    with pytest.raises(ServingError, match="is not what the chain decided"):
-        ask(guarded(outside=[towns]), PLAIN)
-    # An abstention holds none, and passes.
-    said = last(ask(guarded(outside=[towns]), HOPELESS))
-    assert said.response_metadata["cfc"]["reason"] == "only_blank_answers"
-
-
-class GoingOn(AgentMiddleware[Any, Any, Any]):
-    """Sends the agent back to its model, once."""
-
-    @hook_config(can_jump_to=["model"])
-    def after_model(self, state: Any, runtime: Any) -> Any:
-        del runtime
-        if len(state["messages"]) > 2:
-            return None
-        return {"messages": [HumanMessage(LOOKED_UP)], "jump_to": "model"}
-
-
-def test_agent_sent_back_to_its_model_ends_guarded(guarded: Callable[..., Agent]) -> None:
-    state = ask(guarded(outside=[GoingOn()]), HOPELESS)
-    decided = ["cfc" in message.response_metadata for message in state["messages"] if message.type == "ai"]
-    assert decided == [True, False, True]
-    assert last(state).text == RIGHT
-
-
 # --- what else ends a run ---
 
 
@@ -233,64 +196,4 @@ def test_guard_refuses_runs_ended_by_call_limits(guarded: Callable[..., Agent], 
     assert "cfc" not in said.response_metadata
 
 
-class EndingEarly(AgentMiddleware[Any, Any, Any]):
-    """Ends the run before anything is asked."""
-
-    @hook_config(can_jump_to=["end"])
-    def before_agent(self, state: Any, runtime: Any) -> Any:
-        del state, runtime
-        return {"messages": [AIMessage("not today")], "jump_to": "end"}
-
-
-def test_guard_refuses_runs_ended_before_the_model(guarded: Callable[..., Agent]) -> None:
-    with pytest.raises(ServingError, match="is not what the chain decided"):
-        ask(guarded(outside=[EndingEarly()]), PLAIN)
-    assert last(ask(guarded(outside=[EndingEarly()], strict=False), PLAIN)).text == "not today"
-
-
 # --- people and memories ---
-
-
-@both_ways
-@pytest.mark.parametrize("decision", ["approve", "reject"])
-def test_human_in_the_loop_approves_or_rejects_tool_calls(
-    guarded: Callable[..., Agent], served: Script, way: Way, decision: str
-) -> None:
-    # As versions of LangChain put it.
-    refusals = ["no", "User rejected the tool call for `look_up` with reason: no"]
-    served.answers = {**served.answers, **dict.fromkeys(refusals, served.answers[NOTED])}
-    asking = HumanInTheLoopMiddleware(interrupt_on={"look_up": True})
-    agent = guarded(outside=[asking], checkpointer=InMemorySaver())
-    config: Any = {"configurable": {"thread_id": decision}}
-    waiting = way(agent, LOOKED_UP, config)
-    assert waiting["__interrupt__"]
-    assert waiting["messages"][-1].tool_calls[0]["name"] == "look_up"
-    resume: Command[Any] = Command(resume={"decisions": [{"type": decision, "message": "no"}]})
-    state = agent.invoke(resume, config)
-    told = [message.text for message in state["messages"] if isinstance(message, ToolMessage)]
-    assert told == [NOTED] if decision == "approve" else told[0] in refusals
-    assert last(state).text == RIGHT
-    assert last(state).response_metadata["cfc"]["reason"] == "answered"
-
-
-def test_chain_receives_the_summary_of_summarization_middleware(
-    guarded: Callable[..., Agent], served: Script
-) -> None:
-    summing = SummarizationMiddleware(
-        FakeListChatModel(responses=["they spoke of towns"]), trigger=("messages", 4), keep=("messages", 1)
-    )
-    agent = guarded(outside=[summing], checkpointer=InMemorySaver())
-    config: Any = {"configurable": {"thread_id": "one"}}
-    for question in (HOPELESS, HOPELESS, PLAIN):
-        said = last(ask(agent, question, config))
-    assert said.text == RIGHT
-    discarded, *draws = sent(served.requests)[-1 - N :]
-    assert "they spoke of towns" in discarded
-    assert HOPELESS not in discarded
-    assert set(draws) == {discarded}
-
-
-def test_discarded_answer_is_in_no_log(guarded: Callable[..., Agent], caplog: Any) -> None:
-    with caplog.at_level(logging.INFO):
-        ask(guarded(), PLAIN)
-    assert DISCARDED not in caplog.text

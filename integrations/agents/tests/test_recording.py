@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from langchain_cfc_agents import GuardedAnswer, RecordPrompt, aanswer_prompts, answer_prompts
-from langchain_cfc_collect import CallPolicy, CollectionOptions, Components, Store, collect
-from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
 
 from integrations.agents.tests.parts import (
     COMPARED,
@@ -26,19 +20,13 @@ from integrations.agents.tests.parts import (
     agent_of,
     ask,
     chain_at,
-    last,
     model_at,
 )
-from langchain_cfc import CalibrationArtifact, CFCRunnable, PromptRecord, calibrate, evaluate
-from langchain_cfc.errors import AttainabilityWarning, CollectionError
-from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc import CalibrationArtifact
+from langchain_cfc.errors import CollectionError
 from langchain_cfc.records import Example
-from langchain_cfc.verifiers import SequenceProbability
 from tests.serving.openai_bodies import Answer
-from tests.serving.openai_server import Script, serving
-
-SIZE, DRAWN = 150, 10
-
+from tests.serving.openai_server import Script
 
 # --- what is recorded ---
 
@@ -142,126 +130,3 @@ def test_answer_prompts_yields_each_prompt_when_its_run_ends(url: str) -> None:
 
 
 # --- the whole way ---
-
-
-@dataclass
-class World:
-    """A server with recorded facts, the agent before it, and what was calibrated."""
-
-    script: Script
-    url: str
-    questions: list[Example]
-    records: list[PromptRecord]
-    artifact: CalibrationArtifact
-
-    def chain(self) -> CFCRunnable:
-        return CFCRunnable(
-            generator=make_drawing_model(self.url), verifier=SequenceProbability(), artifact=self.artifact
-        )
-
-
-def make_drawing_model(url: str) -> ChatOpenAI:
-    return model_at(url, logprobs=True, temperature=0.7)
-
-
-@tool
-def notes(topic: str) -> str:
-    """Read the notes on a topic."""
-    return f"Notes on: {topic}"
-
-
-def make_reading_agent(url: str, last_one: Any) -> Agent:
-    """An agent that reads notes before it answers."""
-    return agent_of(model_at(url), [last_one], tools=[notes])
-
-
-def make_script(facts: list[PromptRecord]) -> Script:
-    """Each question makes the agent read; what it reads is answered by the recorded candidates."""
-    answers: dict[str, Any] = {}
-    for fact in facts:
-        said = [Answer(str(one.text), (one.scores or {})["sequence_logprob"]) for one in fact.candidates]
-        answers[str(fact.input)] = [Answer(tools=(("notes", {"topic": fact.input}),))]
-        # The first is for the agent, and thrown away.
-        answers[f"Notes on: {fact.input}"] = [Answer(DISCARDED, -0.5), *said]
-    return Script(answers)
-
-
-@pytest.fixture(scope="module")
-def world(facts: list[PromptRecord], tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Recorded, collected, calibrated and saved, as the README says."""
-    folder: Path = tmp_path_factory.mktemp("world")
-    chosen = facts[:: len(facts) // SIZE][:SIZE]
-    questions = [
-        Example(id=one.id, input=one.input, reference=one.reference, metadata=one.metadata) for one in chosen
-    ]
-    script = make_script(chosen)
-    with pytest.MonkeyPatch.context() as patch, serving(script) as url:
-        patch.setenv("NO_PROXY", "127.0.0.1")
-        prompts = list(answer_prompts(make_reading_agent(url, RecordPrompt()), questions))
-        parts = Components(make_drawing_model(url), SequenceProbability(), NormalisedMatch(), DRAWN)
-        options = CollectionOptions(call_policy=CallPolicy(concurrency=8), on_notice=lambda _: None)
-        assert collect(prompts, parts, folder / "store.db", options).complete
-        with Store(folder / "store.db") as store:
-            records = list(store.read_records())
-            provenance = store.read_provenance()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", AttainabilityWarning)
-            calibrated = calibrate(
-                records,
-                alpha=0.3,
-                features="mean_score",
-                test_fraction=0.4,
-                provenance=provenance,
-            )
-        calibrated.save(folder / "artifact.json")
-        artifact = CalibrationArtifact.load(folder / "artifact.json")
-        yield World(script, url, questions, records, artifact)
-
-
-def serve_held_out(world: World) -> dict[str, Any]:
-    """For each prompt held out what the agent decided, on its own way from question to answer."""
-    agent = make_reading_agent(world.url, GuardedAnswer(world.chain(), full_result=True))
-    split = world.artifact.calibration.split
-    held_out = [one for one in world.questions if split.find_part(one.id, one.cluster) == "test"]
-    return {one.id: last(ask(agent, str(one.input))).response_metadata["cfc"] for one in held_out}
-
-
-@pytest.mark.long
-def test_guarded_agent_keeps_the_promise_as_evaluate_does(world: World) -> None:
-    """Server and facts are the same, so that offline and online must agree prompt by prompt."""
-    decided = serve_held_out(world)
-    report = evaluate(world.artifact, world.records).methods["conditional"]
-    correct = {
-        one.id: {candidate.answer_key for candidate in one.candidates if candidate.correct}
-        for one in world.records
-    }
-    kept = [
-        one["reason"] == "not_certifiable" or bool(set(one["answers"]) & correct[name])
-        for name, one in decided.items()
-    ]
-    assert len(kept) > 40
-    assert sum(kept) / len(kept) == pytest.approx(report.kept_promise)
-    # The promise is kept neither by answering nothing nor by answering all.
-    assert 0 < sum(one["abstained"] for one in decided.values()) < len(decided)
-    assert {one["guarantee"]["binding"] for one in decided.values()} == {"matched"}
-
-
-@pytest.mark.long
-def test_serving_sends_the_messages_of_collection(world: World) -> None:
-    """Draws of collection and of serving send the same messages, but for the ids of calls."""
-    fact = str(world.questions[0].input)
-
-    def drawn() -> list[Any]:
-        told = f"Notes on: {fact}"
-        requests = [one["messages"] for one in world.script.requests if one.get("logprobs")]
-        return [without_ids(one) for one in requests if one[-1]["content"] == told]
-
-    before = drawn()
-    assert before
-    ask(make_reading_agent(world.url, GuardedAnswer(world.chain(), full_result=True)), fact)
-    after = drawn()[len(before) :]
-    assert after == before[:1] * DRAWN
-    # The control: a chain that is given less.
-    shortened: Any = RunnableLambda(lambda prompt: [{"role": "user", "content": prompt[-1]["content"]}])
-    ask(make_reading_agent(world.url, GuardedAnswer(shortened | world.chain())), fact)
-    assert before[0] not in drawn()[len(before) + len(after) :]

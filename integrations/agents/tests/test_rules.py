@@ -11,7 +11,6 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, ModelRetryMiddleware
 from langchain_cfc_agents import GuardedAnswer
 from langchain_core.runnables import Runnable, RunnableLambda
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 
 from integrations.agents.tests.parts import (
@@ -51,34 +50,23 @@ def find_shown(agent: Agent) -> tuple[set[str], Exception | None]:
     return {text for text in HIDDEN if any(part in "".join(seen) for part in parts_of(text))}, failed
 
 
-def test_failing_verifier_shows_no_candidate_in_streams(url: str, artifact: CalibrationArtifact) -> None:
-    guard = GuardedAnswer(chain_at(url, artifact, verifier=fail_with_quotes))
-    seen, failed = find_shown(agent_of(model_at(url), [guard], checkpointer=InMemorySaver()))
-    assert isinstance(failed, VerifierError)
-    assert seen == set()
+def find_stored(folder: Path) -> list[str]:
+    stored = "".join(file.read_bytes().decode("utf-8", "replace") for file in folder.iterdir())
+    return [text for text in HIDDEN if text in stored]
 
 
-def test_failing_verifier_stores_no_candidate_in_a_checkpointer(
-    url: str, artifact: CalibrationArtifact, tmp_path: Path
+@pytest.mark.parametrize("retries", [False, True])
+def test_failing_verifier_shows_no_candidate(
+    url: str, artifact: CalibrationArtifact, tmp_path: Path, retries: bool
 ) -> None:
+    # Retries put the error's words into the conversation, where the model reads them in the next turn.
+    outside = [ModelRetryMiddleware(max_retries=1, initial_delay=0.0)] if retries else []
     guard = GuardedAnswer(chain_at(url, artifact, verifier=fail_with_quotes))
     with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as memory:
-        _, failed = find_shown(agent_of(model_at(url), [guard], checkpointer=memory))
-    assert isinstance(failed, VerifierError)
-    stored = "".join(file.read_bytes().decode("utf-8", "replace") for file in tmp_path.iterdir())
-    assert not [text for text in HIDDEN if text in stored]
-
-
-def test_failing_verifier_shows_no_candidate_in_retry_messages(
-    url: str, artifact: CalibrationArtifact
-) -> None:
-    # It puts the error's words into the conversation, where the model reads them in the next turn.
-    retries = ModelRetryMiddleware(max_retries=1, initial_delay=0.0)
-    guard = GuardedAnswer(chain_at(url, artifact, verifier=fail_with_quotes))
-    agent = agent_of(model_at(url), [retries, guard], checkpointer=InMemorySaver())
-    assert find_shown(agent)[0] == set()
-    said = repr(agent.get_state(CONFIG).values["messages"])
-    assert not [text for text in HIDDEN if text in said]
+        seen, failed = find_shown(agent_of(model_at(url), [*outside, guard], checkpointer=memory))
+    assert seen == set()
+    assert isinstance(failed, CFCError if retries else VerifierError)
+    assert find_stored(tmp_path) == []
 
 
 def make_agent_generator(url: str) -> Runnable[Any, Any]:
@@ -100,24 +88,14 @@ def make_function_generator(url: str) -> Runnable[Any, Any]:
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.CFCWarning")
 @pytest.mark.parametrize("make", [make_agent_generator, make_function_generator])
 def test_generators_of_any_kind_show_no_rejected_candidate(
-    url: str, artifact: CalibrationArtifact, make: Callable[[str], Any]
+    url: str, artifact: CalibrationArtifact, tmp_path: Path, make: Callable[[str], Any]
 ) -> None:
     guard = GuardedAnswer(chain_at(url, artifact, generator=make(url)))
-    seen, failed = find_shown(agent_of(model_at(url), [guard], checkpointer=InMemorySaver()))
-    assert failed is None
-    assert seen == set()
-
-
-@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.CFCWarning")
-def test_agent_as_generator_stores_no_rejected_candidate(
-    url: str, artifact: CalibrationArtifact, tmp_path: Path
-) -> None:
-    guard = GuardedAnswer(chain_at(url, artifact, generator=make_agent_generator(url)))
     with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as memory:
-        state = agent_of(model_at(url), [guard], checkpointer=memory).invoke(asked(PLAIN), CONFIG)
-    assert last(state).text == RIGHT
-    stored = "".join(file.read_bytes().decode("utf-8", "replace") for file in tmp_path.iterdir())
-    assert not [text for text in HIDDEN if text in stored]
+        agent = agent_of(model_at(url), [guard], checkpointer=memory)
+        assert find_shown(agent) == (set(), None)
+        assert last(agent.get_state(CONFIG).values).text == RIGHT
+    assert find_stored(tmp_path) == []
 
 
 class Forgetting(AgentMiddleware[Any, Any, Any]):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_langgraph import make_cfc_node, make_guarded_graph
+from langchain_cfc_langgraph import make_guarded_graph
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -22,7 +22,6 @@ from integrations.langgraph.tests.parts import (
     GOOD,
     HARD,
     MARK,
-    MODES,
     QUESTIONS,
     UNSURE,
     N,
@@ -32,7 +31,6 @@ from integrations.langgraph.tests.parts import (
 )
 from langchain_cfc import CFCResult, CFCRunnable
 from langchain_cfc.errors import DescriptionError, DrawError, ServingError, ServingTimeoutError, VerifierError
-from tests.serving.openai_bodies import TOKENS_OUT
 from tests.serving.openai_server import Fault, Script
 
 Make = Callable[[Any], Any]
@@ -142,31 +140,6 @@ def test_checkpoint_holds_the_decision_as_plain_data(chain: CFCRunnable, tmp_pat
     assert not isinstance(snapshot.values["decision"], CFCResult)
 
 
-@both_ways
-def test_state_under_a_draw_rule_holds_its_draws(
-    stopping_chain: CFCRunnable, served: Script, tmp_path: Path, run: Run
-) -> None:
-    for question, drawn, reason in ((EASY, 1, "answered"), (UNSURE, N, "only_blank_answers")):
-        served.requests.clear()
-        _, snapshot = run(tmp_path / reason, make_guarded(stopping_chain), [{"question": question}])
-        decision = CFCResult.model_validate(snapshot.values["decision"])
-        assert (decision.reason, len(decision.candidates), len(served.requests)) == (reason, drawn, drawn)
-        assert decision.usage is not None
-        assert decision.usage["output_tokens"] == TOKENS_OUT * drawn
-        assert MARK not in stored(tmp_path / reason)
-
-
-@both_ways
-def test_failed_later_wave_leaves_only_the_question(
-    stopping_chain: CFCRunnable, served: Script, tmp_path: Path, run: Run
-) -> None:
-    served.faults = [Fault("status 500", on=set(range(1, 1000)))]
-    error, snapshot = run(tmp_path / "db", make_guarded(stopping_chain), [{"question": UNSURE}])
-    assert isinstance(error, DrawError)
-    assert (snapshot.values["question"], snapshot.values["decision"]) == (UNSURE, None)
-    assert MARK not in stored(tmp_path / "db")
-
-
 def fail_with_quote(prompt: Any, candidates: Any) -> list[float]:
     """A verifier that fails on a candidate and says on which."""
     del prompt
@@ -252,20 +225,6 @@ def test_error_cause_quotes_candidates_and_checkpoints_do_not(
     assert MARK in stored(tmp_path / "unguarded")
 
 
-@pytest.mark.parametrize("make", [make_guarded, make_unguarded])
-def test_streams_do_not_quote_candidates_of_errors(
-    chain: CFCRunnable, tmp_path: Path, make: Callable[..., Make]
-) -> None:
-    broken = chain.model_copy(update={**FAILING["verifier"][0], "show_rejected": True})
-    shown = []
-    with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
-        stream = make(broken)(saver).stream({"question": HARD}, thread(), stream_mode=list(MODES))
-        with pytest.raises(VerifierError):
-            shown.extend(stream)
-        shown.append(make(broken)(saver).get_state(thread()))
-    assert (MARK in repr(shown)) == (make is make_unguarded)
-
-
 @both_ways
 def test_retry_policy_repeats_a_failed_decision(
     chain: CFCRunnable, served: Script, tmp_path: Path, run: Run
@@ -294,9 +253,3 @@ def test_failed_run_continues_with_its_alpha(
     assert state["answer"]["text"] == GOOD
     # At the level that it was asked with.
     assert state["answer"]["guarantee"]["alpha"] == "0.2"
-
-
-def test_failing_node_raises_a_typed_error(chain: CFCRunnable, served: Script) -> None:
-    served.faults = [Fault("status 500")]
-    with pytest.raises(DrawError, match="candidates could not be drawn"):
-        make_cfc_node(chain).invoke({"question": EASY})

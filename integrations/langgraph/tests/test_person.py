@@ -58,21 +58,6 @@ def test_person_is_asked_and_their_answer_has_no_guarantee(
     assert len(served.requests) == N
 
 
-def test_answer_of_the_model_has_its_guarantee_without_interrupt(graph: Any) -> None:
-    state = graph.invoke({"question": EASY}, thread())
-    assert "__interrupt__" not in state
-    guarantee = state["decision"]["guarantee"]
-    assert state["answer"] == {
-        "text": GOOD,
-        "answers": [GOOD],
-        "by": "model",
-        "name": None,
-        "guarantee": guarantee,
-    }
-    assert guarantee["alpha"] == "0.1"
-    assert state == json.loads(json.dumps(state, allow_nan=False))
-
-
 @both_ways
 @pytest.mark.parametrize(
     ("reply", "why"),
@@ -121,29 +106,6 @@ def test_second_reply_changes_nothing(graph: Any) -> None:
     assert state["__interrupt__"][0].value["question"] == HARD
 
 
-def test_replaced_question_cannot_be_answered(graph: Any) -> None:
-    waiting = graph.invoke({"question": UNSURE}, thread())["__interrupt__"][0].id
-    graph.invoke({"question": HARD}, thread())
-    state = graph.invoke(Command(resume={waiting: "Santiago"}), thread())
-    assert (state["asked"], state["answer"]) == (HARD, None)
-    # Without the id a reply goes to whatever is asked.
-    state = graph.invoke(Command(resume="Santiago"), thread())
-    assert (state["asked"], state["answer"]["text"]) == (HARD, "Santiago")
-
-
-def test_reply_without_checkpointer_is_refused(chain: CFCRunnable) -> None:
-    forgetful = make_guarded_graph(chain)
-    assert forgetful.invoke({"question": UNSURE})["__interrupt__"][0].value["question"] == UNSURE
-    with pytest.raises(RuntimeError, match="without checkpointer"):
-        forgetful.invoke(Command(resume="Santiago"))
-
-
-def test_new_question_clears_the_last_answer(graph: Any) -> None:
-    assert graph.invoke({"question": EASY}, thread())["answer"]["text"] == GOOD
-    state = graph.invoke({"question": UNSURE}, thread())
-    assert (state["asked"], state["answer"]) == (UNSURE, None)
-
-
 def test_concurrent_threads_get_their_own_answers(chain: CFCRunnable, tmp_path: Path) -> None:
     with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
         graph = make_guarded_graph(chain, checkpointer=saver)
@@ -163,23 +125,6 @@ def test_concurrent_threads_get_their_own_answers(chain: CFCRunnable, tmp_path: 
         expected = "city " if number % 3 == 2 else f"person {number}"
         assert state["answer"]["text"].startswith(expected)
         assert state["asked"] == asked[number % 3]
-
-
-def test_one_of_two_concurrent_replies_is_kept(chain: CFCRunnable, tmp_path: Path) -> None:
-    with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
-        graph = make_guarded_graph(chain, checkpointer=saver)
-        graph.invoke({"question": UNSURE}, thread())
-
-        def reply(name: str) -> Any:
-            return graph.invoke(Command(resume={"answer": f"from {name}", "by": name}), thread())["answer"]
-
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(reply, ["Ana", "Ben"]))
-        kept = graph.get_state(thread())
-    assert kept.next == ()
-    answer = kept.values["answer"]
-    assert answer["text"] == f"from {answer['name']}"
-    assert answer["guarantee"] is None
 
 
 @both_ways

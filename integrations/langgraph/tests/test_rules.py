@@ -19,23 +19,19 @@ from langchain_cfc_langgraph import (
 )
 from langchain_core.runnables import Runnable, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from integrations.langgraph.tests.parts import (
     EASY,
-    GOOD,
     MARK,
     UNSURE,
     WATCHES,
     Talk,
     make_chain,
-    stored,
     thread,
 )
 from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.errors import CFCError
-from langchain_cfc.sampling import without_streaming_and_cache
 from tests.serving.openai_server import Fault, Script
 
 # Who hears what draws
@@ -76,18 +72,6 @@ def test_generators_of_any_kind_show_no_rejected_candidate(
     assert MARK not in shown
 
 
-def test_graph_as_generator_stores_no_rejected_candidate(
-    artifact_path: Path, url: str, chain: CFCRunnable, tmp_path: Path
-) -> None:
-    drawing = make_chain(
-        artifact_path, url, generator=make_graph_generator(without_streaming_and_cache(chain.generator))
-    )
-    with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
-        state = make_guarded_graph(drawing, checkpointer=saver).invoke({"question": EASY}, thread())
-    assert state["answer"]["text"] == GOOD
-    assert MARK not in stored(tmp_path)
-
-
 # Which level holds
 
 
@@ -98,22 +82,6 @@ def test_alpha_of_a_failed_question_is_not_kept(chain: CFCRunnable, served: Scri
         graph.invoke({"question": UNSURE, "alpha": "0.2"}, thread())
     served.faults = []
     assert graph.invoke({"question": EASY}, thread())["answer"]["guarantee"]["alpha"] == "0.1"
-
-
-def test_unknown_alpha_fails_only_its_question(chain: CFCRunnable) -> None:
-    graph = make_guarded_graph(chain, checkpointer=InMemorySaver())
-    with pytest.raises(CFCError, match=r"0\.3"):
-        graph.invoke({"question": EASY, "alpha": "0.3"}, thread())
-    assert graph.invoke({"question": EASY}, thread())["answer"]["text"] == GOOD
-
-
-def test_resumed_run_keeps_its_alpha(chain: CFCRunnable, served: Script) -> None:
-    graph = make_guarded_graph(chain, checkpointer=InMemorySaver())
-    served.faults = [Fault("status 500")]
-    with pytest.raises(CFCError):
-        graph.invoke({"question": EASY, "alpha": "0.2"}, thread())
-    served.faults = []
-    assert graph.invoke(None, thread())["answer"]["guarantee"]["alpha"] == "0.2"
 
 
 # What is said

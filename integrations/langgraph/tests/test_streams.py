@@ -93,13 +93,3 @@ def test_messages_stream_holds_each_answer_once(chain: CFCRunnable) -> None:
     said = watch(graph, Command(resume="Santiago"), thread())
     assert [message.text for _, (message, _) in said] == ["Santiago"]
     assert said[0][1][0].response_metadata == {"cfc": {"by": "person", "name": None, "guarantee": None}}
-
-
-@every_watch
-def test_streams_of_a_draw_rule_show_no_candidate(
-    stopping_chain: CFCRunnable, served: Script, watch: str
-) -> None:
-    graph = make_guarded_graph(stopping_chain, checkpointer=InMemorySaver())
-    shown = repr(WATCHES[watch](graph, {"question": UNSURE}, thread()))
-    assert len(served.requests) == N
-    assert MARK not in shown

@@ -18,7 +18,7 @@ from integrations.langsmith.tests.conftest import KEY
 from integrations.langsmith.tests.endpoint import START, LangSmith
 from langchain_cfc import CFCRunnable, PromptRecord
 from langchain_cfc import evaluate as measure
-from langchain_cfc.errors import CalibrationError, InputError
+from langchain_cfc.errors import CalibrationError
 from langchain_cfc.labelers import LabelerInput, NormalisedMatch
 from langchain_cfc.sampling import DrawnCandidate
 
@@ -111,25 +111,6 @@ def test_experiment_reports_the_rates_of_evaluate(
     assert 0.0 < own.coverage < own.kept_promise
 
 
-def test_experiment_records_equal_the_recording(
-    experiment: Experiment, examples: list[Example], expected_records: list[PromptRecord]
-) -> None:
-    evaluate_locally(experiment, examples)
-    assert sorted(experiment.records, key=lambda one: one.id) == sorted(
-        expected_records, key=lambda one: one.id
-    )
-
-
-def test_experiment_coverage_depends_on_the_labeler(
-    chain: CFCRunnable, examples: list[Example], experiment: Experiment
-) -> None:
-    generous = Experiment(chain, lambda _prompt, _reference, candidates: [True] * len(candidates), COLUMNS)
-    assert (
-        read_summary(evaluate_locally(generous, examples))["cfc_coverage"].score
-        > read_summary(evaluate_locally(experiment, examples))["cfc_coverage"].score
-    )
-
-
 @pytest.mark.usefixtures("fresh_client")
 def test_aevaluate_reports_the_same_and_sends_nothing(
     langsmith: LangSmith, experiment: Experiment, examples: list[Example], chain: CFCRunnable
@@ -165,14 +146,6 @@ def fresh_client() -> Any:
     run_trees._CLIENT = None
     yield
     run_trees._CLIENT = None
-
-
-@pytest.mark.usefixtures("fresh_client")
-def test_local_evaluation_sends_nothing(
-    langsmith: LangSmith, client: Client, experiment: Experiment, examples: list[Example]
-) -> None:
-    evaluate_locally(experiment, examples, client=client)
-    assert list_sent_paths(langsmith) == []
 
 
 @pytest.mark.usefixtures("fresh_client")
@@ -266,15 +239,3 @@ def test_experiment_excludes_calibration_prompts(
     evaluate_locally(seen, [make_example(one, dataset) for one in chosen if one not in new])
     with pytest.raises(CalibrationError, match="no prompts are left"):
         seen.report()
-
-
-def test_experiment_prompt_follows_the_columns(chain: CFCRunnable, examples: list[Example]) -> None:
-    templated = Columns(
-        prompt="{question}", reference="answers", id="metadata.record", json_columns=("answers",)
-    )
-    experiment = Experiment(chain, NormalisedMatch(), templated)
-    assert experiment._make_prompt({"question": "x"}, None) == "x"
-    with pytest.raises(InputError, match="outside of a run"):
-        experiment.target(examples[0].inputs or {}, None)
-    with pytest.raises(CalibrationError, match="no run was measured"):
-        experiment.report()

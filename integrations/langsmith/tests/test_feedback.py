@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from langchain_cfc_langsmith import FeedbackHandler
@@ -121,18 +118,6 @@ def test_feedback_holds_no_rejected_text(
     assert not find_leaks(langsmith, served)
 
 
-def test_find_leaks_notices_a_leaking_writer(
-    langsmith: LangSmith, client: Client, chain: CFCRunnable, new_facts: list[PromptRecord]
-) -> None:
-    open_chain = chain.model_copy(update={"show_rejected": True})
-    served = [open_chain.invoke(one.input) for one in new_facts]
-    project = client.read_project(project_name="default").id
-    for result in served:
-        value = {"all": [candidate.text for candidate in result.candidates]}
-        client.create_feedback(uuid4(), "cfc_set_size", value=value, session_id=project)
-    assert find_leaks(langsmith, served)
-
-
 def test_feedback_is_written_once_per_served_prompt(
     langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
 ) -> None:
@@ -167,33 +152,11 @@ def test_feedback_handler_reports_raised_abstentions(
     assert not feedback._started_prompts
 
 
-def test_feedback_handler_works_in_batches_and_async(
-    langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
-) -> None:
-    feedback = handler()
-    prompts = [one.input for one in new_facts[:8]]
-    chain.batch(prompts, {"callbacks": [feedback]})
-    asyncio.run(chain.abatch(prompts, {"callbacks": [feedback]}))
-    assert feedback.flush(30)
-    assert len(langsmith.by_run()) == 16
-
-
 def test_feedback_handler_ignores_failed_prompts(chain: CFCRunnable, handler: Make) -> None:
     feedback = handler()
     with pytest.raises(Exception, match="not recorded"):
         chain.invoke("never recorded", {"callbacks": [feedback]})
     assert (feedback.written, feedback.lost, feedback._started_prompts) == (0, 0, {})
-
-
-def test_feedback_handler_waits_for_a_new_project(
-    langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
-) -> None:
-    feedback = handler(project="soon")
-    chain.invoke(new_facts[0].input, {"callbacks": [feedback]})
-    time.sleep(0.4)
-    langsmith._project("soon")
-    assert feedback.flush(30)
-    assert (feedback.written, feedback.lost) == (1, 0)
 
 
 @pytest.fixture
@@ -292,16 +255,6 @@ def test_failing_labeler_loses_only_its_feedback(
     assert set(said) == DECIDED
 
 
-def test_feedback_without_reference_holds_only_the_decision(
-    langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
-) -> None:
-    feedback = handler(labeler=NormalisedMatch(), reference=make_reference(new_facts[:1]))
-    for one in new_facts[:2]:
-        chain.invoke(one.input, {"callbacks": [feedback]})
-    assert feedback.flush(30)
-    assert sorted(bool(set(said) >= JUDGED) for said in langsmith.by_run().values()) == [False, True]
-
-
 def test_feedback_handler_flushes_at_exit(langsmith: LangSmith, saved: Path) -> None:
     langsmith.faults.append(Fault("/feedback", seconds=0.2, times=3))
     program = (
@@ -314,12 +267,6 @@ def test_feedback_handler_flushes_at_exit(langsmith: LangSmith, saved: Path) -> 
     subprocess.run([sys.executable, "-W", "error", "-c", program, str(saved)], check=True)
     (said,) = langsmith.by_run().values()
     assert set(said) == DECIDED
-
-
-def test_feedback_handler_starts_threads_with_the_first_answer(handler: Make) -> None:
-    before = threading.active_count()
-    handler()
-    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize(

@@ -128,24 +128,6 @@ def test_feedback_labels_omits_feedback_that_is_no_label(
         assert read_feedback_labels([odd, other], client=client) == [Label(other, None)]
 
 
-def test_monitor_labels_omits_only_labels_that_do_not_fit(
-    served: dict[str, tuple[PromptRecord, CFCResult]],
-    monitor: CFCMonitor,
-    client: Client,
-    langsmith: LangSmith,
-    saved: Path,
-) -> None:
-    empty = next(name for name, (_, one) in served.items() if not any(it.accepted for it in one.candidates))
-    answered = next(name for name, (_, one) in served.items() if not one.abstained)
-    for name in (empty, answered):
-        write_feedback(client, langsmith, name, score=1)
-    ran = run("monitor", "labels", saved, monitor.name, "langsmith:correct", "--json")
-    assert ran.code == 0, ran.err
-    assert ran.data["labels"] == 1
-    assert "1 labels do not fit their results and are left out" in " ".join(ran.err.split())
-    assert list(monitor.read_traffic().labels) == [answered]
-
-
 @pytest.mark.parametrize(
     "rest", ["?probability=1", "correct?chance=1", "correct?probability=often", "correct?probability=2"]
 )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
-from typing import Any
 
 import pytest
 from langchain_cfc_langsmith import pull_records, push_records
 
 from integrations.langsmith.tests.conftest import KEY
 from integrations.langsmith.tests.endpoint import Fault, LangSmith
-from langchain_cfc import Candidate, PromptRecord, calibrate, read_records, write_records
+from langchain_cfc import Candidate, PromptRecord, read_records, write_records
 from langchain_cfc.errors import CollectionError, InputError, RecordError
 from langchain_cfc.records import Provenance
 from tests.lengths import repetitions
@@ -72,29 +71,6 @@ def test_pull_records_returns_every_kind_of_content(langsmith: LangSmith, tmp_pa
     )
 
 
-def test_pulled_records_calibrate_the_same_artifact(
-    langsmith: LangSmith, tmp_path: Path, provenance: Provenance
-) -> None:
-    del langsmith
-    write_records(tmp_path / "records.jsonl", list_facts()[:SIZE], provenance)
-    source = read_records(tmp_path / "records.jsonl")
-    push_records(source, "facts")
-    pull_records("facts", tmp_path / "back.jsonl")
-    options: dict[str, Any] = {"alpha": 0.2, "features": "1", "test_fraction": 0.3}
-    first = calibrate(source, **options)
-    again = calibrate(read_records(tmp_path / "back.jsonl"), **options)
-    # All but the second in which it was made.
-    assert first.digest == again.model_copy(update={"created_at": first.created_at}).digest
-
-
-def test_pushed_examples_have_readable_fields(langsmith: LangSmith) -> None:
-    push_records(list_facts()[:1], "facts")
-    one = next(iter(langsmith.datasets["facts"].versions[-1][1].values()))
-    assert set(one["inputs"]) == {"input"}
-    assert set(one["outputs"]) == {"reference", "candidates"}
-    assert {"text", "score", "correct"} <= set(one["outputs"]["candidates"][0])
-
-
 def test_push_records_resumes_and_adds_nothing_twice(langsmith: LangSmith) -> None:
     records = list_facts()[:120]
     langsmith.faults.append(Fault("/v1/platform", status=400, method="POST", times=1))
@@ -108,17 +84,6 @@ def test_push_records_resumes_and_adds_nothing_twice(langsmith: LangSmith) -> No
     pushed = push_records(records, "facts")
     assert (pushed.created, pushed.already) == (0, 120)
     assert len(langsmith.ids("facts")) == 120
-
-
-def test_push_records_recovers_from_a_lost_response(langsmith: LangSmith) -> None:
-    records = list_facts()[:3]
-    langsmith.faults.append(Fault("/v1/platform", status=503, method="POST", done=True))
-    # The client sends the request again, and the endpoint says that these examples are there already.
-    with pytest.raises(CollectionError, match="LangSmithConflictError"):
-        push_records(records, "facts")
-    pushed = push_records(records, "facts")
-    assert (pushed.created, pushed.already) == (0, 3)
-    assert len(langsmith.ids("facts")) == 3
 
 
 def test_pull_records_refuses_incomplete_datasets(langsmith: LangSmith, tmp_path: Path) -> None:

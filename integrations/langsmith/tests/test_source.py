@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import traceback
 from datetime import datetime
-from itertools import islice
 from typing import Any
 
 import pytest
@@ -59,18 +58,6 @@ def test_paging_of_the_client_loses_examples(langsmith: LangSmith, client: Clien
     langsmith.dataset("facts", make_facts(20))
     langsmith.page_size = 7
     assert len(list(client.list_examples(dataset_name="facts"))) == 7
-
-
-def test_dataset_rows_reads_pages_lazily(langsmith: LangSmith) -> None:
-    langsmith.dataset("facts", make_facts(230))
-    rows = open_rows("langsmith:facts")
-    assert not list_page_requests(langsmith)
-    assert len(list(islice(rows, 101))) == 101
-    assert len(list_page_requests(langsmith)) == 2
-
-
-def list_page_requests(langsmith: LangSmith) -> list[Any]:
-    return [one for one in langsmith.asked if one.path == "/examples"]
 
 
 def test_dataset_can_be_named_by_its_id(langsmith: LangSmith) -> None:
@@ -199,16 +186,6 @@ def test_langsmith_source_raises_errors_without_the_key(langsmith: LangSmith, fa
     assert KEY not in "".join(traceback.format_exception(caught.value))
 
 
-def test_langsmith_source_raises_if_a_later_page_fails(langsmith: LangSmith) -> None:
-    langsmith.dataset("facts", make_facts(20))
-    langsmith.page_size = 7
-    rows = iter(open_rows("langsmith:facts"))
-    assert len(list(islice(rows, 7))) == 7
-    langsmith.faults.append(Fault("/examples", content=b"[", times=9))
-    with pytest.raises(CollectionError, match="from example 8 on"):
-        next(rows)
-
-
 def test_langsmith_source_refuses_duplicate_examples(langsmith: LangSmith) -> None:
     langsmith.dataset("facts", make_facts(1))
     (one,) = langsmith.ids("facts")
@@ -222,10 +199,3 @@ def test_langsmith_source_refuses_duplicate_examples(langsmith: LangSmith) -> No
     langsmith.faults.append(Fault("/examples", content=page, times=2))
     with pytest.raises(CollectionError, match=f"lists the example {one} twice"):
         read_inputs(open_rows("langsmith:facts"))
-
-
-def test_langsmith_source_raises_without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LANGSMITH_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(CollectionError, match="LangSmithConnectionError") as caught:
-        open_rows("langsmith:facts")
-    assert KEY not in "".join(traceback.format_exception(caught.value))

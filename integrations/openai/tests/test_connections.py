@@ -64,18 +64,6 @@ def test_connections_close_with_the_last_copy_of_the_generator(hosted: Hosted) -
         assert any("unclosed" in one for one in unclosed())
 
 
-def test_connections_are_reused_on_one_event_loop(hosted: Hosted, saved: Saved) -> None:
-    async def twice() -> None:
-        for _ in range(2):
-            await chain.ainvoke(get_question(), {"max_concurrency": 1})
-
-    with serving(hosted.script, keep_alive=True) as url:
-        chain = hosted.chain(saved, generator=hosted.generator(base_url=url))
-        asyncio.run(twice())
-    assert len(hosted.script.requests) == 2 * N
-    assert hosted.script.connections == 1
-
-
 # The connections of the first loop are no one's.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_plain_client_fails_on_a_second_event_loop(hosted: Hosted) -> None:

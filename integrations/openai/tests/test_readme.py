@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
-import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,10 +13,8 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
 from integrations.openai.tests.parts import Hosted
 from langchain_cfc import CalibrationArtifact
-from tests.conformance.test_live import installed
 
 FOLDER = Path(__file__).parents[1]
-EXAMPLES = FOLDER.parents[1] / "examples"
 
 
 def shell(commands: str) -> None:
@@ -72,52 +65,3 @@ def test_readme_fails_without_log_probabilities(hosted: Hosted, monkeypatch: pyt
     with pytest.raises(subprocess.CalledProcessError):
         run_page()
     assert not Path("artifact.json").exists()
-
-
-@contextmanager
-def start_server(commands: str) -> Iterator[dict[str, str]]:
-    """Run commands that leave a server behind; yields where they ended, and ends the server."""
-    said = 'printf "%s\\n" "$PWD" "$OPENAI_BASE_URL" "$OPENAI_API_KEY"'
-    with subprocess.Popen(
-        ["bash", "-euo", "pipefail", "-c", f"{commands}\n{said} > started\nwait"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
-        try:
-            found = [*Path.cwd().glob("**/started")]
-            for _ in range(600):
-                if (found := [*Path.cwd().glob("**/started")]) or process.poll() is not None:
-                    break
-                with pytest.raises(subprocess.TimeoutExpired):
-                    process.wait(0.2)
-            assert process.poll() is None, "the commands have failed"
-            [where] = found
-            yield dict(
-                zip(("PWD", "OPENAI_BASE_URL", "OPENAI_API_KEY"), where.read_text().split(), strict=True)
-            )
-        finally:
-            os.killpg(process.pid, signal.SIGTERM)
-
-
-@pytest.mark.live
-@pytest.mark.long
-@pytest.mark.skipif(
-    not installed(),
-    reason="no local model: pip install xllamacpp && python examples/local_model/local_model.py get",
-)
-def test_readme_runs_as_printed_with_a_real_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    _install, model = re.findall(r"```bash\n(.*?)```", (FOLDER / "README.md").read_text(), re.DOTALL)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = str(taken.getsockname()[1])
-    # As at the root of a checkout; another port, for the usual one may be in use.
-    Path("examples").symlink_to(EXAMPLES)
-    with start_server(model.replace("8097", port)) as left:
-        assert port in left["OPENAI_BASE_URL"]
-        monkeypatch.chdir(left["PWD"])
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"):
-            monkeypatch.setenv(name, left[name])
-        run_page()
-        assert CalibrationArtifact.load("artifact.json").calibration.size == 60

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from integrations.openai.tests.parts import Hosted, N, Saved, Serve, both_ways, 
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.sampling import DrawnCandidate
 from tests.serving.openai_bodies import Answer
-from tests.serving.openai_server import FAULTS, Fault, Reply, Script, serving
+from tests.serving.openai_server import Fault, Reply, Script, serving
 
 JUDGES = ("p_true", "judge")
 both_judges = pytest.mark.parametrize("verifier", JUDGES)
@@ -32,30 +31,6 @@ def test_verifiers_score_over_http_as_calibrated(
         correct = {one.text: one.correct for one in record.candidates}
         expected = [0.1 if correct[one.text] else 0.8 for one in result.candidates]
         assert [one.score for one in result.candidates] == pytest.approx(expected)
-
-
-@both_ways
-def test_judge_request_has_the_calibrated_settings(hosted: Hosted, saved: Saved, serve: Serve) -> None:
-    serve(hosted.chain(saved, "judge", sampling="single_request"), get_question())
-    _, *judged = hosted.script.requests
-    assert judged
-    for body in judged:
-        assert body["temperature"] == 0.0
-        assert body["max_completion_tokens"] == 1024
-        assert body["response_format"]["type"] == "json_schema"
-        assert "n" not in body
-        assert not body.get("stream")
-
-
-@both_ways
-def test_p_true_request_has_the_calibrated_settings(hosted: Hosted, saved: Saved, serve: Serve) -> None:
-    serve(hosted.chain(saved, "p_true", sampling="single_request"), get_question())
-    _, *judged = hosted.script.requests
-    assert judged
-    for body in judged:
-        assert (body["temperature"], body["logprobs"], body["top_logprobs"]) == (0.0, True, 20)
-        assert body["max_completion_tokens"] < 10
-        assert not body.get("stream")
 
 
 REMEDIES = {
@@ -87,34 +62,6 @@ def test_verifier_error_names_the_remedy_for_every_fault(
     assert serve(chain, get_question()).candidates
 
 
-def test_verifier_remedies_cover_all_faults() -> None:
-    assert set(FAULTS) <= set(REMEDIES)
-
-
-@both_ways
-@both_judges
-def test_verifier_waits_for_retry_after(hosted: Hosted, saved: Saved, verifier: str, serve: Serve) -> None:
-    hosted.script.faults = [Fault("status 429", on={1}, seconds=1.0)]
-    chain = hosted.chain(
-        saved, verifier, using=hosted.verifier(verifier, max_retries=2), sampling="single_request"
-    )
-    began = time.monotonic()
-    assert len(serve(chain, get_question()).candidates) == N
-    assert time.monotonic() - began >= 1.0
-
-
-@both_ways
-@both_judges
-def test_timeout_of_a_judge_raises_verifier_error(
-    hosted: Hosted, saved: Saved, verifier: str, serve: Serve
-) -> None:
-    hosted.script.faults = [Fault("slow", on=JUDGEMENTS, seconds=3.0)]
-    using = hosted.verifier(verifier, timeout=0.3)
-    chain = hosted.chain(saved, verifier, using=using, sampling="single_request")
-    with pytest.raises(VerifierError, match=r"did not answer in time .*: increase timeout="):
-        serve(chain, get_question())
-
-
 @both_ways
 def test_p_true_without_log_probabilities_raises_verifier_error(
     hosted: Hosted, saved: Saved, serve: Serve
@@ -124,13 +71,6 @@ def test_p_true_without_log_probabilities_raises_verifier_error(
     hosted.script.logprobs = False
     with pytest.raises(VerifierError, match=r"no token log-probabilities .*ModelJudge"):
         serve(chain, get_question())
-
-
-@both_ways
-def test_judge_needs_no_log_probabilities(hosted: Hosted, saved: Saved, serve: Serve) -> None:
-    # The negative control of the test above.
-    hosted.script.logprobs = False
-    assert serve(hosted.chain(saved, "judge"), get_question()).candidates
 
 
 @both_ways
