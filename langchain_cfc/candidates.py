@@ -15,14 +15,14 @@ from itertools import chain, count
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from langchain_cfc.errors import InputError, SamplingWarning
 from langchain_cfc.no_answers import is_invisible
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray, find_first_equal, to_float_array
-from langchain_cfc.support.metadata import JsonMetadata, Scalar
 from langchain_cfc.support.normalisation import normalise_answer
 
+Scalar: TypeAlias = str | int | float | bool
 PromptKind: TypeAlias = Literal["text", "messages", "object"]
 Unit: TypeAlias = Literal["answers", "claims"]
 """What is kept or rejected: whole candidate answers, or the claims of one answer."""
@@ -64,7 +64,7 @@ class CandidateBatch:
             _concatenate_padded([part.scores for part in parts], 1.0),
             _concatenate_known([part.answer_codes for part in parts]),
             _concatenate_known([part.lengths for part in parts]),
-            _concatenate_metadata([part.metadata for part in parts]),
+            tuple(chain.from_iterable(part.metadata for part in parts)),
             drawn=drawn,
         )
 
@@ -110,9 +110,7 @@ class CandidateBatch:
             raise InputError(msg)
         if metadata is None:
             metadata = ({},) * size
-        return cls(
-            matrix, codes, lengths, metadata if isinstance(metadata, JsonMetadata) else tuple(metadata)
-        )
+        return cls(matrix, codes, lengths, tuple(metadata))
 
     def __len__(self) -> int:
         """The number of prompts N."""
@@ -159,9 +157,7 @@ class CandidateBatch:
             self.scores[rows],
             None if self.answer_codes is None else self.answer_codes[rows],
             None if self.lengths is None else self.lengths[rows],
-            self.metadata.take(rows)
-            if isinstance(self.metadata, JsonMetadata)
-            else _select(self.metadata, rows),
+            _select(self.metadata, rows),
             {name: values[rows] for name, values in self.precomputed.items()},
             None if self.drawn is None else self.drawn[rows],
         )
@@ -233,7 +229,7 @@ class LabelledBatch:
             correct: (N, n) whether each candidate is correct.
             answers: N lists of n answers (extracted answers if available, else the texts).
             clusters: N cluster names, None for a prompt without a cluster; none by default.
-            metadata: N mappings or a `JsonMetadata`; empty by default.
+            metadata: N mappings; empty by default.
             extracted: Whether the answers come from an extractor; None if only some do.
             weights: N numbers in (0, 1]; see the attribute. None for equal probabilities.
             prompt_kinds: The kinds of the prompts, see `find_prompt_kinds`; None if unknown.
@@ -245,19 +241,10 @@ class LabelledBatch:
             InputError: If lengths differ or a value is out of range.
         """
         draws = CandidateBatch.from_arrays(scores, answers, metadata)
-        labels = np.asarray(correct)
-        if labels.dtype != np.bool_:
-            msg = f"correct must hold True and False only, got an array of type {labels.dtype}"
-            raise InputError(msg)
-        names: list[Any] = [*ids, *(cluster for cluster in clusters or () if cluster is not None)]
-        for name in names:
-            if not isinstance(name, str) or not name:
-                msg = f"ids and clusters must be non-empty texts; got {name!r}"
-                raise InputError(msg)
-        _check_distinct(ids)
-        all_clusters: tuple[str | None, ...] = (None,) * len(draws) if clusters is None else tuple(clusters)
+        labels = _check_labels(correct)
+        names = _check_names(ids, clusters)
         shares = None if weights is None else to_float_array(weights, "weights")
-        return cls(draws, labels, tuple(ids), all_clusters, draws.n, extracted, shares, prompt_kinds)
+        return cls(draws, labels, *names, draws.n, extracted, shares, prompt_kinds)
 
     @classmethod
     def from_claims(
@@ -277,7 +264,7 @@ class LabelledBatch:
             scores: For each answer the scores of its one or more claims, in [0, 1], smaller is better.
             supported: For each claim whether it is supported.
             clusters: N cluster names, None for a prompt without a cluster; none by default.
-            metadata: N mappings or a `JsonMetadata`; empty by default.
+            metadata: N mappings; empty by default.
             prompt_kinds: The kinds of the prompts, see `find_prompt_kinds`; None if unknown.
 
         Returns:
@@ -290,18 +277,12 @@ class LabelledBatch:
         if [len(row) for row in supported] != counts.tolist() or not counts.all():
             msg = "every answer needs at least one claim, and a score and a label of each"
             raise InputError(msg)
-        n = int(counts.max(initial=1))
-        batch = cls.from_arrays(
-            ids,
-            [[*row, *[1.0] * (n - len(row))] for row in scores],
-            np.array([[*row, *[False] * (n - len(row))] for row in supported]).reshape(-1, n),
-            [[""] * n] * len(counts),
-            clusters=clusters,
-            metadata=metadata,
-            prompt_kinds=prompt_kinds,
-        )
-        draws = replace(batch.draws, answer_codes=None, lengths=None, drawn=counts)
-        return replace(batch, draws=draws, recorded=None, unit="claims")
+        held = np.arange(counts.max(initial=1)) < counts[:, np.newaxis]
+        padded, labels = np.ones(held.shape), np.zeros(held.shape, dtype=np.bool_)
+        padded[held] = to_float_array(list(chain.from_iterable(scores)), "scores")
+        labels[held] = _check_labels(list(chain.from_iterable(supported)))
+        draws = replace(CandidateBatch.from_arrays(padded, metadata=metadata), drawn=counts)
+        return cls(draws, labels, *_check_names(ids, clusters), prompt_kinds=prompt_kinds, unit="claims")
 
     @classmethod
     def concatenate(cls, parts: Iterable[LabelledBatch]) -> LabelledBatch:
@@ -525,11 +506,25 @@ def _concatenate_known(parts: Sequence[IntArray | None]) -> IntArray | None:
     return np.concatenate(known) if len(known) == len(parts) else None
 
 
-def _concatenate_metadata(parts: Sequence[Sequence[Mapping[str, Scalar]]]) -> Sequence[Mapping[str, Scalar]]:
-    as_json = [part for part in parts if isinstance(part, JsonMetadata)]
-    return (
-        JsonMetadata.concatenate(as_json) if len(as_json) == len(parts) else tuple(chain.from_iterable(parts))
-    )
+def _check_labels(labels: ArrayLike) -> BoolArray:
+    array = np.asarray(labels)
+    if array.dtype != np.bool_:
+        msg = f"labels must be True or False, got an array of type {array.dtype}"
+        raise InputError(msg)
+    return array
+
+
+def _check_names(
+    ids: Sequence[str], clusters: Sequence[str | None] | None
+) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
+    """Return ids and clusters, None for each prompt by default, after checking that they can be names."""
+    names: list[object] = [*ids, *(one for one in clusters or () if one is not None)]
+    for name in names:
+        if not isinstance(name, str) or not name:
+            msg = f"ids and clusters must be non-empty texts; got {name!r}"
+            raise InputError(msg)
+    _check_distinct(ids)
+    return tuple(ids), (None,) * len(ids) if clusters is None else tuple(clusters)
 
 
 def _check_distinct(ids: Sequence[str]) -> None:

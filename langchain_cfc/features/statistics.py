@@ -19,10 +19,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from langchain_cfc.candidates import CandidateBatch
+from langchain_cfc.candidates import CandidateBatch, Scalar
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.support.arrays import FloatArray, IntArray
-from langchain_cfc.support.metadata import Scalar
 from langchain_cfc.support.suggestions import suggest_name
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import replace
+from itertools import islice
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from langchain_cfc.candidates import (
-    CandidateBatch,
     LabelledBatch,
-    check_candidate_count,
     check_unit,
     check_unweighted,
-    encode_answers,
     find_prompt_kinds,
     warn_if_sorted,
 )
 from langchain_cfc.errors import InputError
 from langchain_cfc.records.dataset import check_records
 from langchain_cfc.records.files import Records
-from langchain_cfc.records.schema import ClaimsRecord, LabelledRecord, Provenance
+from langchain_cfc.records.schema import (
+    Candidate,
+    ClaimsRecord,
+    LabelledRecord,
+    Provenance,
+    require_candidates,
+    require_claims,
+)
 from langchain_cfc.records.splits import cluster_repeated_inputs, digest_inputs
-from langchain_cfc.support.metadata import Scalar
 
-_Item = TypeVar("_Item", bool, float)
-_Kind = TypeVar("_Kind", bound=np.generic)
 # Number of records turned into arrays at a time.
 _BATCH_SIZE = 64
 
@@ -62,14 +63,15 @@ def tabulate(
             caller does not support the weights, claims or draw rule of the records.
     """
     if isinstance(records, LabelledBatch):
-        if not weighted:
-            check_unweighted(records)
-        if not claims:
-            check_unit(records)
-        labelled = _select_from_table(records, n, provenance)
+        labelled = records
+        _check_provenance(labelled, provenance)
     else:
-        parts = _stack_records(records, n, provenance)
-        labelled = LabelledBatch.concatenate(parts if claims else map(check_unit, parts))
+        labelled = LabelledBatch.concatenate(_stack_records(records, provenance))
+    if not weighted:
+        check_unweighted(labelled)
+    if not claims:
+        check_unit(labelled)
+    labelled = _keep_first_candidates(labelled, n)
     if labelled.unit == "answers" and labelled.draws.drawn is not None and not shortened:
         msg = (
             "a draw rule stopped drawing these candidates, so they can be used only with this rule: pass it "
@@ -81,7 +83,7 @@ def tabulate(
 
 
 def _stack_records(
-    records: Iterable[LabelledRecord], n: int | None, provenance: Provenance | None
+    records: Iterable[LabelledRecord], provenance: Provenance | None
 ) -> Iterator[LabelledBatch]:
     """Yield the records in tables of some prompts each, so that no more texts are in memory."""
     if isinstance(records, Records):
@@ -92,114 +94,71 @@ def _stack_records(
     else:
         stream = check_records(records, provenance)
     at_most = None if provenance is None or provenance.draws is None else provenance.n
-    # Not the records themselves, whose many objects would not fit in the processor's cache.
-    rows = map(_make_row, stream)
-    while several := list(islice(rows, _BATCH_SIZE)):
-        yield _stack_candidates(several, n, at_most) if several[0].keys else _stack_claims(several)
+    while several := list(islice(stream, _BATCH_SIZE)):
+        yield _stack(several, at_most)
 
 
-class _Row(NamedTuple):
-    """What a table holds of one record: a value for each candidate or claim, or of the prompt."""
-
-    record_id: str
-    cluster: str | None
-    metadata: Mapping[str, Scalar]
-    prompt: str | list[Any] | dict[str, Any]
-    scores: list[float]
-    labels: list[bool]
-    keys: list[str]  # of equal answers; empty for claims
-    has_verdict: list[bool]
-    is_extracted: list[bool]
-
-
-def _make_row(record: LabelledRecord) -> _Row:
-    about = (record.id, record.cluster, record.metadata, record.input)
-    if isinstance(record, ClaimsRecord):
-        claims = record.claims
-        scores, supported = [one.score for one in claims], [one.supported for one in claims]
-        return _Row(*about, scores, supported, [], [], [])
-    candidates = record.candidates
-    return _Row(
-        *about,
-        [one.score for one in candidates],
-        [one.correct for one in candidates],
-        [one.answer_key if one.answer is None else one.answer for one in candidates],
-        [one.no_verdict is None for one in candidates],
-        [one.answer is not None for one in candidates],
-    )
-
-
-def _stack_candidates(rows: Sequence[_Row], n: int | None, at_most: int | None) -> LabelledBatch:
-    """Stack the first n candidates of N records, which have fewer than `at_most` if a draw rule stopped."""
-    recorded = at_most or len(rows[0].scores)
-    used = recorded if n is None else n
-    check_candidate_count(used, recorded)
-
-    def stack(values: Iterable[list[_Item]], kind: type[_Kind]) -> NDArray[_Kind]:
-        # The first value pads a row that a draw rule left short; `keep_drawn` overwrites it.
-        padded = values if at_most is None else (one + one[:1] * (recorded - len(one)) for one in values)
-        return np.fromiter(chain.from_iterable(padded), kind).reshape(-1, recorded)
-
-    keys = [row.keys + row.keys[:1] * (recorded - len(row.keys)) for row in rows]
-    codes, lengths = encode_answers(list(chain.from_iterable(keys)), recorded)
-    has_verdict = stack((row.has_verdict for row in rows), np.bool_)
-    is_extracted = stack((row.is_extracted for row in rows), np.bool_)[:, :used]
-    scores = stack((row.scores for row in rows), np.float64)
-    draws = CandidateBatch(
-        scores, codes, np.where(has_verdict, lengths, 0), tuple([row.metadata for row in rows])
-    )
-    table = LabelledBatch(
-        draws,
-        stack((row.labels for row in rows), np.bool_),
-        recorded=recorded,
-        extracted=True if is_extracted.all() else None if is_extracted.any() else False,
-        **_describe_prompts(rows),
-    )
-    if used < recorded:
-        if at_most is None:  # a draw rule leaves padding, which is not exchangeable
-            warn_if_sorted(table)
-        table = table.keep_first_candidates(used)
-    if at_most is None:
-        return table
-    return table.keep_drawn(np.minimum([len(row.scores) for row in rows], used))
-
-
-def _stack_claims(rows: Sequence[_Row]) -> LabelledBatch:
-    """Stack the claims of N answers in rows that are padded to the longest answer."""
-    counts = np.array([len(row.scores) for row in rows], dtype=np.int64)
-    held = np.arange(counts.max()) < counts[:, np.newaxis]
-    scores, supported = np.ones(held.shape), np.zeros(held.shape, dtype=np.bool_)
-    scores[held] = [score for row in rows for score in row.scores]
-    supported[held] = [label for row in rows for label in row.labels]
-    draws = CandidateBatch(scores, None, None, tuple([row.metadata for row in rows]), drawn=counts)
-    return LabelledBatch(draws, supported, unit="claims", **_describe_prompts(rows))
-
-
-def _describe_prompts(rows: Sequence[_Row]) -> dict[str, Any]:
-    """Return the fields of a table that do not depend on candidates or claims."""
-    return {
-        "ids": tuple([row.record_id for row in rows]),
-        "clusters": tuple([row.cluster for row in rows]),
-        "prompt_kinds": find_prompt_kinds([row.prompt for row in rows]),
-        "inputs": digest_inputs(row.prompt for row in rows),
+def _stack(records: Sequence[LabelledRecord], at_most: int | None) -> LabelledBatch:
+    """Make a table of records of one kind, which have fewer than `at_most` candidates if a rule stopped."""
+    ids = [one.id for one in records]
+    about: dict[str, Any] = {
+        "clusters": [one.cluster for one in records],
+        "metadata": [one.metadata for one in records],
+        "prompt_kinds": find_prompt_kinds(one.input for one in records),
     }
+    if isinstance(records[0], ClaimsRecord):
+        claims = [require_claims(one).claims for one in records]
+        scores = [[one.score for one in row] for row in claims]
+        supported = [[one.supported for one in row] for row in claims]
+        table = LabelledBatch.from_claims(ids, scores, supported, **about)
+    else:
+        candidates = [require_candidates(one).candidates for one in records]
+        table = _stack_candidates(ids, candidates, at_most, about)
+    return replace(table, inputs=digest_inputs(one.input for one in records))
 
 
-def _select_from_table(
-    labelled: LabelledBatch, n: int | None, provenance: Provenance | None
+def _stack_candidates(
+    ids: Sequence[str],
+    drawn: Sequence[tuple[Candidate, ...]],
+    at_most: int | None,
+    about: Mapping[str, Any],
 ) -> LabelledBatch:
+    recorded = at_most or len(drawn[0])
+    # The first candidate pads a row that a draw rule left short; `keep_drawn` overwrites it.
+    rows = [row + row[:1] * (recorded - len(row)) for row in drawn]
+    extracted = {one.answer is not None for row in rows for one in row}
+    table = LabelledBatch.from_arrays(
+        ids,
+        [[one.score for one in row] for row in rows],
+        [[one.correct for one in row] for row in rows],
+        [[one.answer_key for one in row] for row in rows],
+        extracted=extracted.pop() if len(extracted) == 1 else None,
+        **about,
+    )
+    has_verdict = np.array([[one.no_verdict is None for one in row] for row in rows])
+    draws = replace(table.draws, lengths=np.where(has_verdict, np.asarray(table.draws.lengths), 0))
+    return replace(table, draws=draws).keep_drawn(np.array([len(row) for row in drawn]))
+
+
+def _check_provenance(labelled: LabelledBatch, provenance: Provenance | None) -> None:
+    """Refuse a table of another unit or number of candidates than its provenance states."""
+    if provenance is None:
+        return
     recorded = labelled.recorded or labelled.draws.n
-    if provenance is not None and (provenance.unit or "answers") != labelled.unit:
+    if (provenance.unit or "answers") != labelled.unit:
         msg = f"the table holds {labelled.unit}; expected {provenance.unit or 'answers'}, by the provenance"
         raise InputError(msg)
-    if labelled.unit == "answers" and provenance is not None and recorded != provenance.n:
+    if labelled.unit == "answers" and recorded != provenance.n:
         msg = f"the table has {recorded} recorded candidates; expected {provenance.n}, by the provenance"
         raise InputError(msg)
-    if labelled.unit == "claims":
+
+
+def _keep_first_candidates(labelled: LabelledBatch, n: int | None) -> LabelledBatch:
+    """Return only the first n candidates of each prompt; all of them if None, and all claims."""
+    if labelled.unit == "claims" or n is None or n == labelled.draws.n:
         return labelled
-    if n is None or n == labelled.draws.n:
-        return labelled
+    fewer = labelled.keep_first_candidates(n)
     if labelled.draws.drawn is not None:  # a draw rule leaves padding, which is no candidate
-        return labelled.keep_first_candidates(n).keep_drawn(np.minimum(labelled.draws.drawn, n))
+        return fewer.keep_drawn(np.minimum(labelled.draws.drawn, n))
     warn_if_sorted(labelled)
-    return labelled.keep_first_candidates(n)
+    return fewer

@@ -7,7 +7,7 @@ that unpack to too much are refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -27,7 +27,7 @@ from langchain_cfc.records.schema import (
     validate_fields,
 )
 from langchain_cfc.support.imports import require
-from langchain_cfc.support.json_text import RepeatedKey, parse_object, parse_value
+from langchain_cfc.support.json_text import build_object, parse_object, parse_value
 
 # Columns that hold any JSON, as text.
 _JSON_COLUMNS = ("input", "reference", "metadata")
@@ -87,20 +87,7 @@ def _make_schema(column: str) -> Any:
     return pa.schema(columns | {column: pa.list_(pa.field("element", pa.struct(item)))})
 
 
-def cast_to_schema(batch: Any) -> Any:
-    """Return the same rows with the columns and types of the schema."""
-    pa = require("pyarrow", "parquet", "reading Parquet")
-    schema = _make_schema(_find_list_column(batch.schema.names))
-    columns = [
-        batch[field.name].cast(field.type)
-        if field.name in batch.schema.names
-        else pa.nulls(len(batch), field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def check_columns(found: Iterable[Any], expected: Any, source: str, within: str) -> None:
+def _check_columns(found: Iterable[Any], expected: Any, source: str, within: str) -> None:
     """Refuse unknown, repeated and missing columns; number and text types may differ from the schema."""
     known = {field.name: field.type for field in expected}
     seen: set[str] = set()
@@ -123,7 +110,7 @@ def check_columns(found: Iterable[Any], expected: Any, source: str, within: str)
 def _check_type(found: Any, expected: Any, source: str, name: str) -> None:
     types = require("pyarrow.types", "parquet", "reading Parquet")
     if types.is_struct(expected) and types.is_struct(found):
-        check_columns(found, expected, source, f"{name}.")
+        _check_columns(found, expected, source, f"{name}.")
         return
     if types.is_dictionary(found):
         found = found.value_type
@@ -201,19 +188,17 @@ class ParquetFile:
 
     def read_records(self) -> Iterator[tuple[int, LabelledRecord]]:
         """Yield each record with the number of its row, counted from 1."""
-        for row, rows in self._read_rows():
-            yield from enumerate(_parse_rows(rows, str(self.path), row), start=row)
-
-    def _read_rows(self) -> Iterator[tuple[int, Any]]:
-        """Yield batches of rows in the schema's types, with the number of the first row, counted from 1."""
-        row = 1
+        source, row = str(self.path), 0
         with self._open() as file:
-            for batch in read_batches(file, str(self.path), _BATCH_ROWS):
+            holds_claims = _find_list_column(file.schema_arrow.names) == "claims"
+            model: type[LabelledRecord] = ClaimsRecord if holds_claims else PromptRecord
+            for batch in read_batches(file, source, _BATCH_ROWS):
                 batch.validate(full=True)
-                yield row, cast_to_schema(batch)
-                row += len(batch)
-        if row == 1:
-            raise make_empty_dataset_error(str(self.path))
+                for cells in batch.to_pylist():
+                    row += 1
+                    yield row, validate_fields(model, _parse_cells(cells, source, row), source, row)
+        if row == 0:
+            raise make_empty_dataset_error(source)
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
@@ -222,7 +207,7 @@ class ParquetFile:
         try:
             with parquet.ParquetFile(self.path, page_checksum_verification=True) as file:
                 schema = file.schema_arrow
-                check_columns(schema, _make_schema(_find_list_column(schema.names)), source, "")
+                _check_columns(schema, _make_schema(_find_list_column(schema.names)), source, "")
                 yield file
         except RecordError:
             raise
@@ -236,32 +221,19 @@ def _find_list_column(names: Sequence[str]) -> str:
     return "claims" if "claims" in names and "candidates" not in names else "candidates"
 
 
-def _parse_rows(rows: Any, source: str, first: int) -> Iterator[LabelledRecord]:
-    """Yield the records of rows one by one; a RecordError names the first invalid row."""
-    column = _find_list_column(rows.schema.names)
-    model: type[LabelledRecord] = ClaimsRecord if column == "claims" else PromptRecord
-    for line, row in enumerate(rows.to_pylist(), start=first):
-        fields = {name: value for name, value in row.items() if value is not None}
-        for name in _JSON_COLUMNS:
-            if name in fields:
-                fields[name] = _parse_cell(fields[name], source, line, name)
-        if column in fields:
-            fields[column] = [
-                one if one is None else _parse_item(one, source, line, f"{column}[{slot}]")
-                for slot, one in enumerate(fields[column])
-            ]
-        yield validate_fields(model, fields, source, line)
-
-
-def _parse_item(row: dict[str, Any], source: str, line: int, where: str) -> dict[str, Any]:
-    """Return the fields of a candidate or a claim."""
-    fields = {name: value for name, value in row.items() if value is not None}
-    if "message" in fields:
-        fields["message"] = _parse_cell(fields["message"], source, line, f"{where}.message")
-    if "scores" in fields:
-        pairs = fields["scores"]
-        outputs = dict(pairs)
-        fields["scores"] = outputs if len(outputs) == len(pairs) else RepeatedKey(pairs)
+def _parse_cells(cells: Mapping[str, Any], source: str, row: int) -> dict[str, Any]:
+    """Return the fields of the record in a row: null stands for a missing field."""
+    fields = {name: value for name, value in cells.items() if value is not None}
+    for name in _JSON_COLUMNS:
+        if name in fields:
+            fields[name] = _parse_cell(fields[name], source, row, name)
+    for name in ("candidates", "claims"):
+        for slot, item in enumerate(fields.get(name, ())):
+            if item and item.get("message") is not None:
+                where = f"{name}[{slot}].message"
+                item["message"] = _parse_cell(item["message"], source, row, where)
+            if item and item.get("scores") is not None:
+                item["scores"] = build_object(item["scores"])
     return fields
 
 

@@ -21,10 +21,10 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from langchain_cfc.candidates import Scalar
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.no_answers import NoAnswer
 from langchain_cfc.support.json_text import NotJsonError, check_json, short_repr
-from langchain_cfc.support.metadata import Scalar
 from langchain_cfc.support.serialization import OmitsDefaults, canonical_json
 from langchain_cfc.support.suggestions import find_nearest, suggest_name
 

@@ -13,13 +13,13 @@ from langchain_core.messages import AIMessage
 from langchain_core.messages.tool import invalid_tool_call
 from pydantic import BaseModel, ConfigDict, PlainSerializer, WithJsonSchema
 
+from langchain_cfc.candidates import Scalar
 from langchain_cfc.claims import Span, restore_text
 from langchain_cfc.decision import Reason
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import Guarantee
 from langchain_cfc.no_answers import Unscored
 from langchain_cfc.runnable.explanation import explain_reason, explain_result
-from langchain_cfc.support.metadata import Scalar
 
 
 def _to_json_number(number: float) -> float | str:

@@ -10,6 +10,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 
+from langchain_cfc.candidates import Scalar
 from langchain_cfc.errors import CollectionError, DescriptionError, DrawError
 from langchain_cfc.execution import Call, Steps, Target, add_tags
 from langchain_cfc.no_answers import NoAnswer, Reasoning, is_invisible, strip_reasoning
@@ -19,7 +20,6 @@ from langchain_cfc.sampling.classification import (
     is_incomplete_json,
     read_visible_text,
 )
-from langchain_cfc.support.metadata import Scalar
 from langchain_cfc.support.serialization import canonical_json
 
 # Keys of the output of `with_structured_output(include_raw=True)`.

@@ -110,12 +110,13 @@ def _check_items(items: dict[Any, Any] | list[Any], path: tuple[str | int, ...])
         _check_value(item, (*path, step))
 
 
-def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | RepeatedKey:
+def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | RepeatedKey:
+    """Return an object of keys and values; a `RepeatedKey` if a key occurs twice."""
     fields = dict(pairs)
     return fields if len(fields) == len(pairs) else RepeatedKey(pairs)
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_build_object)
+_DECODER = json.JSONDecoder(object_pairs_hook=build_object)
 MAX_LINE_BYTES = 16 * 1024 * 1024
 GZIP_MAGIC = b"\x1f\x8b"
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

@@ -131,9 +131,9 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (make_row(claims=None), "claims", "missing"),
     (make_row(claims=[]), "claims", "at least one claim"),
     (make_row(claims=[None, make_claim()]), "claims[0]", "found None"),
-    (change_second(text=None), "claims[1].text", "missing"),
+    (change_second(text=None), "claims[1].text", "found None"),
     (change_second(text=""), "claims[1].text", "not empty"),
-    (change_second(score=None), "claims[1].score", "missing"),
+    (change_second(score=None), "claims[1].score", "found None"),
     (change_second(score=float("nan")), "claims[1].score", "found nan"),
     (change_second(score=-0.1), "claims[1].score", "found -0.1"),
     (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from langchain_cfc.candidates import CandidateBatch
-from langchain_cfc.support.metadata import Scalar
+from langchain_cfc.candidates import CandidateBatch, Scalar
 
 TOPICS = ("capital", "river", "new york", "2020", "true")
 

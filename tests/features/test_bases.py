@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc.candidates import CandidateBatch
+from langchain_cfc.candidates import CandidateBatch, Scalar
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features.parser import parse_terms
 from langchain_cfc.features.statistics import Statistic
@@ -23,7 +23,6 @@ from langchain_cfc.features.terms import (
     compute_bernstein_coefficients,
 )
 from langchain_cfc.support.arrays import FloatArray
-from langchain_cfc.support.metadata import Scalar
 from tests.features.draws import make_draws
 from tests.lengths import repetitions
 

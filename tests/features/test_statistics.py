@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc.candidates import CandidateBatch
+from langchain_cfc.candidates import CandidateBatch, Scalar
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features.statistics import (
     ANSWER_STATISTICS,
@@ -19,7 +19,6 @@ from langchain_cfc.features.statistics import (
     Statistic,
     _compute_sum,
 )
-from langchain_cfc.support.metadata import Scalar
 from tests.features.draws import make_draws
 from tests.lengths import repetitions
 

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc.candidates import CandidateBatch
+from langchain_cfc.candidates import CandidateBatch, Scalar
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features import FeatureMap, GuaranteedWeight
 from langchain_cfc.features.statistics import Statistic
 from langchain_cfc.support.arrays import FloatArray
-from langchain_cfc.support.metadata import Scalar
 from tests.features.draws import make_draws
 
 TERMS = [

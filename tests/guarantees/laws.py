@@ -27,12 +27,11 @@ from scipy import stats
 
 from langchain_cfc import Candidate, CFCResult, CFCRunnable, FeatureMap, PromptRecord, calibrate
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.candidates import LabelledBatch, Scalar
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.guarantee import CoverageCertificate
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.support.metadata import Scalar
 from tests.factories import reload_artifact
 
 Evidence = Callable[[Sequence[float] | FloatArray, float], float]

@@ -10,7 +10,6 @@ import pytest
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Candidate, PromptRecord, tabulate
-from langchain_cfc.support.metadata import JsonMetadata
 from tests.records.same import get_parts
 
 N = 3
@@ -46,7 +45,7 @@ def make_batch(several: list[PromptRecord], **changes: Any) -> LabelledBatch:
         "correct": np.array([[one.correct for one in row] for row in rows]),
         "answers": [[one.answer_key for one in row] for row in rows],
         "clusters": [one.cluster for one in several],
-        "metadata": JsonMetadata.of(f'{{"topic": "{one.metadata["topic"]}"}}' for one in several),
+        "metadata": [one.metadata for one in several],
         "extracted": True,
     }
     return LabelledBatch.from_arrays(**given | changes)
@@ -91,7 +90,7 @@ def test_tabulate_of_a_table_equals_tabulate_of_its_records() -> None:
         ({"clusters": ["a"]}, "as many entries as the candidates"),
         ({"scores": np.full((3, N), np.nan)}, "score of candidate 0 of prompt 0 is nan"),
         ({"scores": np.full((3, 2), 0.5)}, "answers must be 3 lists of 2 texts"),
-        ({"correct": np.ones((3, N))}, "True and False only, got an array of type float64"),
+        ({"correct": np.ones((3, N))}, "labels must be True or False, got an array of type float64"),
         ({"correct": np.ones((3, 2), dtype=np.bool_)}, "as many entries as the candidates"),
         ({"metadata": [{}]}, "metadata must hold 3 mappings"),
     ],
@@ -128,25 +127,3 @@ def test_concatenate_keeps_answers_only_if_all_parts_have_them() -> None:
     known, unknown = CandidateBatch.from_arrays([[0.5]], [["a"]]), CandidateBatch.from_arrays([[0.5]])
     assert CandidateBatch.concatenate([known, unknown]).answer_codes is None
     assert CandidateBatch.concatenate([known, known]).answer_codes is not None
-
-
-def test_json_metadata_parses_and_shares_its_texts() -> None:
-    texts = ['{"a": 1}', "{}", '{"a": 1}', '{"a": 1.0}']
-    metadata = JsonMetadata.of(texts)
-    assert [repr(dict(one)) for one in metadata] == [
-        repr(one) for one in ({"a": 1}, {}, {"a": 1}, {"a": 1.0})
-    ]
-    assert (len(metadata), len(metadata.texts)) == (4, 3)
-    assert dict(metadata[-1]) == {"a": 1.0}
-    assert [dict(one) for one in metadata[1:3]] == [{}, {"a": 1}]
-    assert [dict(one) for one in metadata.take(np.array([3, 0]))] == [{"a": 1.0}, {"a": 1}]
-    with pytest.raises(TypeError):
-        metadata[0]["a"] = 2  # type: ignore[index]
-    # Together with metadata of another kind it is metadata still.
-    mixed = CandidateBatch.concatenate(
-        [
-            CandidateBatch.from_arrays([[0.5]], metadata=[{"b": 2}]),
-            CandidateBatch.from_arrays([[0.5]] * 4, metadata=metadata),
-        ]
-    )
-    assert [dict(one) for one in mixed.metadata] == [{"b": 2}, *map(dict, metadata)]

@@ -23,7 +23,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_random_exponential
 
 from langchain_cfc.artifact import check_first_wave, has_separate_scores
-from langchain_cfc.candidates import Unit
+from langchain_cfc.candidates import Scalar, Unit
 from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import CFCError, InputError, StoreError
@@ -43,7 +43,6 @@ from langchain_cfc.sampling import DrawnCandidate, Sampler, SamplingName, UsageR
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.sampling.usage import add_handler
-from langchain_cfc.support.metadata import Scalar
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble, VerifierInput
 from langchain_cfc.verifiers.base import CandidateScorer, IncrementalScorer, VerifierScores
 from langchain_cfc_collect.costs import Usage

@@ -9,11 +9,10 @@ from langchain_cfc_lab.metrics import MAX_CATEGORIES, Groups, make_groups, make_
 from langchain_cfc_lab.splits import Comparison
 
 from integrations.lab.tests.comparison.worlds import draw_world, make_protocol
-from langchain_cfc.candidates import CandidateBatch
+from langchain_cfc.candidates import CandidateBatch, Scalar
 from langchain_cfc.errors import FeatureError, InputError
 from langchain_cfc.features import FeatureMap, precompute_statistics
 from langchain_cfc.features.statistics import STATISTICS
-from langchain_cfc.support.metadata import Scalar
 
 
 def make_described_prompts(metadata: list[dict[str, Scalar]]) -> CandidateBatch:

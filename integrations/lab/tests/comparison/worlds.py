@@ -12,11 +12,10 @@ from langchain_cfc_lab.methods import Pool, Split, get_methods
 from langchain_cfc_lab.splits import Comparison, ComparisonSettings
 
 from langchain_cfc import Candidate, PromptRecord
-from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.candidates import LabelledBatch, Scalar
 from langchain_cfc.demo import load_recording
 from langchain_cfc.records import tabulate
 from langchain_cfc.support.arrays import FloatArray, IntArray
-from langchain_cfc.support.metadata import Scalar
 
 Item = TypeVar("Item")
 

@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, StrictBool
 
+from langchain_cfc.candidates import Scalar
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import Binding
 from langchain_cfc.runnable import CFCResult
 from langchain_cfc.support.arrays import FloatArray
-from langchain_cfc.support.metadata import Scalar
 
 FLAGGED, EMPTY, ANSWERED = 0, 1, 2
 DAY = 86_400.0  # seconds
