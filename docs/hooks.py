@@ -27,6 +27,8 @@ OUTSIDE = (
     "integrations/server/compose/*.yaml",
     "langchain_cfc/certificates/cuts.py",
     "langchain_cfc/certificates/judged.py",
+    "langchain_cfc/artifact/attempts.py",
+    "langchain_cfc/guarantee/paper_pac.py",
     "integrations/README.md",
     *(f"integrations/{name}/README.md" for name in SYSTEMS),
     "integrations/*/RESULTS.md",
