@@ -231,7 +231,8 @@ def speed(sweep: dict[str, float]) -> Iterator[str]:
         f"features: {sweep['sweep_seconds']:.0f} seconds in one process. One HiGHS linear programme per test "
         f"prompt would take {sweep['cold_times_slower']:,.0f} times as long, and warm-started from the last "
         f"basis {sweep['warm_times_slower']:,.0f} times: extrapolated from a sample of programmes of that "
-        f"size in the same run, whose thresholds differ from ours by at most {sweep['cold_largest_difference']:.0e}."
+        "size in the same run, whose thresholds differ from ours by at most "
+        f"{sweep['cold_largest_difference']:.0e}."
     )
 
 
