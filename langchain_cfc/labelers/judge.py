@@ -11,7 +11,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.utils import is_async_callable
 
 from langchain_cfc.errors import InputError, LabelerError, VerifierError
-from langchain_cfc.execution import Steps
+from langchain_cfc.execution import Steps, Target
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.verifiers.base import VerifierInput, combine_fingerprints
 from langchain_cfc.verifiers.evaluators import EvaluatorVerifier, from_evaluator
@@ -43,9 +43,11 @@ class JudgeLabels(BaseLabeler):
         key: See `from_evaluator`.
         range: Smallest and largest number that the judge gives; False and True are these ends.
         reference: The keyword for the reference, if the judge takes keywords; None does not pass it.
+        arguments: For a Runnable only, see `from_evaluator`.
 
     Raises:
-        InputError: If both limits are given, one lies outside of the range, or the judge cannot be called.
+        InputError: If both limits are given, one lies outside of the range, the judge cannot be called, or
+            `arguments` are given to a function.
     """
 
     def __init__(
@@ -57,11 +59,16 @@ class JudgeLabels(BaseLabeler):
         key: str | None = None,
         range: tuple[float, float] = (0.0, 1.0),  # noqa: A002 - what evaluators call it
         reference: str | None = "reference_outputs",
+        arguments: Target | None = None,
     ) -> None:
         self.name = "judge-labels"
         self._judge = judge
         self._make_verifier = partial(from_evaluator, key=key, range=range, higher_is_better=False)
         self._keyword = reference
+        self._arguments = arguments
+        if arguments is not None and not isinstance(judge, Runnable):
+            msg = "arguments= is for Runnables only"
+            raise InputError(msg)
         self._is_upper_limit = at_most is not None
         self._limit = _scale_limit(at_least, at_most, range)
         # Refuse an unusable judge now, and not at the first prompt.
@@ -73,7 +80,8 @@ class JudgeLabels(BaseLabeler):
             "range": f"{range[0]!r} to {range[1]!r}",
             "reference": reference or "kept back",
         }
-        self.fingerprint = combine_fingerprints(self.name, settings, {"judge": judge})
+        parts = {"judge": judge, "arguments": arguments}
+        self.fingerprint = combine_fingerprints(self.name, settings, parts)
 
     def __repr__(self) -> str:
         """State what is called correct."""
@@ -92,7 +100,8 @@ class JudgeLabels(BaseLabeler):
         """Make a verifier that passes the reference of one prompt to the judge."""
         judge = self._judge
         if isinstance(judge, Runnable):
-            return self._make_verifier(RunnableLambda(partial(_add_reference, reference)) | judge)
+            asked = RunnableLambda(partial(_add_reference, reference)) | judge
+            return self._make_verifier(asked, arguments=self._arguments)
         if not callable(judge):
             msg = f"expected a judge, a function or Runnable, got a {type(judge).__name__}"
             raise InputError(msg)

@@ -61,8 +61,8 @@ class EvaluatorVerifier(TextVerifier):
             else Call("evaluator", call_by_keys(function, None), VerifierError)
         )
         self._arguments = make_optional_call("arguments function", arguments, VerifierError)
-        if self._arguments is not None and self._keywords is None:
-            msg = "arguments= is for evaluators that take keywords, including outputs=; this one does not"
+        if self._arguments is not None and self._keywords is None and not isinstance(evaluator, Runnable):
+            msg = "arguments= is for Runnables and functions with a keyword outputs=; this is neither"
             raise InputError(msg)
 
     def __repr__(self) -> str:
@@ -74,10 +74,11 @@ class EvaluatorVerifier(TextVerifier):
 
     def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[float | None]]:
         """Evaluate each text, and once more if the result cannot be read."""
+        further = yield from self._make_arguments(prompt, config)
         if self._keywords is None:
-            requests = [{"prompt": prompt, "candidate": text} for text in texts]
+            added = {"arguments": further} if further else {}
+            requests = [{"prompt": prompt, "candidate": text, **added} for text in texts]
         else:
-            further = yield from self._make_arguments(prompt, config)
             requests = [{"inputs": to_evaluator_inputs(prompt), "outputs": text, **further} for text in texts]
             if "inputs" not in self._keywords:
                 for request in requests:
@@ -154,14 +155,14 @@ def from_evaluator(
             scaled value. Pass False for an evaluator of a defect, such as toxicity.
         range: Smallest and largest value, scaled to 0 and 1; False and True stand for 0 and 1.
         arguments: Function or Runnable, plain or async, from a prompt to further keyword arguments, such as
-            `reference_outputs` or `context`; called once per prompt.
+            `reference_outputs` or `context`; called once per prompt. A Runnable gets them as `arguments`.
 
     Returns:
         A verifier. Evaluations of a prompt run concurrently, and candidates with equal texts share one.
 
     Raises:
         InputError: If the evaluator cannot be called, its parameters cannot be read, the range is empty, or
-            `arguments` are given to one that takes no keywords.
+            `arguments` are given to a function that takes no keywords.
     """
     low, high = range
     if not (low < high and math.isfinite(high - low)):

@@ -359,12 +359,7 @@ def make_judge_chain(model: FakeListChatModel) -> Runnable[Any, Any]:
     ("evaluator", "settings", "message"),
     [
         ("exact_match", {}, "expected an evaluator, a function or Runnable, got a str"),
-        (_grade, {"arguments": reference}, "arguments= is for evaluators that take keywords"),
-        (
-            RunnableLambda(grade_pair),
-            {"arguments": reference},
-            "arguments= is for evaluators that take keywords",
-        ),
+        (_grade, {"arguments": reference}, "arguments= is for Runnables and functions"),
         (dict, {}, "the parameters of the evaluator cannot be read"),
         (_grade, {"range": (1.0, 1.0)}, "range must be two finite numbers"),
         (_grade, {"range": (1.0, 0.0)}, "range must be two finite numbers"),
@@ -377,6 +372,14 @@ def test_from_evaluator_refuses_invalid_arguments(
 ) -> None:
     with pytest.raises(InputError, match=message):
         from_evaluator(evaluator, **settings)
+
+
+def test_runnable_evaluator_gets_its_arguments() -> None:
+    def grade(given: dict[str, Any]) -> bool:
+        return bool(given["arguments"]["reference_outputs"] == given["candidate"])
+
+    verifier = from_evaluator(RunnableLambda(grade), arguments=reference)
+    assert invoke_sync(verifier, GIVEN) == [0.0, 1.0, 0.0]
 
 
 class Named(CallableEvaluator):

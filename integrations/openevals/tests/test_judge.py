@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from langchain_cfc_openevals import make_judge_labeler, make_judge_verifier
 from langchain_core._api import LangChainBetaWarning
-from langchain_core.language_models import FakeListChatModel
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.prompts.structured import StructuredPrompt
 from langchain_core.runnables import RunnableLambda
@@ -32,7 +31,6 @@ from integrations.openevals.tests.parts import (
     labelled_input,
     make_judgements,
     reply,
-    run_ainvoke,
     run_invoke,
 )
 from langchain_cfc.errors import FingerprintError, InputError, LabelerError, VerifierError
@@ -407,12 +405,6 @@ def test_judge_fingerprint_differs_for_other_judges(model: ChatOpenAI) -> None:
             compare_fingerprints("verifier", said, compute_fingerprint(other))
 
 
-def test_judge_with_an_unnamed_function_is_unverified(model: ChatOpenAI) -> None:
-    unknown = make_judge_verifier(model, PROMPT, arguments=lambda _: {})
-    assert "id" not in unknown.fingerprint
-    assert compare_fingerprints("verifier", unknown.fingerprint, unknown.fingerprint) == "unverified"
-
-
 # --- who hears it
 
 
@@ -427,32 +419,3 @@ def test_streaming_judge_shows_no_tokens(model: ChatOpenAI) -> None:
     # The negative control: the same evaluator without this package's care.
     loud = from_evaluator(create_llm_as_judge(prompt=PROMPT, judge=streaming))
     assert any(asyncio.run(collect_streamed_tokens(loud)))
-
-
-def test_judge_runs_are_below_the_run_of_the_verifier(model: ChatOpenAI) -> None:
-    async def named() -> list[tuple[str, int]]:
-        events = make_judge_verifier(model, PROMPT).astream_events(
-            verifier_input("where?", "lima"), version="v2"
-        )
-        return [
-            (event["name"], len(event["parent_ids"])) async for event in events if "start" in event["event"]
-        ]
-
-    runs = dict(asyncio.run(named()))
-    assert runs["openevals-verifier"] < runs["openevals"] < runs["ChatOpenAI"]
-
-
-def test_judge_takes_a_model_by_name(
-    script: Script, model: ChatOpenAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_BASE_URL", str(model.openai_api_base))
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-    assert run_ainvoke(make_judge_verifier("openai:judging", PROMPT), ASKED) == [0.0, 1.0, 0.0]
-    assert script.requests[0]["model"] == "judging"
-    with pytest.raises(InputError, match="cannot make a chat model"):
-        make_judge_verifier("unknown:judging", PROMPT)
-
-
-def test_judge_without_structured_output_raises_verifier_error() -> None:
-    with pytest.raises(VerifierError, match="failed with NotImplementedError"):
-        run_invoke(make_judge_verifier(FakeListChatModel(responses=["yes"]), PROMPT), ASKED)

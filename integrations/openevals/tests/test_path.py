@@ -14,7 +14,7 @@ from openevals.prompts import ANSWER_RELEVANCE_PROMPT, CORRECTNESS_PROMPT
 
 from integrations.openevals.tests.parts import hosted, reply
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
-from langchain_cfc.errors import CollectionWarning, FingerprintError, InputError, VerifierError
+from langchain_cfc.errors import FingerprintError, VerifierError
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script
 
@@ -117,18 +117,6 @@ def test_collect_calibrate_and_serve_with_openevals_judges(script: Script, tmp_p
             chain(loaded).invoke("question 4")
 
 
-@pytest.mark.usefixtures("script")
-def test_collect_warns_if_one_judge_scores_and_labels() -> None:
-    Path("same.toml").write_text(CONFIG.replace("large-judge", "small-judge").replace("judged.db", "same.db"))
-    config = read_config("same.toml")
-    first = [next(iter(config.source.read_examples()))]
-    with pytest.warns(CollectionWarning, match="small-judge both scores and labels"):
-        collect(first, config.create_components(), config.store)
-    # Two judges: warnings are errors here.
-    config = read_config("collect.toml")
-    collect(first, config.create_components(), config.store)
-
-
 def test_failing_labeling_judge_leaves_its_prompt_unlabelled(script: Script) -> None:
     broken = CORRECTNESS_PROMPT.format(inputs="question 1", outputs="right 1", reference_outputs="right 1")
     script.answers = {**script.answers, broken: reply(reasoning="cannot say", score=None)}
@@ -139,10 +127,3 @@ def test_failing_labeling_judge_leaves_its_prompt_unlabelled(script: Script) -> 
     assert (ended.status.labelled, ended.status.failed) == (1, 1)
     with Store(config.store) as store:
         assert [record.input for record in store.read_records()] == ["question 2"]
-
-
-def test_collect_toml_with_an_unknown_prompt_is_refused(script: Script) -> None:
-    Path("bad.toml").write_text(CONFIG.replace('prompt = "ANSWER_RELEVANCE_PROMPT"', 'prompt = "NO_SUCH"'))
-    with pytest.raises(InputError, match="openevals has no prompt 'NO_SUCH'"):
-        read_config("bad.toml").create_components()
-    assert script.requests == []

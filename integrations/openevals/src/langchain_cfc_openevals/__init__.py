@@ -6,14 +6,6 @@ factories in `collect.toml`. `from_evaluator` and `JudgeLabels` of langchain-cfc
 
 from __future__ import annotations
 
-from langchain_cfc_openevals.judge import JudgeSettings
-from langchain_cfc_openevals.labeler import EvaluatorLabeler, make_judge_labeler
-from langchain_cfc_openevals.verifier import EvaluatorVerifier, make_judge_verifier
+from langchain_cfc_openevals.judge import JudgeSettings, make_judge_labeler, make_judge_verifier
 
-__all__ = [
-    "EvaluatorLabeler",
-    "EvaluatorVerifier",
-    "JudgeSettings",
-    "make_judge_labeler",
-    "make_judge_verifier",
-]
+__all__ = ["JudgeSettings", "make_judge_labeler", "make_judge_verifier"]

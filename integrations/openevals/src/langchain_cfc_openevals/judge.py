@@ -10,28 +10,39 @@ import hashlib
 import json
 import math
 import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 import openevals.prompts
+from langchain_core.callbacks import AsyncCallbackManagerForChainRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.load import dumps
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.prompts.structured import StructuredPrompt
+from langchain_core.runnables import Runnable, RunnableConfig
 from openevals.llm import create_async_llm_as_judge, create_llm_as_judge
 from openevals.types import FewShotExample
+from typing_extensions import Unpack
 
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.extend import (
+    Target,
     combine_fingerprints,
     resolve_generator,
+    to_evaluator_inputs,
     to_python_scalar,
     without_streaming_and_cache,
 )
-from langchain_cfc_openevals.arguments import Arguments, describe_arguments, list_parts, to_callable
-from langchain_cfc_openevals.evaluator import INPUTS, OUTPUTS, REFERENCE, Evaluator
+from langchain_cfc.labelers import JudgeLabels
+from langchain_cfc.verifiers import EvaluatorVerifier, from_evaluator
+
+INPUTS, OUTPUTS, REFERENCE = "inputs", "outputs", "reference_outputs"
+Prompt: TypeAlias = str | BasePromptTemplate[Any]
+# Further keywords of a judge: a function or Runnable from the prompt, or fields of the prompt by keyword.
+Arguments: TypeAlias = Mapping[str, str] | Target
+_DIGESTED = ("few_shot_examples", "output_schema", "structured_output_kwargs", "system")
 
 
 class JudgeSettings(TypedDict, total=False):
@@ -57,16 +68,36 @@ class JudgeSettings(TypedDict, total=False):
     structured_output_kwargs: dict[str, Any]
 
 
-def make_judge(
-    model: BaseChatModel | str,
-    prompt: str | BasePromptTemplate[Any],
-    settings: JudgeSettings,
-    *,
-    offline: bool,
-    arguments: Arguments | None = None,
-    candidate: str = OUTPUTS,
-) -> Evaluator:
-    """Return an evaluator in which a chat model judges by a prompt.
+@dataclass(frozen=True)
+class PromptFields:
+    """Reads the further keywords of a judge from fields of a prompt that is a mapping."""
+
+    fields: Mapping[str, str]
+
+    @property
+    def fingerprint(self) -> dict[str, str]:
+        """The fields by keyword."""
+        return {"id": "prompt-fields", **self.fields}
+
+    def __call__(self, prompt: Any) -> dict[str, Any]:
+        """Return the keywords for a prompt.
+
+        Raises:
+            InputError: If the prompt has no such field.
+        """
+        held = prompt if isinstance(prompt, Mapping) else {}
+        missing = [field for field in self.fields.values() if field not in held]
+        if missing:
+            found = ", ".join(map(repr, held)) or f"a {type(prompt).__name__}"
+            msg = f"the prompt holds no {', '.join(map(repr, missing))}; it is {found}"
+            raise InputError(msg)
+        return {name: prompt[field] for name, field in self.fields.items()}
+
+
+class Judge(Runnable[Mapping[str, Any], Any]):
+    """A judge of openevals; its input has `prompt`, `candidate` and, if there are any, `arguments`.
+
+    Models that it calls inherit the config. Offline, its input has the `reference` as well.
 
     Args:
         model: A chat model, or the name of one, such as `openai:gpt-4o`.
@@ -74,38 +105,218 @@ def make_judge(
             `openevals.prompts`, or a LangChain template.
         settings: Settings of the judge.
         offline: Whether it gets the reference, which does not exist when serving.
-        arguments: Source of further keywords of the prompt, see `to_callable`.
+        arguments: Source of further keywords of the prompt.
         candidate: The prompt's keyword for the candidate.
 
     Raises:
         InputError: If the model is not a chat model, the prompt does not contain the candidate or contains a
             keyword without a value, or the settings contradict each other.
     """
-    _check_settings(settings)
-    chat_model, structured = _resolve_chat_model(model), _is_structured(prompt, settings)
-    resolved = _resolve_prompt(prompt)
-    _check_keywords(resolved, arguments, candidate, offline=offline)
-    options: dict[str, Any] = {
-        **settings,
-        "prompt": resolved,
-        "judge": without_streaming_and_cache(chat_model, fresh=False),
-    }
-    scale = None if structured else _list_scores(settings)
-    return Evaluator(
-        create_llm_as_judge(**options),
-        create_async_llm_as_judge(**options),
-        combine_fingerprints(
-            "openevals-judge",
-            _state_settings(resolved, settings, arguments, candidate),
-            {"model": chat_model, **list_parts(arguments)},
-        ),
-        to_callable(arguments, candidate),
-        candidate,
-        needs_reference=REFERENCE in _find_keywords(resolved),
-        check=None if structured else partial(_check_score, settings),
-        ends=(0.0, 1.0) if scale is None else (min(scale), max(scale)),
-        graded=bool(settings.get("continuous")) or len(scale or ()) > 2,  # noqa: PLR2004 - the two ends
+
+    def __init__(
+        self,
+        model: BaseChatModel | str,
+        prompt: Prompt,
+        settings: JudgeSettings,
+        *,
+        offline: bool,
+        arguments: Arguments | None,
+        candidate: str,
+    ) -> None:
+        self.name = "openevals"
+        _check_settings(settings)
+        chat_model = _resolve_chat_model(model)
+        resolved = _resolve_prompt(prompt)
+        shown = _find_keywords(resolved)
+        _check_keywords(shown, arguments, candidate, offline=offline)
+        self._is_structured = settings.get("output_schema") is not None or isinstance(
+            prompt, StructuredPrompt
+        )
+        options: dict[str, Any] = {
+            **settings,
+            "prompt": resolved,
+            "judge": without_streaming_and_cache(chat_model, fresh=False),
+        }
+        self._evaluate: Any = create_llm_as_judge(**options)
+        self._aevaluate: Any = create_async_llm_as_judge(**options)
+        self._settings, self._candidate = settings, candidate
+        self._needs_reference = REFERENCE in shown
+        choices = None if self._is_structured else settings.get("choices")
+        self.ends = (0.0, 1.0) if choices is None else (float(min(choices)), float(max(choices)))
+        # Whether scores may lie between the ends.
+        self.is_graded = not self._is_structured and (
+            bool(settings.get("continuous")) or len(set(choices or ())) > 2  # noqa: PLR2004 - the two ends
+        )
+        stated = {
+            **_state_settings(resolved, settings),
+            "candidate": candidate,
+            "scale": "schema" if self._is_structured else _describe_scale(settings),
+        }
+        self.fingerprint = combine_fingerprints("openevals-judge", stated, {"model": chat_model})
+
+    def invoke(self, input: Mapping[str, Any], config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
+        """Return the result for one candidate."""
+        return self._call_with_config(self._judge, input, config, **kwargs)
+
+    async def ainvoke(
+        self,
+        input: Mapping[str, Any],  # noqa: A002 - LangChain's name
+        config: RunnableConfig | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Return the result for one candidate, asynchronously."""
+        return await self._acall_with_config(self._ajudge, input, config, **kwargs)
+
+    def _judge(self, given: Mapping[str, Any]) -> Any:
+        return self._check(self._evaluate(**self._make_keywords(given)))
+
+    async def _ajudge(
+        self, given: Mapping[str, Any], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+    ) -> Any:
+        del run_manager, config
+        return self._check(await self._aevaluate(**self._make_keywords(given)))
+
+    def _make_keywords(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        further = given.get("arguments", {})
+        if self._candidate in further:
+            msg = f"arguments= returned {self._candidate!r}, which is reserved for the candidate"
+            raise VerifierError(msg)
+        reference = {REFERENCE: given["reference"]} if "reference" in given else {}
+        offered = {INPUTS: to_evaluator_inputs(given["prompt"]), **reference, **further}
+        if self._needs_reference and offered.get(REFERENCE) is None:
+            msg = "the judge's prompt shows a reference, but there is none"
+            raise VerifierError(msg)
+        return {**offered, self._candidate: given["candidate"]}
+
+    def _check(self, result: Any) -> Any:
+        """Return the result; raise a `VerifierError` for a score outside the requested scale."""
+        if self._is_structured:
+            return result
+        score: Any = to_python_scalar(result.get("score")) if isinstance(result, Mapping) else None
+        choices = self._settings.get("choices")
+        if choices is not None:
+            fits, wanted = _is_number(score) and score in choices, f"one of {list(choices)}"
+        elif self._settings.get("continuous"):
+            fits, wanted = _is_number(score) and 0.0 <= score <= 1.0, "a number from 0 to 1"
+        else:
+            fits, wanted = isinstance(score, bool), "true or false"
+        if not fits:
+            msg = f"the judge's score is {score!r:.80}; it was asked for {wanted}"
+            raise VerifierError(msg)
+        return result
+
+
+def make_judge_verifier(
+    model: BaseChatModel | str,
+    prompt: Prompt,
+    *,
+    arguments: Arguments | None = None,
+    candidate: str = OUTPUTS,
+    key: str | None = None,
+    higher_is_better: bool = True,
+    range: Sequence[float] | None = None,  # noqa: A002 - what evaluators call it
+    **settings: Unpack[JudgeSettings],
+) -> EvaluatorVerifier:
+    """Return a verifier made from a judging prompt and a chat model; its score is 1 - the judge's.
+
+    The model does not stream, so that the user never sees quotes of rejected candidates. A reply outside the
+    requested scale is an error. Use another model for labels: `collect` warns if it is the same.
+
+    Args:
+        model: A chat model, or the name of one, such as `openai:gpt-4o`.
+        prompt: Name of a text in `openevals.prompts`, such as `RAG_GROUNDEDNESS_PROMPT`; your own text with
+            `{inputs}` and `{outputs}` in it; or a LangChain template. It must not need a reference.
+        arguments: Source of further keywords of the prompt, such as `context`: a function or Runnable from
+            the prompt to a mapping, called once per prompt; or, for prompts that are mappings, a mapping from
+            keywords to fields, such as `{"context": "documents"}`. May include `inputs`.
+        candidate: The prompt's keyword for the candidate; `context` if the candidate is retrieved text.
+        key: Which field to read if `output_schema` has several.
+        higher_is_better: False for a prompt that asks for a fault, such as toxicity.
+        range: Smallest and largest value of the field of `output_schema`; by default the scale's own.
+        **settings: Settings of the judge, see `JudgeSettings`.
+
+    Raises:
+        InputError: If the model, the prompt or a setting cannot be used.
+    """
+    judge = Judge(model, prompt, settings, offline=False, arguments=arguments, candidate=candidate)
+    return from_evaluator(
+        judge,
+        key=key,
+        higher_is_better=higher_is_better,
+        range=_to_range(range, judge),
+        arguments=_to_function(arguments, candidate),
     )
+
+
+def make_judge_labeler(
+    model: BaseChatModel | str,
+    prompt: Prompt,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    arguments: Arguments | None = None,
+    candidate: str = OUTPUTS,
+    key: str | None = None,
+    range: Sequence[float] | None = None,  # noqa: A002 - what evaluators call it
+    **settings: Unpack[JudgeSettings],
+) -> JudgeLabels:
+    """Return a labeler made from a judging prompt and a chat model.
+
+    A result without a score, a score outside the scale, or one between False and True without a limit raises
+    a `LabelerError`. A calibration on its labels promises answers that the judge calls correct. Have people
+    label a sample, and see `langchain_cfc_collect.compare_labels` and `bound_true_coverage`.
+
+    Args:
+        model: A chat model, or the name of one. It should not be the verifier's: `collect` warns about that.
+        prompt: As in `make_judge_verifier`. `{reference_outputs}` is the record's reference.
+        at_least: Smallest score that means correct, in the judge's scale. A judge that returns True or False
+            needs no limit.
+        at_most: Largest score that means correct, for a prompt that asks for a fault.
+        arguments: As in `make_judge_verifier`.
+        candidate: As in `make_judge_verifier`.
+        key: As in `make_judge_verifier`.
+        range: As in `make_judge_verifier`.
+        **settings: Settings of the judge, see `JudgeSettings`.
+
+    Raises:
+        InputError: If the model, the prompt, a limit or a setting cannot be used.
+    """
+    judge = Judge(model, prompt, settings, offline=True, arguments=arguments, candidate=candidate)
+    low, high = _to_range(range, judge)
+    if judge.is_graded and at_least is None and at_most is None:
+        msg = f"scores lie from {low:g} to {high:g}: pass at_least= or at_most= to say which mean correct"
+        raise InputError(msg)
+    return JudgeLabels(
+        judge,
+        at_least=at_least,
+        at_most=at_most,
+        key=key,
+        range=(low, high),
+        arguments=_to_function(arguments, candidate),
+    )
+
+
+def _to_range(ends: Sequence[float] | None, judge: Judge) -> tuple[float, float]:
+    """Return the ends of a range, also from a list, as files hold them; by default those of the scale."""
+    if ends is None:
+        return judge.ends
+    if len(ends) != 2:  # noqa: PLR2004 - a pair
+        msg = f"range must be two numbers, the smaller one first, got {ends!r}"
+        raise InputError(msg)
+    return (ends[0], ends[1])
+
+
+def _to_function(given: Arguments | None, candidate: str) -> Target | None:
+    """Return the function that computes an evaluator's further keywords from a prompt."""
+    if isinstance(given, Mapping):
+        if candidate in given or not given:
+            msg = f"arguments={dict(given)!r} must name keywords other than the candidate's, {candidate!r}"
+            raise InputError(msg)
+        return PromptFields(given)
+    if given is None or callable(given) or isinstance(given, Runnable):
+        return given
+    msg = f"arguments= is a {type(given).__name__}; expected a function of the prompt, or its fields by name"
+    raise InputError(msg)
 
 
 def _resolve_chat_model(given: BaseChatModel | str) -> BaseChatModel:
@@ -135,10 +346,6 @@ def _resolve_prompt(prompt: str | BasePromptTemplate[Any]) -> str | BasePromptTe
     raise InputError(msg)
 
 
-def _is_structured(prompt: Any, settings: JudgeSettings) -> bool:
-    return settings.get("output_schema") is not None or isinstance(prompt, StructuredPrompt)
-
-
 def _find_keywords(resolved: str | BasePromptTemplate[Any]) -> set[str]:
     """Return the keywords that occur in a prompt."""
     if isinstance(resolved, BasePromptTemplate):
@@ -151,8 +358,7 @@ def _find_keywords(resolved: str | BasePromptTemplate[Any]) -> set[str]:
     return {field.partition(".")[0].partition("[")[0] for field in fields}
 
 
-def _check_keywords(resolved: Any, arguments: Arguments | None, candidate: str, *, offline: bool) -> None:
-    shown = _find_keywords(resolved)
+def _check_keywords(shown: set[str], arguments: Arguments | None, candidate: str, *, offline: bool) -> None:
     if candidate not in shown:
         listed = ", ".join(f"{{{one}}}" for one in sorted(shown)) or "nothing"
         msg = (
@@ -196,62 +402,26 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _list_scores(settings: JudgeSettings) -> list[float]:
-    choices: Iterable[float] = settings.get("choices") or (0.0, 1.0)
-    return sorted(set(map(float, choices)))
-
-
-def _check_score(settings: JudgeSettings, result: Any) -> None:
-    """Raise a `VerifierError` for a score outside the requested scale."""
-    score: Any = to_python_scalar(result.get("score")) if isinstance(result, Mapping) else None
-    choices = settings.get("choices")
-    if choices is not None:
-        fits, wanted = _is_number(score) and score in choices, f"one of {list(choices)}"
-    elif settings.get("continuous"):
-        fits, wanted = _is_number(score) and 0.0 <= score <= 1.0, "a number from 0 to 1"
-    else:
-        fits, wanted = isinstance(score, bool), "true or false"
-    if not fits:
-        msg = f"the judge's score is {score!r:.80}; it was asked for {wanted}"
-        raise VerifierError(msg)
-
-
-def _state_settings(
-    resolved: str | BasePromptTemplate[Any],
-    settings: JudgeSettings,
-    arguments: Arguments | None,
-    candidate: str,
-) -> dict[str, Any]:
-    """Return everything besides the model that affects a judgement, for the fingerprint."""
+def _state_settings(resolved: str | BasePromptTemplate[Any], settings: JudgeSettings) -> dict[str, Any]:
+    """Return everything besides the model and the scale that affects a judgement, for the fingerprint."""
     words = resolved if isinstance(resolved, str) else dumps(resolved)
     if '"not_implemented"' in words and not isinstance(resolved, str):
         msg = "the judge's template holds data that is not plain, so it could not be recognised"
         raise InputError(msg)
-    digests: dict[str, Callable[[Any], str]] = {
-        "few_shot_examples": _digest,
-        "output_schema": lambda schema: _digest(
-            schema if isinstance(schema, Mapping) else schema.model_json_schema()
-        ),
-        "structured_output_kwargs": _digest,
-        "system": _sha256,
-    }
-    given: Mapping[str, Any] = settings
-    further = {name: digest(given[name]) for name, digest in digests.items() if given.get(name)}
+    given = {name: value for name, value in settings.items() if value and name in _DIGESTED}
+    schema = given.get("output_schema")
+    if schema is not None and not isinstance(schema, Mapping):
+        given["output_schema"] = schema.model_json_schema()  # type: ignore[attr-defined]  # a pydantic class
     return {
         # openevals's wording of scales and examples depends on its version.
         "openevals": version("openevals"),
-        "prompt": _sha256(words),
-        "candidate": candidate,
-        "arguments": describe_arguments(arguments),
-        "scale": _describe_scale(settings, structured=_is_structured(resolved, settings)),
+        "prompt": _digest(words),
         "reasoning": settings.get("use_reasoning", True),
-        **further,
+        **{name: _digest(value) for name, value in given.items()},
     }
 
 
-def _describe_scale(settings: JudgeSettings, *, structured: bool) -> str:
-    if structured:
-        return "schema"
+def _describe_scale(settings: JudgeSettings) -> str:
     if settings.get("choices"):
         return f"one of {', '.join(map(repr, settings['choices']))}"
     return "0 to 1" if settings.get("continuous") else "true or false"
@@ -259,11 +429,8 @@ def _describe_scale(settings: JudgeSettings, *, structured: bool) -> str:
 
 def _digest(data: Any) -> str:
     try:
-        return _sha256(json.dumps(data, sort_keys=True))
+        text = json.dumps(data, sort_keys=True)
     except (TypeError, ValueError) as error:
         msg = f"a setting of the judge is not plain data ({error}), so it could not be recognised"
         raise InputError(msg) from error
-
-
-def _sha256(text: str) -> str:
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
