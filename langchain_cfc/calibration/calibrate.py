@@ -18,9 +18,13 @@ from langchain_cfc.calibration.checks import check_answers, check_attainable, ch
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.calibration.fit import (
     CalibrationData,
-    CalibrationPrompts,
     fit_feature_map,
     fit_levels,
+    make_facts,
+    read_prompts,
+    select_independent,
+    split_prompts,
+    take_parts,
 )
 from langchain_cfc.calibration.reference import make_reference_histograms
 from langchain_cfc.candidates import LabelledBatch, Unit
@@ -119,22 +123,25 @@ def _calibrate(
     given = config.features if isinstance(config.features, FeatureMap) else FeatureMap.parse(config.features)
     plan = config.plan_split(given)
     provenance = find_provenance(records, provenance)
-    prompts = CalibrationPrompts.from_records(records, config, plan, provenance)
+    prompts = read_prompts(records, config, provenance)
     needs_answers = any(part is not None and part.needs_answers for part in (given, rule, config.draw_rule))
-    check_answers(prompts.labelled, provenance, needed=needs_answers)
-    fit_split = prompts.get_part("fit")
-    labelled = prompts.get_calibration_prompts()
-    feature_map = fit_feature_map(given, fit_split, labelled)
+    check_answers(prompts, provenance, needed=needs_answers)
+    parts = split_prompts(prompts, plan, config)
+    labelled = select_independent(parts["calibration"], plan, "calibration")
+    feature_map = fit_feature_map(given, parts["fit"], labelled)
     if config.adaptive_alpha and not config.has_given_levels:
-        feature_map = fit_adaptive_alpha(feature_map, fit_split, rule, config.alphas)
+        feature_map = fit_adaptive_alpha(feature_map, parts["fit"], rule, config.alphas)
     with name_records_in_errors(labelled.ids):
         data = CalibrationData(
+            plan=plan,
+            prompts=prompts,
+            parts=parts,
             labelled=labelled,
             feature_map=feature_map,
             features=feature_map.transform(labelled.draws),
             success_scores=rule.compute_success_scores(labelled),
         )
-    attempt = _plan_attempt(config, prompts, labelled, ledger, provenance)
+    attempt = _plan_attempt(config, data, ledger, provenance)
     alphas = config.alphas
     adaptive = feature_map.adaptive_alpha
     check_attainable(
@@ -156,19 +163,22 @@ def _calibrate(
         delta=None if confidence is None else format_delta(confidence.level),
     )
     fair = plan.draw_fair_sample(labelled)
+    n = prompts.draws.n
+    if prompts.unit == "claims":  # slots hold claims: the answers drawn for each prompt are counted
+        n = 1 if provenance is None else provenance.n
     artifact = CalibrationArtifact(
         library_version=__version__,
         created_at=read_creation_time().isoformat(timespec="seconds"),
-        n=prompts.count_candidates(provenance),
+        n=n,
         set_rule=rule.text,
         features=feature_map.to_data(),
         levels=levels,
         arrays=arrays,
         provenance=provenance,
-        calibration=prompts.make_facts(
+        calibration=make_facts(
             data,
             config,
-            provenance=provenance,
+            n=n,
             came_fitted=given.needs_fit and given.fitted,
             needs_answers=needs_answers,
         ),
@@ -203,7 +213,7 @@ def _calibrate(
         warnings.warn(" ".join(artifact.bot.refused.values()), AttainabilityWarning, stacklevel=3)
     # Only now, since the labels that show the orientation may have had to certify.
     check_orientation(labelled)
-    reference = make_reference_histograms(artifact, prompts, fair)
+    reference = make_reference_histograms(artifact, parts, fair)
     is_certified = artifact.bot is None or bool(artifact.bot.certificates)
     made = ledger if attempt is None else attempt.end(certified=is_certified)
     return artifact.model_copy(update={"attempts": list(made.attempts), "reference": reference})
@@ -211,8 +221,7 @@ def _calibrate(
 
 def _plan_attempt(
     config: CalibrationConfig,
-    prompts: CalibrationPrompts,
-    labelled: LabelledBatch,
+    data: CalibrationData,
     ledger: AttemptLedger,
     provenance: Provenance | None,
 ) -> PlannedAttempt | None:
@@ -227,22 +236,22 @@ def _plan_attempt(
         rule = None if config.draw_rule is None else config.draw_rule.stored_text
         is_rule_given = rule is None or (provenance is not None and provenance.draws is not None)
         fits = config.wrong_rate_groups or not is_rule_given
-        fair = prompts.plan.draw_fair_sample(prompts.get_calibration_prompts())
-        used = fair if fits else prompts.get_fit_and_calibration_prompts()
-        used = prompts.select_one_per_cluster(used)
+        used = data.labelled if fits else take_parts(data.prompts, data.plan, "fit", "calibration")
+        used = data.plan.draw_fair_sample(used)
+        used = used.take(data.plan.select_one_per_cluster(used))
         # Features and set rules, which `suggest` chooses, do not change the mean scores; fewer candidates do.
         depends_on_suggestion = fits or (config.draws is not None and rule is None)
     elif config.needs_certification:
-        used = prompts.get_certification_prompts()
+        used = select_independent(data.parts["certification"], data.plan, "certification")
     elif config.is_confident:
-        used = labelled
+        used = data.labelled
     else:
         return None
     rates = config.wrong_rates or config.alphas
     attempt = ledger.plan_attempt(
         used,
         config.digest,
-        compute_records_digest(prompts.get_labelled_but_test()),
+        compute_records_digest(take_parts(data.prompts, data.plan, "fit", "calibration", "certification")),
         harmless_look=None if depends_on_suggestion else "suggest",
         needed=required_size(0.0, Fraction(rates[-1]), config.first_level),
     )

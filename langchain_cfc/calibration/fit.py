@@ -1,7 +1,7 @@
 """The prompts of a calibration, and everything that is fitted on them.
 
-`CalibrationPrompts` splits the labelled prompts, `CalibrationData` holds the calibration split as arrays, and
-`fit_levels` fits the threshold rules.
+`split_prompts` splits the labelled prompts, `CalibrationData` holds the parts and the calibration part as
+arrays, and `fit_levels` fits the threshold rules.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from langchain_cfc.calibration.checks import compute_attainable_groups
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.candidates import LabelledBatch, list_ids_and_clusters
 from langchain_cfc.errors import CalibrationError
-from langchain_cfc.features import FeatureMap, GuaranteedWeight, name_records_in_errors
+from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.splits import Part, SplitPlan, digest_ids
-from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.support.normalisation import NORMALISATION
 from langchain_cfc.thresholds import CAP, ConditionalThreshold, GroupedThreshold
 
@@ -43,15 +43,21 @@ Rule: TypeAlias = ConditionalThreshold | GroupedThreshold
 
 @dataclass(frozen=True)
 class CalibrationData:
-    """The prompts of the calibration split, as arrays.
+    """The prompts of a calibration and their parts, and the calibration part as arrays.
 
     Attributes:
-        labelled: N labelled prompts.
+        plan: The plan that assigns prompts to parts.
+        prompts: All prompts.
+        parts: The prompts of each part; see `split_prompts`.
+        labelled: The N prompts that calibrate, one of each cluster.
         feature_map: The fitted map.
         features: (N, d) features of these prompts.
         success_scores: (N,) success scores; `cap` if the prompt cannot be covered.
     """
 
+    plan: SplitPlan
+    prompts: LabelledBatch
+    parts: Mapping[Part, LabelledBatch]
     labelled: LabelledBatch
     feature_map: FeatureMap
     features: FloatArray
@@ -79,15 +85,64 @@ class CalibrationData:
         # `fsum` does not depend on the order, so both sums agree if all prompts are reachable.
         return math.fsum(counted), math.fsum(counted[self.reachable])
 
-    @property
-    def weightings(self) -> tuple[GuaranteedWeight, ...]:
-        """The named weightings in the span of the feature map, the constant first."""
-        return self.feature_map.list_guaranteed_weights()
-
     @cached_property
     def groups(self) -> list[AttainableGroup]:
         """Attainable coverage of all prompts, then of every guaranteed weighting."""
-        return compute_attainable_groups(self.weightings, self.features, self.reachable, self.weights)
+        return compute_attainable_groups(
+            self.feature_map.list_guaranteed_weights(), self.features, self.reachable, self.weights
+        )
+
+
+def read_prompts(
+    records: Iterable[LabelledRecord] | LabelledBatch,
+    config: CalibrationConfig,
+    provenance: Provenance | None,
+) -> LabelledBatch:
+    """Read records of any kind, and apply the draw rule to them."""
+    rule = config.draw_rule
+    labelled = tabulate(
+        records, provenance=provenance, weighted=True, shortened=rule is not None, claims=True
+    )
+    if rule is not None:
+        return replay_prefixes(rule, labelled, provenance)
+    check_first_candidates(labelled, provenance)
+    return labelled
+
+
+def split_prompts(
+    prompts: LabelledBatch, plan: SplitPlan, config: CalibrationConfig
+) -> dict[Part, LabelledBatch]:
+    """Return the prompts of each part, sorted by id, so that round-off does not depend on file order.
+
+    Only the calibration part keeps the weights of its prompts, if the options support them; of all others a
+    fair sample is taken.
+    """
+    order = sorted(range(len(prompts)), key=prompts.ids.__getitem__)
+    by_id = prompts.take(np.array(order, dtype=np.int64))
+    parts = {name: by_id.take(rows) for name, rows in plan.list_rows(by_id).items()}
+    return {
+        name: part if config.uses_weights and name == "calibration" else plan.draw_fair_sample(part)
+        for name, part in parts.items()
+    }
+
+
+def take_parts(prompts: LabelledBatch, plan: SplitPlan, *names: Part) -> LabelledBatch:
+    """Return the prompts of some parts together, in their given order."""
+    rows = plan.list_rows(prompts)
+    return prompts.take(np.sort(np.concatenate([rows[name] for name in names])))
+
+
+def select_independent(part: LabelledBatch, plan: SplitPlan, name: Part) -> LabelledBatch:
+    """Return one hash-chosen prompt of each cluster of a part, which must not be empty."""
+    if len(part) == 0:
+        change = (
+            "raise certification_fraction"
+            if name == "certification"
+            else "lower fit_fraction, certification_fraction and test_fraction"
+        )
+        msg = f"the {name} split is empty: {change}, or add more records"
+        raise CalibrationError(msg)
+    return part.take(plan.select_one_per_cluster(part))
 
 
 def require_fit_split(fit_split: LabelledBatch, what: str) -> None:
@@ -152,7 +207,7 @@ def fit_levels(
         fitted: Rule | None = None
         check = None
         if isinstance(rule, ConditionalThreshold):
-            fitted, check = _widen_window(_fit_rule(rule, data, stated), data, stated)
+            fitted, check = _fit_rule(rule, data, stated)
         elif effective != "0":
             fitted = rule.fit(data.features, data.success_scores)
         alike = data.success_scores[fair] if fair.any() else np.full(1, CAP)
@@ -171,27 +226,21 @@ def fit_levels(
 
 def _fit_rule(
     rule: ConditionalThreshold, data: CalibrationData, stated: FloatArray | None
-) -> ConditionalThreshold:
-    """Fit a conditional rule; `stated` are the (N,) error levels of prompts if these are adaptive."""
-    return rule.fit(data.features, data.success_scores, data.weights, alphas=stated)
-
-
-def _widen_window(
-    fitted: ConditionalThreshold, data: CalibrationData, stated: FloatArray | None
 ) -> tuple[ConditionalThreshold, SelfCheck]:
-    """Widen a rule's window until it has a threshold for every prompt in a sample of its own prompts.
+    """Fit a rule, widening its window until a sample of its own prompts all have a threshold.
 
-    Fitting itself tests only a few prompts and keeps what they need; this tests more.
+    Fitting itself tests only a few prompts and keeps what they need; this tests more. `stated` are the (N,)
+    error levels of prompts if these are adaptive.
     """
     chosen = np.unique(np.linspace(0, len(data.features) - 1, SELF_CHECK_SIZE).astype(np.int64))
     alphas = None if stated is None else stated[chosen]
     while True:
+        fitted = rule.fit(data.features, data.success_scores, data.weights, alphas=stated)
         refused = int(fitted.solve(data.features[chosen], alphas=alphas).outside.sum())
         if refused == 0 or fitted.window is None:
             break
         wider = WINDOW_GROWTH * fitted.window
-        window = wider if wider < len(data.features) else None
-        fitted = _fit_rule(replace(fitted, window=window), data, stated)
+        rule = replace(fitted, window=wider if wider < len(data.features) else None)
     kept = len(fitted.get_state_data()["success_scores"])
     return fitted, SelfCheck(asked=len(chosen), refused=refused, kept=kept)
 
@@ -203,136 +252,36 @@ def _get_state(fitted: Rule | None, data: CalibrationData) -> dict[str, FloatArr
     return {"quantiles": np.full(data.feature_map.dimension, CAP)}
 
 
-@dataclass(frozen=True)
-class CalibrationPrompts:
-    """The labelled prompts of a calibration and their split.
-
-    Attributes:
-        plan: The plan that assigns prompts to parts.
-        labelled: All prompts.
-        uses_weights: Whether the calibration part keeps the weights of its prompts; if not, and in all other
-            parts, a fair sample is taken.
-    """
-
-    plan: SplitPlan
-    labelled: LabelledBatch
-    uses_weights: bool
-
-    @classmethod
-    def from_records(
-        cls,
-        records: Iterable[LabelledRecord] | LabelledBatch,
-        config: CalibrationConfig,
-        plan: SplitPlan,
-        provenance: Provenance | None,
-    ) -> CalibrationPrompts:
-        """Read records, and apply the draw rule to them."""
-        rule = config.draw_rule
-        labelled = tabulate(
-            records,
-            provenance=provenance,
-            weighted=True,
-            shortened=rule is not None,
-            claims=True,
-        )
-        if rule is None:
-            check_first_candidates(labelled, provenance)
-        else:
-            labelled = replay_prefixes(rule, labelled, provenance)
-        return cls(plan, labelled, config.uses_weights)
-
-    @cached_property
-    def rows(self) -> dict[Part, IntArray]:
-        """Rows of each part that are used, sorted by id, so that round-off does not depend on file order."""
-        ids = self.labelled.ids
-        order = np.array(sorted(range(len(ids)), key=ids.__getitem__), dtype=np.int64)
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
-        fair = self.plan.flag_fair_sample(self.labelled)
-        parts = self.plan.list_rows(self.labelled)
-        used = {name: rows if self._keeps_weights(name) else rows[fair[rows]] for name, rows in parts.items()}
-        return {name: rows[np.argsort(place[rows])] for name, rows in used.items()}
-
-    def get_part(self, name: Part) -> LabelledBatch:
-        """Return the prompts of a part."""
-        used = self.labelled.take(self.rows[name])
-        return used if self._keeps_weights(name) else replace(used, weights=None)
-
-    def _keeps_weights(self, name: Part) -> bool:
-        return self.uses_weights and name == "calibration"
-
-    def get_calibration_prompts(self) -> LabelledBatch:
-        """Return the prompts that calibrate, one of each cluster."""
-        part = self.get_part("calibration")
-        if len(part) == 0:
-            msg = "the calibration split is empty: lower fit_fraction and test_fraction, or add more records"
-            raise CalibrationError(msg)
-        return self.select_one_per_cluster(part)
-
-    def count_candidates(self, provenance: Provenance | None) -> int:
-        """Return the number of candidates, or of answers with claims, drawn for each prompt."""
-        if self.labelled.unit == "answers":
-            return self.labelled.draws.n
-        return 1 if provenance is None else provenance.n
-
-    def get_labelled_but_test(self) -> LabelledBatch:
-        """Return all prompts but those held out for evaluation."""
-        rows = self.plan.list_rows(self.labelled)
-        return self.labelled.take(np.sort(np.concatenate([rows[one] for one in rows if one != "test"])))
-
-    def get_fit_and_calibration_prompts(self) -> LabelledBatch:
-        """Return a fair sample of the prompts of the fit and the calibration split."""
-        rows = np.sort(np.concatenate([self.rows["fit"], self.rows["calibration"]]))
-        return self.plan.draw_fair_sample(self.labelled.take(rows))
-
-    def get_certification_prompts(self) -> LabelledBatch:
-        """Return the prompts of the certification part, one of each cluster."""
-        part = self.get_part("certification")
-        if len(part) == 0:
-            msg = "the split for certificates is empty: add more records"
-            raise CalibrationError(msg)
-        return self.select_one_per_cluster(part)
-
-    def select_one_per_cluster(self, prompts: LabelledBatch) -> LabelledBatch:
-        """Return one hash-chosen prompt of each cluster."""
-        rows = self.plan.select_one_per_cluster(prompts)
-        return prompts if len(rows) == len(prompts) else prompts.take(rows)
-
-    def make_facts(
-        self,
-        data: CalibrationData,
-        config: CalibrationConfig,
-        *,
-        provenance: Provenance | None,
-        came_fitted: bool,
-        needs_answers: bool,
-    ) -> CalibrationFacts:
-        """Return the facts that an artifact states about its prompts."""
-        labelled = self.labelled
-        ids = {name: [labelled.ids[row] for row in rows.tolist()] for name, rows in self.rows.items()}
-        known: tuple[Part, ...] = ("fit", "calibration", "certification")
-        clusters = [labelled.clusters[row] for name in known for row in self.rows[name].tolist()]
-        sketched = list_ids_and_clusters([one for name in known for one in ids[name]], clusters)
-        return CalibrationFacts(
-            size=len(data.labelled),
-            sampled=labelled.weights is not None,
-            weight=None if data.labelled.weights is None else float(data.labelled.weights.sum()),
-            recorded_candidates=labelled.recorded or self.count_candidates(provenance),
-            extracted_answers=labelled.extracted,
-            normalised=NORMALISATION if needs_answers else None,
-            map_came_fitted=came_fitted,
-            fit_size=len(ids["fit"]),
-            held_out_size=len(ids["test"]),
-            split=self.plan,
-            digests={
-                name: digest_ids(members)
-                for name, members in ids.items()
-                if members or name != "certification"
-            },
-            sketch=list(self.plan.compute_sketch(sketched)),
-            attainable_coverage=float(np.average(data.reachable, weights=data.labelled.weights)),
-            groups=data.groups,
-            certification_size=len(ids["certification"]),
-            allow_unattainable=config.allow_unattainable,
-            prompt_kinds=None if labelled.prompt_kinds is None else sorted(labelled.prompt_kinds),
-        )
+def make_facts(
+    data: CalibrationData, config: CalibrationConfig, *, n: int, came_fitted: bool, needs_answers: bool
+) -> CalibrationFacts:
+    """Return the facts that an artifact states about its prompts, for each of which n answers were drawn."""
+    prompts, parts = data.prompts, data.parts
+    known: tuple[Part, ...] = ("fit", "calibration")
+    if config.needs_certification:  # the certification part is used up: recognise its records later
+        known = (*known, "certification")
+    names = list_ids_and_clusters(
+        [one for name in known for one in parts[name].ids],
+        [one for name in known for one in parts[name].clusters],
+    )
+    return CalibrationFacts(
+        size=len(data.labelled),
+        sampled=prompts.weights is not None,
+        weight=None if data.weights is None else float(data.weights.sum()),
+        recorded_candidates=prompts.recorded or n,
+        extracted_answers=prompts.extracted,
+        normalised=NORMALISATION if needs_answers else None,
+        map_came_fitted=came_fitted,
+        fit_size=len(parts["fit"]),
+        held_out_size=len(parts["test"]),
+        split=data.plan,
+        digests={
+            name: digest_ids(part.ids) for name, part in parts.items() if len(part) or name != "certification"
+        },
+        sketch=list(data.plan.compute_sketch(names)),
+        attainable_coverage=float(np.average(data.reachable, weights=data.weights)),
+        groups=data.groups,
+        certification_size=len(parts["certification"]),
+        allow_unattainable=config.allow_unattainable,
+        prompt_kinds=None if prompts.prompt_kinds is None else sorted(prompts.prompt_kinds),
+    )

@@ -12,10 +12,10 @@ from langchain_cfc.artifact import (
     ReferenceHistogram,
     compute_monitored_values,
 )
-from langchain_cfc.calibration.fit import CalibrationPrompts
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.features import name_records_in_errors
+from langchain_cfc.records.splits import Part
 from langchain_cfc.support.arrays import BoolArray, FloatArray
 
 # Number of bins; each holds about the same share of the fit split.
@@ -25,7 +25,7 @@ _DECISION_EDGES = np.array([0.5, 1.5])
 
 
 def make_reference_histograms(
-    artifact: CalibrationArtifact, prompts: CalibrationPrompts, calibration: LabelledBatch
+    artifact: CalibrationArtifact, parts: Mapping[Part, LabelledBatch], calibration: LabelledBatch
 ) -> list[ReferenceHistogram]:
     """Count the reference histograms of an artifact that is otherwise finished.
 
@@ -34,7 +34,8 @@ def make_reference_histograms(
     prompts held out for evaluation, because the calibration prompts shaped the thresholds and cuts: once
     for each promise that the artifact can serve.
     """
-    fit, test = (prompts.select_one_per_cluster(prompts.get_part(name)) for name in ("fit", "test"))
+    plan = artifact.calibration.split
+    fit, test = (one.take(plan.select_one_per_cluster(one)) for one in (parts["fit"], parts["test"]))
     fit_values, fit_within = _measure_prompts(artifact, fit)
     values_by_name, within = _measure_prompts(artifact, calibration)
     histograms = []

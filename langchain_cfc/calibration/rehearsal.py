@@ -6,19 +6,27 @@ checks of these run on made-up candidates: equal answers, all correct, which is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
 from langchain_cfc.calibration.checks import compute_smallest_alpha, compute_smallest_size, is_attainable
 from langchain_cfc.calibration.config import CalibrationConfig
-from langchain_cfc.calibration.fit import CalibrationPrompts, fit_feature_map, require_fit_split
+from langchain_cfc.calibration.fit import (
+    fit_feature_map,
+    read_prompts,
+    require_fit_split,
+    select_independent,
+    split_prompts,
+    take_parts,
+)
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import LARGEST_SIZE, required_size
 from langchain_cfc.certificates.cuts import MAIN_SHARE
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import Example, Provenance
+from langchain_cfc.records.splits import Part
 from langchain_cfc.support.files import read_creation_time
 from langchain_cfc.support.imports import check_installed
 
@@ -49,18 +57,22 @@ def rehearse_calibration(
     read_creation_time()
     features = config.features
     given = features if isinstance(features, FeatureMap) else FeatureMap.parse(features)
-    made_up = _make_placeholder_candidates(prompts, provenance)
+    made_up, plan = _make_placeholder_candidates(prompts, provenance), config.plan_split(given)
     try:
-        rehearsed = CalibrationPrompts.from_records(made_up, config, config.plan_split(given), provenance)
-        _check_parts(config, rehearsed, given)
-        calibration = rehearsed.get_calibration_prompts()
+        rehearsed = read_prompts(made_up, config, provenance)
+        parts = split_prompts(rehearsed, plan, config)
+        _check_fit_and_test_parts(config, parts, given)
+        if config.needs_certification:
+            select_independent(parts["certification"], plan, "certification")
+        calibration = select_independent(parts["calibration"], plan, "calibration")
     except CalibrationError as error:  # nothing is labelled yet, so an argument is at fault
         raise InputError(str(error)) from error
-    _check_features(rehearsed, given, metadata_known=metadata_known)
+    _check_features(rehearsed, parts["fit"], calibration, given, metadata_known=metadata_known)
     _check_target(config, len(calibration))
     if config.certifies_mean_score:
-        certifying = calibration if config.wrong_rate_groups else rehearsed.get_fit_and_calibration_prompts()
-        _check_wrong_rate(config, len(rehearsed.select_one_per_cluster(certifying)))
+        both = take_parts(rehearsed, plan, "fit", "calibration")
+        certifying = calibration if config.wrong_rate_groups else both
+        _check_wrong_rate(config, len(plan.select_one_per_cluster(certifying)))
 
 
 def _make_placeholder_candidates(prompts: Sequence[Example], provenance: Provenance) -> LabelledBatch:
@@ -75,29 +87,34 @@ def _make_placeholder_candidates(prompts: Sequence[Example], provenance: Provena
     return LabelledBatch.from_arrays(ids, scores, labels, answers, clusters=clusters, metadata=metadata)
 
 
-def _check_parts(config: CalibrationConfig, prompts: CalibrationPrompts, given: FeatureMap) -> None:
-    """Refuse a split in which a required part is empty."""
-    fit_split = prompts.get_part("fit")
+def _check_fit_and_test_parts(
+    config: CalibrationConfig, parts: Mapping[Part, LabelledBatch], given: FeatureMap
+) -> None:
+    """Refuse a split without prompts to fit on, if they are needed, or to evaluate on."""
     needs = {
         "adaptive levels are fitted on": config.adaptive_alpha and not config.has_given_levels,
         f"features {given.text!r} must be fitted on": given.needs_fit and not given.fitted,
     }
     for what, needed in needs.items():
         if needed:
-            require_fit_split(fit_split, what)
-    if config.needs_certification:
-        prompts.get_certification_prompts()
-    if len(prompts.get_part("test")) == 0:
+            require_fit_split(parts["fit"], what)
+    if len(parts["test"]) == 0:
         msg = (
-            f"test_fraction = {config.test_fraction:g} of {len(prompts.labelled)} prompts leaves none to "
-            "evaluate on: raise it, or add more prompts"
+            f"test_fraction = {config.test_fraction:g} of {sum(map(len, parts.values()))} prompts leaves "
+            "none to evaluate on: raise it, or add more prompts"
         )
         raise InputError(msg)
 
 
-def _check_features(prompts: CalibrationPrompts, given: FeatureMap, *, metadata_known: bool) -> None:
+def _check_features(
+    labelled: LabelledBatch,
+    fit_split: LabelledBatch,
+    calibration: LabelledBatch,
+    given: FeatureMap,
+    *,
+    metadata_known: bool,
+) -> None:
     """Refuse features that need metadata the prompts lack, or statistics that claims lack."""
-    labelled = prompts.labelled
     statistics = [one for term in given.terms for one in term.statistics]
     with name_records_in_errors(labelled.ids):
         for statistic in statistics:
@@ -108,8 +125,7 @@ def _check_features(prompts: CalibrationPrompts, given: FeatureMap, *, metadata_
     # Terms of scores or answers cannot be fitted to made-up candidates.
     terms = tuple(one for one in given.terms if all(part.key is not None for part in one.statistics))
     known = replace(given, terms=terms, adaptive_alpha=None)
-    calibration = prompts.get_calibration_prompts()
-    fitted = fit_feature_map(known, prompts.get_part("fit"), calibration)
+    fitted = fit_feature_map(known, fit_split, calibration)
     with name_records_in_errors(calibration.ids):
         fitted.transform(calibration.draws)
     with name_records_in_errors(labelled.ids):
