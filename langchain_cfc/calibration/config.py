@@ -1,15 +1,15 @@
 """`CalibrationConfig`: the options of `calibrate`, declared, documented and checked in one place.
 
-`calibrate` builds a `CalibrationConfig` from its keyword arguments; a test compares their names and defaults,
-and those of the command line, with the fields. Printed commands, a report's advice and a monitor's
-recalibration use the same class, so that none of them can miss an option.
+`calibrate` builds a `CalibrationConfig` from its keyword arguments; a test compares their names and defaults
+with the fields. The flags of the command line are made of the fields. Printed commands, a report's advice and
+a monitor's recalibration use the same class, so that none of them can miss an option.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Any
 
@@ -40,6 +40,10 @@ BOT_ALPHA = "0.1"
 # Levels to choose from where the share of unsupported claims among those shown is certified.
 CLAIM_ALPHAS = ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
 
+# Headings in the help of the command line.
+_PROMISE = {"rich_help_panel": "What is promised"}
+_SETS = {"rich_help_panel": "Scores and sets"}
+_SPLITS = {"rich_help_panel": "Splits"}
 # Decimal options, printed in canonical form.
 _DECIMAL_OPTIONS = {"alpha", "max_wrong_rate", "delta"}
 
@@ -48,62 +52,92 @@ _DECIMAL_OPTIONS = {"alpha", "max_wrong_rate", "delta"}
 class CalibrationConfig:
     """The options of `calibrate`; `check` refuses values that are impossible or conflict with each other.
 
-    Attributes:
-        alpha: Error level or levels of sets, each 0 < alpha < 1; each served call uses one of them. Optional
-            with `max_wrong_rate`.
-        adaptive_alpha: Whether to state lower coverage for hard prompts instead of flagging them: a prompt's
-            error level is a function of its mean score, never below alpha, fitted on the fit split unless
-            `features` came fitted with one. Every result states its coverage. Conditional rule only.
-        features: Feature map or its text, such as `hat(mean_score, 5)` or `bins(max_score, 5) +
-            group(topic)`.
-        unit: What is kept or rejected: whole `answers`, or the `claims` of one answer. The threshold decides
-            which claims of an answer are dropped, so that with probability at least 1 - alpha at most
-            `at_most` unsupported claims are left.
-        at_most: Maximum number of unsupported claims left, 0 or more.
-        set_rule: `all`, `best_prefix` or `rank`, or `unique(...)` or `at_least_one(...)` around one of them.
-        draws: A draw rule such as `fixed(5)` or `lead(3, at_most=10)`; see `parse_draw_rule`. By default all
-            recorded candidates are used. Those after its stop are left out, and serving stops at the same
-            draw, so every guarantee is unchanged and most prompts cost less. Choose it on other records, or
-            on the fit split as `suggest --draws` does; labels of the fit split then certify no wrong-answer
-            rate.
-        pac: The paper's second method, CFC-PAC, by whose slack each level is made stricter: a heuristic, see
-            `PaperPAC`.
-        max_wrong_rate: Rate or rates to certify for bot mode, which answers with the best candidate if the
-            mean score is small enough: of the prompts that it answers, at most this share gets a wrong best
-            answer, with confidence 1 - delta. The labels that calibrate and fit also certify. Each served
-            call uses one rate, or an alpha given beside it. With claims: of the claims that an answer shows,
-            on average over answers, at most this share is unsupported; the level that shows most of those
-            certified on the third split is chosen.
-        wrong_rate_groups: Whether to certify the rate in the groups of the feature map as well, which uses
-            half of delta.
-        delta: Failure probability of statements made with confidence, 0 < delta < 1; of max_wrong_rate by
-            default 0.05. With alpha and without max_wrong_rate, the guarantee holds with confidence 1 - delta
-            for this very artifact, not only on average over calibration sets, in all groups at once. The
-            features must put every prompt into one of disjoint groups: `1`, `group(...)` or `bins(...)`
-            alone. Thresholds are then order statistics, see `GroupedThreshold`.
-        seed: Another seed gives another split.
-        fit_fraction: Share of the prompts not held out that fits the feature map and adaptive levels; by
-            default 0.2, or 0 if nothing needs to be fitted.
-        test_fraction: Share of all prompts held out, for `evaluate` and `certify` on the same file.
-        allow_unattainable: Whether to continue if the target is out of reach overall, so that prompts will be
-            flagged.
+    The first paragraph about an option is its help on the command line as well.
     """
 
-    alpha: Level | Sequence[Level] | None = None
-    adaptive_alpha: bool = False
-    features: str | FeatureMap = "hat(mean_score, 5)"
-    unit: Unit = "answers"
-    at_most: int = 0
-    set_rule: str = "all"
-    draws: str | None = None
-    pac: PaperPAC | None = None
-    max_wrong_rate: Level | Sequence[Level] | None = None
-    wrong_rate_groups: bool = False
-    delta: Level | None = None
-    seed: str | int = 0
-    fit_fraction: float | None = None
-    test_fraction: float = 0.0
-    allow_unattainable: bool = False
+    alpha: Level | Sequence[Level] | None = field(
+        default=None, metadata={**_PROMISE, "show_default": "0.1, or no sets with --max-wrong-rate"}
+    )
+    """Error level of sets; of several, each served call uses one.
+
+    Each 0 < alpha < 1. May be left out with `max_wrong_rate`.
+    """
+
+    adaptive_alpha: bool = field(default=False, metadata=_PROMISE)
+    """Promise less for hard prompts instead of flagging them; every result states its coverage.
+
+    A prompt's error level is a function of its mean score, never below alpha, fitted on the fit split unless
+    `features` came fitted with one. Conditional rule only.
+    """
+
+    max_wrong_rate: Level | Sequence[Level] | None = field(default=None, metadata=_PROMISE)
+    """Bot mode: certify that at most this share of the answered prompts is answered wrongly.
+
+    A bot answers with the best candidate if the mean score is small enough: of the prompts that it answers,
+    at most this share gets a wrong best answer, with confidence 1 - delta. The labels that calibrate and fit
+    also certify. Each served call uses one rate, or an alpha given beside it. With claims: of the claims that
+    an answer shows, on average over answers, at most this share is unsupported; the level that shows most of
+    those certified on the third split is chosen.
+    """
+
+    wrong_rate_groups: bool = field(default=False, metadata=_PROMISE)
+    """Certify the wrong-answer rate in each group of the feature map as well, with half of delta."""
+
+    delta: Level | None = field(default=None, metadata=_PROMISE)
+    """Failure probability of `max_wrong_rate` (by default 0.05), or of `alpha` if `features` puts every
+    prompt into one of disjoint groups: 1, group(...) or bins(...) alone.
+
+    With alpha and without max_wrong_rate, the guarantee holds with confidence 1 - delta for this very
+    artifact, not only on average over calibration sets, in all groups at once. Thresholds are then order
+    statistics, see `GroupedThreshold`. 0 < delta < 1.
+    """
+
+    features: str | FeatureMap = field(default="hat(mean_score, 5)", metadata=_SETS)
+    """Feature map, such as 'hat(mean_score, 5) + group(topic)'."""
+
+    unit: Unit = field(default="answers", metadata=_PROMISE)
+    """What is kept or rejected: whole answers, or the claims of one answer.
+
+    With claims, the threshold decides which claims of an answer are dropped, so that with probability at
+    least 1 - alpha at most `at_most` unsupported claims are left.
+    """
+
+    at_most: int = field(default=0, metadata={**_PROMISE, "min": 0})
+    """With claims as `unit`: how many unsupported claims an answer may keep."""
+
+    set_rule: str = field(default="all", metadata=_SETS)
+    """all, best_prefix or rank, or unique(...) or at_least_one(...) around one of them."""
+
+    draws: str | None = field(default=None, metadata=_SETS)
+    """Rule that stops drawing: 'fixed(5)', 'lead(3, at_most=10)', 'below(0.05, at_most=10)' or
+    'agree(0.8, rounds=4+4+8)'.
+
+    See `parse_draw_rule`. By default all recorded candidates are used. Those after its stop are left out, and
+    serving stops at the same draw, so every guarantee is unchanged and most prompts cost less. Choose it on
+    other records, or on the fit split as `suggest --draws` does; labels of the fit split then certify no
+    wrong-answer rate.
+    """
+
+    pac: PaperPAC | None = field(default=None, metadata=_SETS)
+    """The paper's second method, CFC-PAC, by its failure probability (its tables: 0.9); a heuristic.
+
+    Its slack makes each level stricter, see `PaperPAC`, which also takes a ridge.
+    """
+
+    seed: str | int = field(default=0, metadata=_SPLITS)
+    """Seed of the split."""
+
+    fit_fraction: float | None = field(default=None, metadata=_SPLITS)
+    """Share of prompts to fit the feature map and adaptive levels on; by default 0.2 if something is fitted.
+
+    A share of the prompts not held out.
+    """
+
+    test_fraction: float = field(default=0.0, metadata=_SPLITS)
+    """Share of prompts held out for evaluate and certify on the same file."""
+
+    allow_unattainable: bool = field(default=False, metadata=_PROMISE)
+    """Continue even if the target is out of reach over all prompts, so that prompts will be flagged."""
 
     @classmethod
     def from_artifact(cls, artifact: CalibrationArtifact) -> CalibrationConfig:

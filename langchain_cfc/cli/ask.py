@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli.formatting import EXIT_NO, get_error_console, print_result, report_errors
-from langchain_cfc.cli.inputs import ArtifactAlpha, ArtifactPath, RequiredSignature
+from langchain_cfc.cli.inputs import ArtifactAlpha, ArtifactPath, AsJson, RequiredSignature
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import InputError, MissingExtraError
 from langchain_cfc.records import read_records
@@ -62,7 +62,7 @@ def ask(
     show_rejected: Annotated[
         bool, typer.Option("--show-rejected", help="Show rejected candidates as well.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     r"""Ask one question: print the answer set, or why there is none.
 

@@ -14,6 +14,7 @@ from langchain_cfc.cli._artifact import make_certificate_table
 from langchain_cfc.cli.formatting import EXIT_NO, emit_json, get_console, report_errors
 from langchain_cfc.cli.inputs import (
     ArtifactPath,
+    AsJson,
     HeldOutRecords,
     check_output,
     open_records,
@@ -38,7 +39,7 @@ def certify(
         float | None,
         share_option(help="Exit with 1 unless the promise is certified to be kept at least this often."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the certificates as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Certify an artifact on held-out labelled records.
 

@@ -24,7 +24,7 @@ from langchain_cfc.cli.formatting import (
     make_tracker,
     report_errors,
 )
-from langchain_cfc.cli.inputs import ReportAsJson, check_output
+from langchain_cfc.cli.inputs import AsJson, check_output
 from langchain_cfc.cli.verdicts import format_verdict, make_report_tables
 from langchain_cfc.demo import BotDemoResult, DemoResult, Served, is_best_correct, run_bot_demo, run_demo
 from langchain_cfc.errors import InputError
@@ -54,7 +54,7 @@ def demo(
     full: Annotated[
         bool, typer.Option("--full", help="Also print the answer sets and what is promised for them.")
     ] = False,
-    as_json: ReportAsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Calibrate and serve recorded answers; no key or network needed.
 

@@ -14,8 +14,8 @@ from langchain_cfc.cli.formatting import EXIT_NO, print_result, report_errors
 from langchain_cfc.cli.inputs import (
     ArtifactAlpha,
     ArtifactPath,
+    AsJson,
     HeldOutRecords,
-    ReportAsJson,
     open_records,
 )
 from langchain_cfc.cli.verdicts import (
@@ -33,7 +33,7 @@ def evaluate(
     artifact_path: ArtifactPath,
     records: HeldOutRecords,
     alpha: ArtifactAlpha = None,
-    as_json: ReportAsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure an artifact on labelled records.
 

@@ -36,7 +36,7 @@ RequiredSignature = Annotated[
     ),
 ]
 OutArtifact = Annotated[Path, typer.Option("--out", "-o", help="Where to write the artifact.")]
-ReportAsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 # An error level that the artifact was calibrated for.
 ArtifactAlpha = Annotated[str | None, typer.Option(help="Error level, if the artifact holds several.")]
 Jobs = Annotated[
@@ -58,7 +58,6 @@ def _check_share(share: float | None) -> float | None:
 share_option = partial(typer.Option, callback=_check_share)
 split_option = partial(typer.Option, rich_help_panel="Splits")
 SplitsSeed = Annotated[str, split_option(help="Seed of the random splits.")]
-TestFraction = Annotated[float, split_option(help="Share of prompts held out for `evaluate` and `certify`.")]
 
 _SQLITE_HEADER = b"SQLite format 3\0"
 

@@ -35,7 +35,7 @@ from langchain_cfc.cli.formatting import (
     report_errors,
     track_progress,
 )
-from langchain_cfc.cli.inputs import ArtifactPath, RequiredSignature
+from langchain_cfc.cli.inputs import ArtifactPath, AsJson, RequiredSignature
 
 _UNSIGNED = (
     "\nThe signature of this artifact was not checked. The checks above find damage and careless edits. A "
@@ -59,7 +59,7 @@ def inspect(
     ] = False,
     prompts: Annotated[int, typer.Option(min=1, help="Number of prompts that --verify samples.")] = 20,
     require_signature: RequiredSignature = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print facts and promises as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check an artifact's digest and show what it promises."""
     with report_errors():

@@ -16,7 +16,7 @@ from langchain_cfc.artifact.signatures import (
     write_signature,
 )
 from langchain_cfc.cli.formatting import emit_json, get_console, report_errors
-from langchain_cfc.cli.inputs import ArtifactPath
+from langchain_cfc.cli.inputs import ArtifactPath, AsJson
 
 PASSWORD_VARIABLE = "LANGCHAIN_CFC_KEY_PASSWORD"  # noqa: S105 - the name of a variable
 
@@ -30,7 +30,7 @@ def sign(
             f"the environment variable {PASSWORD_VARIABLE}."
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Sign an artifact with an Ed25519 key.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from dataclasses import fields
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from langchain_cfc import calibrate
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.calibration.config import BOT_ALPHA, CLAIM_ALPHAS
-from langchain_cfc.cli import calibrate as commands
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import PaperPAC
@@ -43,29 +41,12 @@ def test_calibrate_takes_the_fields_of_config_as_keyword_arguments() -> None:
     assert {one.kind for one in (*options, provenance)} == {inspect.Parameter.KEYWORD_ONLY}
 
 
-def test_calibration_config_documents_every_option() -> None:
-    documented = re.findall(r"^ {4}(\w+): ", inspect.getdoc(CalibrationConfig) or "", re.MULTILINE)
-    assert documented == [one.name for one in fields(CalibrationConfig)]
-
-
 def test_config_command_states_options_that_differ_from_defaults() -> None:
     config = CalibrationConfig(alpha=["0.1", 0.2])
     assert config.format_command(["r.jsonl"], "a.json") == (
         "langchain-cfc calibrate r.jsonl --out a.json --alpha 0.1 --alpha 0.2 "
         "--features 'hat(mean_score, 5)' --set-rule all --seed 0"
     )
-
-
-def test_calibrate_command_has_the_options_and_defaults_of_the_config() -> None:
-    command = {
-        name: parameter.default
-        for name, parameter in inspect.signature(commands.calibrate).parameters.items()
-        if name not in {"records", "out_path", "as_json"}
-    }
-    # The command line reads text.
-    assert {name: str(value) for name, value in command.items()} == {
-        one.name: str(one.default) for one in fields(CalibrationConfig)
-    }
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli.formatting import make_table, print_list, print_result, report_errors, track_progress
-from langchain_cfc.cli.inputs import ReportAsJson
+from langchain_cfc.cli.inputs import AsJson
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_bound, format_share
 from langchain_cfc.records import Records, read_records
@@ -35,7 +35,7 @@ def agreement(
         Path | None,
         typer.Option("--artifact", metavar="ARTIFACT", help="Take the coverages from this artifact instead."),
     ] = None,
-    as_json: ReportAsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure how well the records' labels agree with people.
 

@@ -10,6 +10,7 @@ import typer
 
 from langchain_cfc.candidates import Unit
 from langchain_cfc.cli.formatting import EXIT_NO, report_errors
+from langchain_cfc.cli.inputs import AsJson
 from langchain_cfc.sampling.models import list_required_packages
 from langchain_cfc.support.imports import check_installed
 from langchain_cfc.support.plugins import FACTORY
@@ -149,7 +150,7 @@ def collect(
             "--out", "-o", help="Where to write the finished records: .jsonl, .jsonl.gz or .parquet."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     r"""Draw, score and label n candidates for each prompt of a dataset.
 

@@ -25,6 +25,7 @@ from langchain_cfc.cli.formatting import (
     print_notes,
     report_errors,
 )
+from langchain_cfc.cli.inputs import AsJson
 from langchain_cfc.errors import InputError
 from langchain_cfc.no_answers import Unscored, describe_unscored
 from langchain_cfc.support.files import atomic_writer
@@ -64,7 +65,7 @@ def init(
         "collect.toml"
     ),
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the proposal as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     r"""Propose the settings of a collection from a few real answers.
 

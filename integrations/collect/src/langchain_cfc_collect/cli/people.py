@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli.formatting import EXIT_NO, print_result, report_errors
-from langchain_cfc.cli.inputs import ArtifactPath, check_output, open_records
+from langchain_cfc.cli.inputs import ArtifactPath, AsJson, check_output, open_records
 from langchain_cfc.guarantee import format_bound, format_share
 from langchain_cfc_collect.people import PeopleReport, PeopleSample
 
@@ -39,7 +39,7 @@ def certify(
             "--out", "-o", help="Where to write the certified artifact. Default: overwrite ARTIFACT."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Certify an artifact by a judge's labels and a few of people's.
 

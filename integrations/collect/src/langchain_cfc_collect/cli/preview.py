@@ -18,6 +18,7 @@ from langchain_cfc.cli.formatting import (
     print_result,
     report_errors,
 )
+from langchain_cfc.cli.inputs import AsJson
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records.splits import draw_sample
 from langchain_cfc.support.plugins import FACTORY, load_object
@@ -53,7 +54,7 @@ def preview(
         typer.Option(help="Answer extractor, a function of the text; the extracted answers are compared."),
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Maximum number of concurrent calls.")] = 8,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the full result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     r"""Show which questions a chain is unsure of, without labels.
 

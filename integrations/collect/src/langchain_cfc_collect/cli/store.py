@@ -23,7 +23,7 @@ from langchain_cfc.cli.formatting import (
     report_errors,
     track_progress,
 )
-from langchain_cfc.cli.inputs import STORE_HELP
+from langchain_cfc.cli.inputs import STORE_HELP, AsJson
 from langchain_cfc.errors import InputError
 from langchain_cfc.no_answers import describe_unscored
 from langchain_cfc.records import LabelledRecord, read_records, write_records
@@ -50,7 +50,7 @@ _MOST_LISTED = 10
 @app.command("status")
 def status(
     store: Annotated[str, typer.Argument(help=STORE_HELP)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show a collection's progress, its labels and what failed."""
     with report_errors(), Store(store) as collection:
@@ -87,7 +87,7 @@ def export(
             help="Write only the answers on a filled-in sheet of claims, with the sheet's labels.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the finished records of a store to a file, all or nothing."""
     with report_errors():
@@ -112,7 +112,7 @@ def export(
 def import_(
     records: Annotated[list[Path], typer.Argument(help="Labelled records that were made elsewhere.")],
     store: Annotated[str, typer.Argument(help=f"{STORE_HELP} Created if it does not exist.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was added as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Add records that were made elsewhere to a store.
 
@@ -165,7 +165,7 @@ def rescore(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Retry prompts that failed in an earlier run.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Score the stored candidates with another verifier, into a new store; nothing is drawn or labelled.
 
@@ -201,7 +201,7 @@ def _parse_verifiers(given: Sequence[str]) -> dict[str, Any]:
 @app.command("check")
 def check(
     store: Annotated[str, typer.Argument(help=STORE_HELP)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Read a whole store, and check every prompt against its digests.
 
@@ -220,7 +220,7 @@ def check(
 @app.command("shrink")
 def shrink(
     store: Annotated[str, typer.Argument(help=STORE_HELP)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove the raw messages of labelled prompts, such as log-probabilities, and free the disk space.
 

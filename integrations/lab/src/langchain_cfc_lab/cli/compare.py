@@ -17,6 +17,7 @@ import langchain_cfc_lab as lab
 from langchain_cfc.artifact import open_attempts
 from langchain_cfc.artifact.attempt_files import AttemptFiles
 from langchain_cfc.candidates import Unit
+from langchain_cfc.cli.calibration_options import make_flag
 from langchain_cfc.cli.formatting import (
     format_group,
     make_table,
@@ -27,11 +28,11 @@ from langchain_cfc.cli.formatting import (
 )
 from langchain_cfc.cli.inputs import (
     CORE_COUNT,
+    AsJson,
     Dataset,
     FigureFolder,
     Jobs,
     RecordPaths,
-    ReportAsJson,
     SplitsSeed,
     open_records,
     split_option,
@@ -82,7 +83,8 @@ _FIGURE_NAMES = {
 _COVERAGE_FIGURES = frozenset({"kept_promise", "worst_group_kept_promise"})
 _SIZES = ("mean_set_size", "mean_distinct_answers", "mean_candidates_drawn")
 _FAMILY_NAMES = {"ours": "ours", "paper": "the paper's own conventions", "outside": "others"}
-_method_option = partial(typer.Option, rich_help_panel="What is compared")
+_METHODS = "What is compared"
+_method_option = partial(typer.Option, rich_help_panel=_METHODS)
 _DEFAULT_FIGURES = {
     "answers": ("worst_group_kept_promise", "mean_distinct_answers"),
     "claims": ("worst_group_kept_promise", "claims_kept"),
@@ -218,20 +220,13 @@ def compare(
     features: Annotated[
         str, _method_option(help="Feature map of methods that do not specify one.")
     ] = FEATURES,
-    unit: Annotated[
-        Unit, _method_option(help="What is kept or rejected: whole answers, or the claims of one answer.")
-    ] = "answers",
-    at_most: Annotated[
-        int, _method_option(min=0, help="With --unit claims: how many unsupported claims an answer may keep.")
-    ] = 0,
+    unit: Annotated[Unit, make_flag("unit", rich_help_panel=_METHODS)] = "answers",
+    at_most: Annotated[int, make_flag("at_most", rich_help_panel=_METHODS)] = 0,
     set_rule: Annotated[str, _method_option(help="Set rule of methods that do not specify one.")] = "all",
     groups: Annotated[
         str, _method_option(help="Groups to report: bins(STATISTIC, K), group(KEY) or hard(...).")
     ] = GROUPS,
-    draws: Annotated[
-        str | None,
-        _method_option(help="Stop drawing by this rule, e.g. 'lead(3, at_most=10)', for all methods."),
-    ] = None,
+    draws: Annotated[str | None, make_flag("draws", rich_help_panel=_METHODS)] = None,
     splits: Annotated[int, split_option(help="Number of random splits.")] = 100,
     seed: SplitsSeed = "0",
     test_fraction: Annotated[float, split_option(help="Share of prompts to test on in each split.")] = 0.5,
@@ -248,7 +243,7 @@ def compare(
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write the whole comparison as one HTML page.")] = None,
     figures: FigureFolder = None,
-    as_json: ReportAsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare methods on labelled records over random splits.
 

@@ -25,10 +25,10 @@ from langchain_cfc.cli.formatting import (
 )
 from langchain_cfc.cli.inputs import (
     CORE_COUNT,
+    AsJson,
     FigureFolder,
     Jobs,
     RecordPaths,
-    ReportAsJson,
     SplitsSeed,
     open_records,
     split_option,
@@ -78,7 +78,7 @@ def synthetic(
         typer.Option(help="Level of the main table to print; repeatable. Default: 0.1 and 0.2."),
     ] = None,
     figures: FigureFolder = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every cell as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Reproduce the paper's synthetic experiment.
 
@@ -177,7 +177,7 @@ def efficiency(
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 1,
     jobs: Jobs = CORE_COUNT,
     figures: FigureFolder = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every cell as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compute the paper's efficiency analysis (Proposition 4.3, Theorem 4.4), and test it.
 
@@ -292,7 +292,7 @@ def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
             typer.Option(help="Write the comparison as one HTML page, without patterns and ablations."),
         ] = None,
         figures: FigureFolder = None,
-        as_json: ReportAsJson = False,
+        as_json: AsJson = False,
     ) -> None:
         with report_errors():
             prepare_outputs(report, figures)

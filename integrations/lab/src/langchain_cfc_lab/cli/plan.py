@@ -22,7 +22,7 @@ from langchain_cfc.cli.formatting import (
     print_result,
     report_errors,
 )
-from langchain_cfc.cli.inputs import RECORDS_HELP, open_records, split_option
+from langchain_cfc.cli.inputs import RECORDS_HELP, AsJson, open_records, split_option
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import tabulate
@@ -88,7 +88,7 @@ def plan(
     cost_per_prompt: Annotated[
         float, _cost_option(help="Cost of one prompt besides its candidates, such as its reference.")
     ] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Plan how many prompts to label, at what cost, for which alpha.
 

@@ -15,6 +15,7 @@ from langchain_cfc.cli.formatting import EXIT_NO, emit_json, get_console, make_t
 from langchain_cfc.cli.inputs import (
     ArtifactAlpha,
     ArtifactPath,
+    AsJson,
     HeldOutRecords,
     open_records,
 )
@@ -41,9 +42,7 @@ def report(
         int | None,
         typer.Option(min=1, metavar="SPLITS", help="Also compare methods, over this many splits."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the path and the evaluation as JSON.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write one HTML page: promise, data, results and next steps.
 

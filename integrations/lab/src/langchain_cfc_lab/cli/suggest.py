@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ import langchain_cfc_lab as lab
 from langchain_cfc.artifact import open_attempts
 from langchain_cfc.artifact.attempt_files import AttemptFiles
 from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.cli.calibration_options import make_flag
 from langchain_cfc.cli.formatting import (
     format_group,
     make_table,
@@ -28,9 +28,9 @@ from langchain_cfc.cli.formatting import (
 from langchain_cfc.cli.inputs import (
     CORE_COUNT,
     RECORDS_HELP,
+    AsJson,
     Dataset,
     Jobs,
-    TestFraction,
     check_output,
     open_records,
     split_option,
@@ -42,9 +42,6 @@ from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.support.text import format_percent
 from langchain_cfc_lab import DrawSuggestion, Suggestion
 
-# Options under the headings that they have in `calibrate`.
-_promise_option = partial(typer.Option, rich_help_panel="What is promised")
-_scores_option = partial(typer.Option, rich_help_panel="Scores and sets")
 # Most rows of the table; the JSON holds all options.
 _MOST_ROWS = 10
 
@@ -52,35 +49,37 @@ _MOST_ROWS = 10
 def suggest(
     records: Annotated[list[str], typer.Argument(help=RECORDS_HELP)],
     alpha: Annotated[
-        str | None, _promise_option(help="Target error level of answer sets. Default: 0.1.")
+        str | None, make_flag("alpha", help="Target error level of answer sets.", show_default="0.1")
     ] = None,
     max_wrong_rate: Annotated[
         str | None,
-        _promise_option(
+        make_flag(
+            "max_wrong_rate",
             help="Choose for a bot instead, of whose answers at most this share may be wrong: its draw rule, "
-            "since it uses no feature map and no set rule."
+            "since it uses no feature map and no set rule.",
         ),
     ] = None,
     features: Annotated[
         list[str] | None,
-        _scores_option(help="Feature map to choose from; repeatable. Default: about a dozen."),
+        make_flag("features", help="Feature map to choose from; repeatable. Default: about a dozen."),
     ] = None,
     set_rule: Annotated[
         list[str] | None,
-        _scores_option(help="Set rule to choose from; repeatable. Default: all and best_prefix."),
+        make_flag("set_rule", help="Set rule to choose from; repeatable. Default: all and best_prefix."),
     ] = None,
     groups: Annotated[
         list[str] | None,
-        _promise_option(
+        typer.Option(
+            rich_help_panel="What is promised",
             help="Groups that must be served well, e.g. 'group(topic)'; repeatable. Default: groups by "
-            "everything known about the prompts."
+            "everything known about the prompts.",
         ),
     ] = None,
     seed: Annotated[
-        str, split_option(help="Seed of the split; it determines which prompts the choice uses.")
+        str, make_flag("seed", help="Seed of the split; it determines which prompts the choice uses.")
     ] = "0",
-    fit_fraction: Annotated[float, split_option(help="Share of prompts to choose on.")] = 0.3,
-    test_fraction: TestFraction = 0.0,
+    fit_fraction: Annotated[float, make_flag("fit_fraction", help="Share of prompts to choose on.")] = 0.3,
+    test_fraction: Annotated[float, make_flag("test_fraction")] = 0.0,
     splits: Annotated[int, split_option(help="Number of inner splits.")] = 50,
     draws: Annotated[
         bool,
@@ -97,7 +96,7 @@ def suggest(
         Path | None, typer.Option(help="With --draws: write a plot of the rules to this file.")
     ] = None,
     jobs: Jobs = CORE_COUNT,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the suggestion as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Choose features, set rule or draw rule, with reasons.
 

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact, open_attempts
+from langchain_cfc.cli.calibration_options import make_flag
 from langchain_cfc.cli.commands import make_app
 from langchain_cfc.cli.formatting import (
     EXIT_NO,
@@ -23,7 +24,7 @@ from langchain_cfc.cli.formatting import (
     print_notes,
     report_errors,
 )
-from langchain_cfc.cli.inputs import check_output, share_option
+from langchain_cfc.cli.inputs import AsJson, check_output, share_option
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.support.imports import require
@@ -45,7 +46,6 @@ LeastProbability = Annotated[
     float,
     typer.Option(help="Smallest probability with which any result is selected for labelling."),
 ]
-OutcomeAsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]
 Since = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Only results since then, e.g. 2026-11-01 or 2026-11-01T12:30, UTC."),
@@ -80,7 +80,7 @@ def status(
         Path | None,
         typer.Option(help="Write one HTML page: alarms, evidence over time, and what to do."),
     ] = None,
-    as_json: OutcomeAsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show whether anything has drifted, a promise is broken or a limit exceeded.
 
@@ -124,7 +124,7 @@ def labels(
         ),
     ],
     least_probability: LeastProbability = 1.0,
-    as_json: OutcomeAsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Add labels of results, all or none.
 
@@ -161,9 +161,11 @@ def recalibrate(
     ] = None,
     since: Since = None,
     alpha: Annotated[
-        list[str] | None, typer.Option(help="Error level; repeatable. Default: those of the artifact.")
+        list[str] | None, make_flag("alpha", rich_help_panel=None, show_default="those of the artifact")
     ] = None,
-    features: Annotated[str | None, typer.Option(help="Feature map. Default: that of the artifact.")] = None,
+    features: Annotated[
+        str | None, make_flag("features", rich_help_panel=None, show_default="that of the artifact")
+    ] = None,
     delta: Annotated[
         str | None,
         typer.Option(help="Probability that a bound or test is wrong. Default: the artifact's, else 0.05."),
@@ -177,13 +179,12 @@ def recalibrate(
         ),
     ] = False,
     least_probability: LeastProbability = 1.0,
-    as_json: OutcomeAsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Calibrate again on labelled results of the monitor.
 
     The new artifact has the options of the old one, and is written only if it is certified; exit code 1 if
-    not. Some results are held out: one part certifies the new artifact, another compares both on the same
-    draws.
+    not. Some results are held out, to certify the new artifact and to compare both on the same draws.
     """
     given: dict[str, Any] = {"alpha": alpha, "features": features}
     changes = {name: value for name, value in given.items() if value is not None}
@@ -248,7 +249,7 @@ def shadow(
     store: StorePath,
     since: Since = None,
     least_probability: LeastProbability = 1.0,
-    as_json: OutcomeAsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what another artifact would have decided.
 
