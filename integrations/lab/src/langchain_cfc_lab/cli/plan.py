@@ -186,7 +186,7 @@ def _print_plan(console: Console, found: Plan) -> None:
 
 
 def _list_given_options(context: typer.Context) -> set[str]:
-    """Return the parameters given on the command line, each as an option: `as_json` as `--as-json`."""
+    """Return the parameters given on the command line, each as its option, such as `--test-fraction`."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {
         f"--{name.replace('_', '-')}"
