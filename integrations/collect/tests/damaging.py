@@ -67,12 +67,12 @@ def make_store(path: Path, size: int) -> None:
         for number in range(size):
             some = draws(number)
             if number % 20 == 3:
-                store.write(rows.insert_draw(number, 1, some[1], paid, forbids_nul=False))
+                store.write(rows.insert_draw(number, 1, some[1], paid))
                 continue
             if number % 20 == 7:
                 store.write(rows.set_error(number, Stage.DRAWN, DrawError("no"), paid))
                 continue
-            store.write(rows.insert_draws(number, some, paid, forbids_nul=False))
+            store.write(rows.insert_draws(number, some, paid))
             if number % 20 == 11:
                 continue
             scores = VerifierScores(
@@ -83,7 +83,7 @@ def make_store(path: Path, size: int) -> None:
                 continue
             answers = [f"{number + slot}" for slot in range(N)]
             labels = Labels([chance.random() < 0.5 for _ in range(N)], answers, {"easy": number % 3 == 0})
-            store.write(rows.insert_labels(number, labels, Usage(), forbids_nul=False))
+            store.write(rows.insert_labels(number, labels, Usage(), keep_messages=True))
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

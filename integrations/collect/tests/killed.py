@@ -22,7 +22,6 @@ from langchain_cfc_collect.config import read_config
 from langchain_cfc_collect.executor import Components
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store, Writer
-from langchain_cfc_collect.store.rows import execute_writes
 from langchain_cfc_collect.store.schema import Write
 from sqlalchemy import Connection
 
@@ -110,13 +109,15 @@ def collect_in_process(url: str, path: str, size: int, finished: Any, breaking: 
 def commit_statement_by_statement() -> Iterator[None]:
     """Commit every statement separately, and slowly."""
 
-    def one_by_one(connection: Connection, writes: Iterable[Write]) -> None:
+    execute = Store.execute
+
+    def one_by_one(self: Store, connection: Connection, writes: Iterable[Write]) -> None:
         for write in writes:
-            execute_writes(connection, [write])
+            execute(self, connection, [write])
             connection.commit()
             time.sleep(0.003)
 
-    with mock.patch("langchain_cfc_collect.store.store.execute_writes", one_by_one):
+    with mock.patch.object(Store, "execute", one_by_one):
         yield
 
 

@@ -58,8 +58,8 @@ class Moment:
 _QUERIES = {
     "prompts": "SELECT count(*) FROM prompts",
     "batches": "SELECT count(*) FROM batches",
-    "draws": "SELECT count(*) FROM draws",
-    "scores": "SELECT count(*) FROM scores",
+    "draws": "SELECT 3 * count(*) FROM prompts WHERE stage > 0",
+    "scores": "SELECT 3 * count(*) FROM prompts WHERE stage > 1",
 }
 
 

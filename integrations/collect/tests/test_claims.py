@@ -18,7 +18,7 @@ from langchain_cfc_collect.calibrating import calibrate_chain
 from langchain_cfc_collect.costs import Budget, Stage
 from langchain_cfc_collect.executor import LocalExecutor
 from langchain_cfc_collect.status import CollectionStatus
-from langchain_cfc_collect.store.doubtful_labels import read_doubtful_labels
+from langchain_cfc_collect.store.summary import summarize_store
 from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage
 
@@ -313,12 +313,11 @@ def test_store_refuses_to_mix_claims_and_answers(path: Path, tmp_path: Path) -> 
 
 
 DAMAGED_CLAIMS = [
-    "UPDATE claims SET text = 'other' WHERE slot = 0",
-    "UPDATE claims SET stop = stop - 1 WHERE prompt = 1 AND slot = 1",
-    "DELETE FROM claims WHERE prompt = 2 AND slot = 2",
-    "UPDATE draws SET text = 'other' WHERE prompt = 1",
+    "UPDATE prompts SET claims = replace(claims, 'line', 'Line')",
+    "UPDATE prompts SET claims = (SELECT claims FROM prompts WHERE position = 2) WHERE position = 1",
+    "UPDATE prompts SET draws = replace(draws, 'line', 'Line') WHERE position = 1",
 ]
-DAMAGED_LABELS = "UPDATE labels SET correct = NOT correct WHERE prompt = 3 AND slot = 0"
+DAMAGED_LABELS = "UPDATE prompts SET labels = replace(labels, 'true', 'false') WHERE position = 3"
 
 
 @pytest.mark.parametrize(
@@ -340,7 +339,7 @@ def test_store_check_finds_damaged_claims(path: Path, damage: str, stage: str | 
 def test_read_doubtful_labels_lists_claims_that_scores_contradict(path: Path) -> None:
     collect_claims(path, make_parts(Claiming()))
     with Store(path) as store:
-        shown = read_doubtful_labels(store)
+        shown = summarize_store(store).doubtful_labels
         claims = [claim for record in store.read_claims() for claim in record.claims]
     wrong, right = (
         [one for one in claims if not one.supported],

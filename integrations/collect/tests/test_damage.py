@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -39,28 +37,25 @@ def path(made: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE scores SET score = 0.123 WHERE prompt = 4 AND slot = 1",
-        "UPDATE scores SET score = 'text' WHERE prompt = 4 AND slot = 1",
-        "UPDATE scores SET outputs = '{}' WHERE prompt = 4 AND slot = 1",
-        "UPDATE labels SET correct = 1 - correct WHERE prompt = 4 AND slot = 1",
-        "UPDATE labels SET answer = 'another' WHERE prompt = 4 AND slot = 1",
-        "UPDATE draws SET text = 'another' WHERE prompt = 4 AND slot = 1",
-        "UPDATE draws SET slot = 7 WHERE prompt = 4 AND slot = 1",
+        "UPDATE prompts SET scores = replace(scores, '0.', '0.1') WHERE position = 4",
+        "UPDATE prompts SET scores = 'text' WHERE position = 4",
+        "UPDATE prompts SET scores = (SELECT scores FROM prompts WHERE position = 5) WHERE position = 4",
+        "UPDATE prompts SET labels = scores WHERE position = 4",
+        "UPDATE prompts SET labels = replace(labels, '5', '6') WHERE position = 4",
+        "UPDATE prompts SET labels = x'00' WHERE position = 4",
+        "UPDATE prompts SET labels = NULL WHERE position = 4",
+        "UPDATE prompts SET draws = replace(draws, 'It is', 'it is') WHERE position = 4",
         "UPDATE prompts SET id = 'another' WHERE position = 4",
-        "UPDATE prompts SET input = '\"another\"' WHERE position = 4",
-        "UPDATE prompts SET reference = 'null' WHERE position = 4",
-        "UPDATE prompts SET metadata = '{}' WHERE position = 4",
-        "UPDATE prompts SET metadata = 'no JSON' WHERE position = 4",
-        "UPDATE prompts SET cluster = NULL WHERE position = 4",
-        "UPDATE prompts SET described = NULL WHERE position = 4",
+        "UPDATE prompts SET id = '\"another\"' WHERE position = 4",
+        "UPDATE prompts SET example = replace(example, '4', '5') WHERE position = 4",
+        "UPDATE prompts SET example = 'no JSON' WHERE position = 4",
         "UPDATE prompts SET stage = 2 WHERE position = 4",
         "UPDATE prompts SET stage = 'x' WHERE position = 4",
-        "UPDATE prompts SET error = x'00' WHERE position = 11",
         "UPDATE facts SET value = replace(value, '\"a\"', '\"b\"') WHERE name = 'configuration'",
-        "UPDATE facts SET value = replace(value, 'model-1', 'model-2') WHERE name = 'seal'",
-        "DELETE FROM facts WHERE name = 'seal'",
-        "DELETE FROM scores WHERE prompt = 4 AND slot = 1",
-        "DELETE FROM labels WHERE prompt = 4",
+        "UPDATE facts SET value = replace(value, 'model-1', 'model-2') WHERE name = 'models'",
+        "DELETE FROM facts WHERE name = 'models'",
+        "DELETE FROM facts WHERE name = 'digest'",
+        "UPDATE facts SET value = '39' WHERE name = 'prompts'",
         "DELETE FROM prompts WHERE position = 4",
         "DELETE FROM prompts WHERE position = 39",
         "DELETE FROM prompts WHERE position = 7",
@@ -76,16 +71,15 @@ def test_store_refuses_changed_values_that_calibration_reads(path: Path, stateme
     "statement",
     [
         # Candidates that are drawn in part, drawn, and scored; and a question that is not asked yet.
-        "UPDATE draws SET text = 'another' WHERE prompt = 3",
+        "UPDATE draws SET slot = 2 WHERE prompt = 3",
         "UPDATE draws SET packed = substr(packed, 2) WHERE prompt = 3",
-        "UPDATE draws SET text = 'another' WHERE prompt = 11 AND slot = 0",
+        "UPDATE prompts SET draws = replace(draws, 'It is', 'it is') WHERE position = 11",
+        "UPDATE draws SET packed = (SELECT packed FROM draws WHERE prompt = 15) WHERE prompt = 11",
         "DELETE FROM draws WHERE prompt = 11 AND slot = 0",
-        "UPDATE scores SET score = 0.5 WHERE prompt = 15 AND slot = 0",
+        "UPDATE prompts SET scores = replace(scores, '0.', '0.1') WHERE position = 15",
+        "UPDATE prompts SET error = x'00' WHERE position = 11",
         "UPDATE prompts SET context = x'00' WHERE position = 3",
-        "UPDATE prompts SET stage = 0 WHERE position = 15",
-        "UPDATE prompts SET stage = 1 WHERE position = 15",
-        "UPDATE prompts SET stage = 1 WHERE position = 3",
-        "UPDATE prompts SET input = '\"another\"' WHERE position = 3",
+        "UPDATE prompts SET example = replace(example, '3', '4') WHERE position = 3",
     ],
 )
 def test_store_refuses_changed_values_of_unfinished_prompts(path: Path, statement: str) -> None:
@@ -100,8 +94,7 @@ def test_store_check_command_finds_damage_in_a_failed_prompt(path: Path) -> None
     assert "prompts match their digests" in run("store", "check", path).out
     assert run("store", "check", path, "--json").data["checked"]
     # Of the failed prompt 7 nothing is read otherwise.
-    execute_sql(path, "UPDATE prompts SET input = '\"another\"' WHERE position = 7")
-    assert run("store", "status", path).code == 0
+    execute_sql(path, "UPDATE prompts SET example = replace(example, '7', '8') WHERE position = 7")
     run("store", "check", path).assert_refused("the prompt 'p7' differs from what was written")
 
 
@@ -117,7 +110,7 @@ def test_store_check_finds_a_damaged_index(path: Path) -> None:
     execute_sql(
         path,
         "PRAGMA writable_schema = ON",
-        "CREATE INDEX by_cluster ON prompts(cluster)",
+        "CREATE INDEX by_cluster ON prompts(stage)",
         "UPDATE sqlite_master SET sql = 'CREATE INDEX by_cluster ON prompts(id)' WHERE name = 'by_cluster'",
     )
     with Store(path) as store, pytest.raises(StoreError, match="is damaged"):
@@ -140,11 +133,11 @@ def test_control_without_digests_a_flipped_bit_is_not_noticed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The control: of these bits some are in values that SQLite has no means to check.
-    monkeypatch.setattr(schema, "_check_equal", lambda *_: None)
-    with closing(sqlite3.connect(path)) as file:
-        text = file.execute("SELECT text FROM draws WHERE prompt = 4 AND slot = 1").fetchone()[0].encode()
+    monkeypatch.setattr(schema, "_hash", lambda *_: bytes(8))
+    path.unlink()
+    make_store(path, 40)
     content = bytearray(path.read_bytes())
-    content[content.index(text) + 6] ^= 1
+    content[content.index(b'["It is 5.",null,true]') + 8] ^= 1
     reference = StoreContents.of(path)
     path.write_bytes(content)
     assert StoreContents.of(path) != reference

@@ -117,15 +117,13 @@ def check(found: SurvivingCollection) -> None:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert file.execute("PRAGMA foreign_key_check").fetchall() == []
         tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        assert tables == {"facts", "prompts", "draws", "scores", "labels", "calls", "announced"}
+        assert tables == {"facts", "prompts", "draws", "calls", "batches", "batch_requests"}
         prompts = file.execute("SELECT position, id, stage, error FROM prompts ORDER BY position").fetchall()
-        assert prompts == [(k, f"p{k}", int(Stage.LABELLED), None) for k in range(found.size)]
-        for table in ("draws", "scores", "labels"):
-            rows = file.execute(f"SELECT prompt, slot FROM {table} ORDER BY prompt, slot").fetchall()  # noqa: S608 - ours
-            assert rows == [(k, slot) for k in range(found.size) for slot in range(N)]
+        assert prompts == [(k, f'"p{k}"', int(Stage.LABELLED), None) for k in range(found.size)]
+        assert file.execute("SELECT count(*) FROM draws").fetchone() == (0,)
         calls = file.execute(
             "SELECT prompt, stage, model, drew, sum(input_tokens), sum(output_tokens), sum(answered) "
-            "FROM calls GROUP BY prompt, stage, model, drew ORDER BY prompt"
+            "FROM calls WHERE announced = 0 GROUP BY prompt, stage, model, drew ORDER BY prompt"
         )
         paid = (int(Stage.DRAWN), "recorded", 1, N * TOKENS_IN, N * TOKENS_OUT, N)
         assert calls.fetchall() == [(k, *paid) for k in range(found.size)]
@@ -212,7 +210,7 @@ class CollectCommand:
     def _drawn(self) -> int:
         try:
             with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)) as file:
-                return int(file.execute("SELECT count(*) FROM draws").fetchone()[0])
+                return int(file.execute("SELECT coalesce(sum(answered), 0) FROM calls").fetchone()[0])
         except sqlite3.OperationalError:  # it is not made yet
             return 0
 

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from langchain_cfc_collect import CollectionResult, Components, Store, collect
 from langchain_cfc_collect.config import read_config
-from langchain_cfc_collect.store.shrink import ShrinkResult, shrink_store
+from langchain_cfc_collect.store import ShrinkResult
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
 
 from integrations.collect.tests.damaging import StoreContents, make_store
-from integrations.collect.tests.sharing import execute_sql, make_silent_options
+from integrations.collect.tests.sharing import make_silent_options
 from langchain_cfc.claims import Span, make_claim_candidates
-from langchain_cfc.errors import CollectionError, StoreError
+from langchain_cfc.errors import CollectionError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import StrippedCandidate
@@ -67,11 +67,10 @@ def collect_to(path: Path, labeler: Any = label_texts, name: str = "l", **option
     return collect(examples, parts, path, make_silent_options(**options))
 
 
-def count_messages(path: Path) -> dict[str, int]:
-    """How many candidates have no message, one that was removed, and one that is there."""
-    kind = "CASE WHEN packed IS NULL THEN 'none' WHEN packed = x'' THEN 'removed' ELSE 'there' END"
+def count_messages(path: Path) -> int:
+    """How many candidates have a message."""
     with closing(sqlite3.connect(path)) as file:
-        return dict(file.execute(f"SELECT {kind} AS kind, COUNT(*) FROM draws GROUP BY kind"))  # noqa: S608
+        return int(file.execute("SELECT COUNT(*) FROM draws").fetchone()[0])
 
 
 # While collecting
@@ -81,7 +80,7 @@ def test_labelled_prompts_drop_messages_without_changing_records(path: Path) -> 
     kept = path.with_name("kept.db")
     assert collect_to(path).complete
     assert collect_to(kept, keep_payloads=True).complete
-    assert (count_messages(path), count_messages(kept)) == ({"removed": SIZE * N}, {"there": SIZE * N})
+    assert (count_messages(path), count_messages(kept)) == (0, SIZE * N)
     with Store(path) as one, Store(kept) as other:
         assert list(one.read_records()) == list(other.read_records())
         assert one.read_provenance() == other.read_provenance()
@@ -96,9 +95,9 @@ def test_unlabelled_prompts_keep_their_messages(path: Path) -> None:
         raise RuntimeError(msg)
 
     assert collect_to(path, fail).status.failed == SIZE
-    assert count_messages(path) == {"there": SIZE * N}
+    assert count_messages(path) == SIZE * N
     assert collect_to(path, label_messages, retry_failed=True).status.labelled == SIZE
-    assert count_messages(path) == {"removed": SIZE * N}
+    assert count_messages(path) == 0
 
 
 def test_relabel_without_messages_works_only_for_labelers_of_texts(path: Path) -> None:
@@ -115,7 +114,7 @@ def test_relabel_without_messages_works_only_for_labelers_of_texts(path: Path) -
     kept = path.with_name("kept.db")
     collect_to(kept, keep_payloads=True)
     assert collect_to(kept, label_messages, "messages", relabel=True).status.labelled == SIZE
-    assert count_messages(kept) == {"removed": SIZE * N}
+    assert count_messages(kept) == 0
 
 
 def test_claims_of_a_stripped_candidate_are_stripped() -> None:
@@ -144,45 +143,22 @@ def test_keep_payloads_does_not_change_record_settings() -> None:
     assert kept.create_call_policy() == read.create_call_policy()
 
 
-@pytest.mark.parametrize("statement", ["packed = NULL", "packed = x'00'", "text = 'It is'", "checksum = '0'"])
-def test_store_check_finds_damage_in_stripped_draws(path: Path, statement: str) -> None:
-    collect_to(path)
-    execute_sql(path, f"UPDATE draws SET {statement} WHERE prompt = 2 AND slot = 1")  # noqa: S608
-    with (
-        Store(path) as store,
-        pytest.raises(StoreError, match="the prompt 'p2' differs from what was written"),
-    ):
-        store.check()
-
-
 # Shrinking
 
 
 def test_shrink_store_removes_messages_and_nothing_else(path: Path) -> None:
     make_store(path, 200)
-    before, size, there = StoreContents.of(path), path.stat().st_size, count_messages(path)["there"]
+    before, size, there = StoreContents.of(path), path.stat().st_size, count_messages(path)
     with Store(path) as store:
-        shrunk = shrink_store(store)
+        shrunk = store.shrink()
         assert shrunk.candidates == 160 * 3
         assert shrunk.bytes_before == size
         assert shrunk.bytes_after == path.stat().st_size < 0.6 * size
-        assert shrink_store(store) == ShrinkResult(0, shrunk.bytes_after, shrunk.bytes_after)
+        assert store.shrink() == ShrinkResult(0, shrunk.bytes_after, shrunk.bytes_after)
         store.check()
     # Drawn in part, drawn, and scored prompts still have theirs.
-    assert count_messages(path) == {"removed": 480, "there": there - 480}
+    assert count_messages(path) == there - 480
     assert StoreContents.of(path) == before
-
-
-def test_shrink_store_refuses_a_damaged_store(path: Path) -> None:
-    make_store(path, 20)
-    execute_sql(path, "UPDATE draws SET packed = substr(packed, 2) WHERE prompt = 4 AND slot = 1")
-    there = count_messages(path)
-    with (
-        Store(path) as store,
-        pytest.raises(StoreError, match="the prompt 'p4' differs from what was written"),
-    ):
-        shrink_store(store)
-    assert count_messages(path) == there
 
 
 def test_store_shrink_command_refuses_a_store_in_use(path: Path) -> None:
@@ -191,7 +167,7 @@ def test_store_shrink_command_refuses_a_store_in_use(path: Path) -> None:
         ran = run("store", "shrink", path)
     assert ran.code == 2
     assert "another run is using" in ran.err
-    assert count_messages(path) == {"there": SIZE * N}
+    assert count_messages(path) == SIZE * N
 
 
 def test_store_shrink_command_reports_the_bytes_freed(path: Path) -> None:
@@ -209,7 +185,6 @@ _KILLED = """
 import os, signal, sys
 from sqlalchemy import event
 from langchain_cfc_collect import Store
-from langchain_cfc_collect.store.shrink import shrink_store
 steps = 0
 def tick():
     global steps
@@ -219,7 +194,7 @@ def tick():
 store = Store(sys.argv[1])
 store.engine.dispose()
 event.listen(store.engine, "connect", lambda connection, _: connection.set_progress_handler(tick, 100))
-shrink_store(store)
+store.shrink()
 print(steps)
 """
 
@@ -245,7 +220,7 @@ def test_killed_shrink_leaves_a_store_that_opens_and_shrinks(path: Path, share: 
     assert StoreContents.of(path) == before
     with Store(path) as store:
         store.check()
-        shrink_store(store)
+        store.shrink()
         store.check()
     assert StoreContents.of(path) == before
     assert path.stat().st_size < 0.6 * len(original)

@@ -23,9 +23,8 @@ from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc_collect.executor import Labels
 from langchain_cfc_collect.relabeling import discard_labels
 from langchain_cfc_collect.store import PAGE_SIZE, Store, rows, schema
-from langchain_cfc_collect.store.doubtful_labels import read_doubtful_labels
 from langchain_cfc_collect.store.schema import Write
-from langchain_cfc_collect.store.shrink import shrink_store
+from langchain_cfc_collect.store.summary import summarize_store
 from langchain_core.messages import AIMessage
 from sqlalchemy import create_engine, select
 
@@ -89,11 +88,11 @@ def write_nonempty(store: Store, writes: list[Write]) -> None:
 
 def finish(store: Store, position: int, draws: Sequence[DrawnCandidate], paid: Usage | None = None) -> None:
     """Take a prompt through its stages; the first candidate is correct."""
-    n, nul = len(draws), store.forbids_nul
-    write_nonempty(store, rows.insert_draws(position, draws, paid or Usage(), forbids_nul=nul))
+    n = len(draws)
+    write_nonempty(store, rows.insert_draws(position, draws, paid or Usage()))
     write_nonempty(store, rows.insert_scores(position, VerifierScores([0.25] * n), Usage()))
     labels = Labels([slot == 0 for slot in range(n)])
-    write_nonempty(store, rows.insert_labels(position, labels, Usage(), forbids_nul=nul))
+    write_nonempty(store, rows.insert_labels(position, labels, Usage(), keep_messages=True))
 
 
 # Both kinds of stores
@@ -125,19 +124,20 @@ def test_store_returns_draws_and_scores_unchanged(store: Store) -> None:
         DrawnCandidate(""),
     ]
     scores = [0.1, 5e-324, math.nextafter(1.0, 0.0)]
-    write_nonempty(store, rows.insert_draws(1, draws, Usage(), forbids_nul=store.forbids_nul))
+    write_nonempty(store, rows.insert_draws(1, draws, Usage()))
     write_nonempty(
         store, rows.insert_scores(1, VerifierScores(scores, [{"p": 0.3}, {"p": 0.1}, {"p": 1.0}]), Usage())
     )
     first, second = store.read_unfinished()
     assert first.draws is None
     assert first.scores is None
-    assert (second.draws, second.scores) == (draws, scores)
+    assert second.scores is not None
+    assert (second.draws, second.scores.scores) == (draws, scores)
 
 
 def test_store_refuses_to_write_a_stage_twice(store: Store) -> None:
     store.add(examples(1))
-    writes = rows.insert_draws(0, [DrawnCandidate("one")], Usage.from_models(["m"]), forbids_nul=False)
+    writes = rows.insert_draws(0, [DrawnCandidate("one")], Usage.from_models(["m"]))
     write_nonempty(store, writes)
     with pytest.raises(StoreError, match="cannot write"):
         write_nonempty(store, writes)
@@ -151,7 +151,7 @@ def test_store_keeps_failures_until_a_retry_is_requested(store: Store) -> None:
     write_nonempty(
         store, rows.set_error(1, Stage.DRAWN, DrawError(f"what it said: \0 {HALF_A_PAIR} é"), Usage())
     )
-    write_nonempty(store, rows.insert_draws(2, [DrawnCandidate("b")], Usage(), forbids_nul=store.forbids_nul))
+    write_nonempty(store, rows.insert_draws(2, [DrawnCandidate("b")], Usage()))
     write_nonempty(store, rows.set_error(2, Stage.SCORED, VerifierError("no score"), Usage()))
     found = [(one.id, one.stage, one.error) for one in store.read_failures()]
     assert found == [
@@ -207,7 +207,8 @@ def test_store_sums_usage_models_and_labels(store: Store) -> None:
     # Whole numbers, which prices can be multiplied with.
     assert {type(one.input_tokens) for one in taken.values()} == {int}
     assert store.read_models() == ["a"]
-    assert store.count_labels() == (3, {True: (3, 0.75), False: (3, 0.75)})
+    found = summarize_store(store)
+    assert (found.covered, found.counts, found.score_sums) == (3, [3, 3], [0.75, 0.75])
     assert store.count_stages() == {Stage.OPEN: 0, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 3}
 
 
@@ -219,7 +220,7 @@ def test_discard_labels_resets_labels_and_references(store: Store) -> None:
         finish(store, position, [DrawnCandidate("right"), DrawnCandidate(f"wrong {position}")])
     failed = LabelerError("no label")
     write_nonempty(store, rows.set_error(2, Stage.LABELLED, failed, Usage()))
-    assert [one.answer for one in read_doubtful_labels(store, 2)][:2] == ["wrong 0", "wrong 1"]
+    assert [one.answer for one in summarize_store(store, 2).doubtful_labels][:2] == ["wrong 0", "wrong 1"]
     with pytest.raises(StoreError, match=r"generator\.model was 'a' and is now 'b'"):
         discard_labels(store, {**stated, "generator": {"model": "b"}, "labeler": {"id": "loose"}}, [])
     assert store.count_stages()[Stage.LABELLED] == 3
@@ -240,12 +241,11 @@ def test_discard_labels_resets_labels_and_references(store: Store) -> None:
     )
     assert store.configuration == other
     store.check()
-    nul = store.forbids_nul
     for position in range(3):
-        write_nonempty(store, rows.insert_labels(position, Labels([True, True]), Usage(), forbids_nul=nul))
+        write_nonempty(store, rows.insert_labels(position, Labels([True, True]), Usage()))
     store.check()
     assert len(list(store.read_records())) == 3
-    assert all(one.correct for one in read_doubtful_labels(store))
+    assert all(one.correct for one in summarize_store(store).doubtful_labels)
 
 
 def test_shrink_store_removes_messages_of_labelled_prompts(store: Store) -> None:
@@ -255,9 +255,9 @@ def test_shrink_store_removes_messages_of_labelled_prompts(store: Store) -> None
         said = {"logprobs": noise.randbytes(4000).hex()}
         finish(store, position, [DrawnCandidate("a", AIMessage("a", response_metadata=said))] * 2)
     last = [DrawnCandidate("b", AIMessage("b"))]
-    write_nonempty(store, rows.insert_draws(60, last, Usage(), forbids_nul=store.forbids_nul))
+    write_nonempty(store, rows.insert_draws(60, last, Usage()))
     records = list(store.read_records())
-    shrunk = shrink_store(store)
+    shrunk = store.shrink()
     assert shrunk.candidates == 120
     assert shrunk.bytes_before > 3 * shrunk.bytes_after
     store.check()
@@ -283,7 +283,7 @@ def test_sqlite_and_postgres_hold_the_same_collection(url: str, tmp_path: Path) 
                 (
                     store.read_provenance(),
                     list(store.read_records()),
-                    store.count_labels(),
+                    summarize_store(store),
                     store.configuration,
                 )
             )
@@ -327,7 +327,7 @@ def test_unstorable_text_fails_only_its_prompt(
     run(where, tmp_path / "log", **{part: made})
     with Store(where) as store:
         failed = [one.id for one in store.read_failures()]
-        assert failed == (["p7"] if refused_by_sqlite or store.forbids_nul else [])
+        assert failed == (["p7"] if refused_by_sqlite else [])
         assert len(list(store.read_records())) == 12 - len(failed)
 
 
@@ -455,17 +455,13 @@ def check_each_prompt_stored_once(url: str) -> None:
     """Check the tables of the database."""
     engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.connect() as connection:
-        for table in (schema.draws, schema.scores, schema.labels):
-            found = connection.execute(
-                select(table.c.prompt, table.c.slot).order_by(*table.primary_key)
-            ).all()
-            assert [tuple(row) for row in found] == [(k, slot) for k in range(PROMPTS) for slot in range(N)]
+        assert connection.execute(select(schema.draws)).all() == []
         ids = (
             connection.execute(select(schema.prompts.c.id).order_by(schema.prompts.c.position))
             .scalars()
             .all()
         )
-        assert ids == [f"p{k}" for k in range(PROMPTS)]
+        assert ids == [f'"p{k}"' for k in range(PROMPTS)]
     engine.dispose()
     with Store(url) as store:
         records = list(store.read_records())
@@ -556,8 +552,8 @@ def test_claims_are_stored_alike_in_sqlite_and_postgres(where: str) -> None:
     assert collect(make_examples(10), make_parts(Claiming()), where, options).complete
     with Store(where) as store:
         store.check()
-        records, wrong = list(store.read_claims()), read_doubtful_labels(store)
-        assert store.count_without_labels() == 2
+        records, wrong = list(store.read_claims()), summarize_store(store).doubtful_labels
+        assert summarize_store(store).without_claims == 2
         assert sum(len(one.claims) for one in records) == sum(
             count_lines(f"question {number}") for number in range(10)
         )

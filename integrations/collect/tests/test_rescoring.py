@@ -17,6 +17,7 @@ from langchain_cfc_collect import (
     collect,
     rescore,
 )
+from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.store import schema
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
@@ -173,12 +174,7 @@ def test_removed_messages_refuse_although_first_prompts_have_theirs(tmp_path: Pa
     old, new = tmp_path / "old.db", tmp_path / "new.db"
     collect_to(old, score_by_length, keep_payloads=True)
     with Store(old) as store, store.begin_write() as connection:
-        row = connection.execute(schema.draws.select().where(schema.draws.c.prompt == SIZE - 1)).first()
-        assert row is not None
-        checksum = schema.digest_draw(SIZE - 1, row.slot, row.text, row.data, schema.STRIPPED)
-        of_slot = (schema.draws.c.prompt == SIZE - 1, schema.draws.c.slot == row.slot)
-        changed = {"packed": schema.STRIPPED, "checksum": checksum}
-        connection.execute(schema.draws.update().where(*of_slot).values(changed))
+        connection.execute(schema.draws.delete().where(schema.draws.c.prompt == SIZE - 1))
     reads: Callable[..., list[float]] = lambda _, given: [0.5 for one in given if one.message]  # noqa: E731
     with pytest.raises(CollectionError, match="nothing was written"):
         rescore(old, reads, new, make_silent_options(), verifier_id="reads")
@@ -250,7 +246,7 @@ def test_interrupted_copy_leaves_no_prompt_and_is_made_again(
         with pytest.raises(KeyboardInterrupt):
             rescore(old, SelfConsistency(), new, make_silent_options())
     with Store(new) as store:
-        assert store.count_draws() == 0
+        assert store.count_stages()[Stage.DRAWN] == 0
     assert rescore(old, SelfConsistency(), new, make_silent_options()).complete
 
 
@@ -258,8 +254,14 @@ async def _do_nothing(_: Any) -> None:
     pass
 
 
-def _break_off(store: Store, *_: Any) -> Any:
-    prompts = store._read_stored_prompts()
+_read_finished = Store.read_finished
+
+
+def _break_off(store: Store, *given: Any, **options: Any) -> Any:
+    prompts = _read_finished(store, *given, **options)
+    if options:  # for the labels
+        yield from prompts
+        return
     for _number in range(SIZE - 1):
         yield next(prompts)
     raise KeyboardInterrupt

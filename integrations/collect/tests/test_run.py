@@ -16,7 +16,7 @@ from langchain_cfc_collect.costs import Stage, Usage
 from langchain_cfc_collect.run import MAX_CONSECUTIVE_FAILURES, MAX_FAILURES_AT_START, Run
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import PAGE_SIZE, Store
-from langchain_cfc_collect.store.doubtful_labels import LabelledAnswer, read_doubtful_labels
+from langchain_cfc_collect.store.summary import LabelledAnswer, summarize_store
 from langchain_core.runnables import RunnableLambda
 
 from integrations.collect.tests.fakes import FakeExecutor, N, make_usage, run
@@ -367,8 +367,8 @@ def test_read_doubtful_labels_returns_labels_that_scores_contradict(path: Path) 
     )
     run(path, executor, 10)
     with Store(path) as store:
-        found = read_doubtful_labels(store)
-        more = read_doubtful_labels(store, 7)
+        found = summarize_store(store).doubtful_labels
+        more = summarize_store(store, 7).doubtful_labels
     # All slots of odd prompts are wrong, so that their best is slot 1; prompts of equal scores are in order.
     assert [one.answer for one in found[:3]] == ["p1 1", "p3 1", "p5 1"]
     assert found[0] == LabelledAnswer("question 1", "p1 1", None, False)

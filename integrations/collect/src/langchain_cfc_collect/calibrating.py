@@ -296,8 +296,9 @@ def _describe_kept_store(path: str) -> str | None:
     advice = f"pass store={path!r} to calibrate on them, or to continue, without paying for them again"
     try:
         with Store(path) as store:
-            labelled = store.count_stages()[Stage.LABELLED]
-            is_paid = bool(store.read_usage().answered or store.count_draws())
+            stages = store.count_stages()
+            labelled = stages[Stage.LABELLED]
+            is_paid = bool(store.read_usage().calls or sum(stages.values()) > stages[Stage.OPEN])
     except StoreError:
         # The store may be damaged, but may also hold paid results, so it is never deleted.
         return f"What was paid for is kept in {path}" if Path(path).exists() else None

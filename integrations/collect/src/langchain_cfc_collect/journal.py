@@ -13,7 +13,7 @@ from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc_collect.batches.requests import OpenRequests
 from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc_collect.executor import Outcome
-from langchain_cfc_collect.store import StoredPrompt, Writer, batches, rows
+from langchain_cfc_collect.store import StoredPrompt, Writer, batches, calls, rows
 from langchain_cfc_collect.store.schema import Write
 
 
@@ -31,7 +31,6 @@ class StoreJournal:
         self.context = prompt.context  # digest of the prepared input that they were drawn for
         self.lost_requests = 0  # number of failed requests that may have been answered
         self._writer = writer
-        self._forbids_nul = writer.store.forbids_nul
         self._announced_requests = 0
         self._earlier_usage = self._written_usage = Usage()
         self.announce(requests)
@@ -55,9 +54,7 @@ class StoreJournal:
     def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
         """Write a candidate, and the usage of the stage since the last write."""
         try:
-            writes = rows.insert_draw(
-                self.position, slot, draw, usage - self._written_usage, forbids_nul=self._forbids_nul
-            )
+            writes = rows.insert_draw(self.position, slot, draw, usage - self._written_usage)
         except CollectionError:  # `finish` raises it again, once all candidates are drawn
             return
         self._written_usage = usage
@@ -74,7 +71,7 @@ class StoreJournal:
 
         Raises `CollectionError` if a claim cannot be stored.
         """
-        writes = rows.insert_claims(self.position, spans, usage, forbids_nul=self._forbids_nul)
+        writes = rows.insert_claims(self.position, spans, usage)
         self._earlier_usage += usage
         self._writer.submit(writes)
 
@@ -91,38 +88,34 @@ class StoreJournal:
         """Return the usage of a stage, including what it used before it was restarted."""
         return self._earlier_usage + usage
 
-    def finish(
-        self, outcome: Outcome, strip: Sequence[DrawnCandidate]
-    ) -> tuple[list[Write], CFCError | None]:
+    def finish(self, outcome: Outcome, *, keep_messages: bool = False) -> tuple[list[Write], CFCError | None]:
         """Return the writes that end a stage, and its error if it failed."""
         usage = outcome.usage - self._written_usage
         error = outcome.result if isinstance(outcome.result, CFCError) else None
         writes: list[Write] = []
         if error is None:
             try:
-                writes = self._make_result_writes(outcome.result, usage, strip)
+                writes = self._make_result_writes(outcome.result, usage, keep_messages=keep_messages)
             except CollectionError as refused:
                 error = refused
         if error is not None:
             writes = rows.set_error(self.position, self.stage, error, usage)
         return [*writes, *self._settle_requests(outcome.usage, failed=error is not None)], error
 
-    def _make_result_writes(self, result: Any, usage: Usage, strip: Sequence[DrawnCandidate]) -> list[Write]:
-        forbids_nul = self._forbids_nul
+    def _make_result_writes(self, result: Any, usage: Usage, *, keep_messages: bool) -> list[Write]:
         if result is None:
-            return rows.insert_calls(self.position, self.stage, usage)
+            return calls.insert_calls(self.position, self.stage, usage)
         if self.stage == Stage.DRAWN:
-            stored = set(self.drawn)
-            return rows.insert_draws(self.position, result, usage, forbids_nul=forbids_nul, stored=stored)
+            return rows.insert_draws(self.position, result, usage, stored=set(self.drawn))
         if self.stage == Stage.SCORED:
             return rows.insert_scores(self.position, result, usage)
-        return rows.insert_labels(self.position, result, usage, forbids_nul=forbids_nul, strip=strip)
+        return rows.insert_labels(self.position, result, usage, keep_messages=keep_messages)
 
     def _settle_requests(self, usage: Usage, *, failed: bool) -> list[Write]:
         """Return the writes after which only the lost requests of a stage count as unanswered."""
         del failed
         requests = self.lost_requests + self.total_usage(usage).answered - self._announced_requests
-        return rows.announce_requests(self.position, self.stage, requests)
+        return calls.announce_requests(self.position, self.stage, requests)
 
     def announce(self, requests: int) -> None:
         """Record that up to `requests` more requests may follow."""
@@ -131,7 +124,7 @@ class StoreJournal:
     def _record_announcement(self, requests: int) -> None:
         if requests > 0:
             self._announced_requests += requests
-            self._writer.submit(rows.announce_requests(self.position, self.stage, requests))
+            self._writer.submit(calls.announce_requests(self.position, self.stage, requests))
 
 
 class BatchJournal(StoreJournal):
@@ -188,7 +181,7 @@ class BatchJournal(StoreJournal):
             self.lost_requests += 1
             return []
         self._announced_requests -= 1
-        return rows.announce_requests(self.position, self.stage, -1)
+        return calls.announce_requests(self.position, self.stage, -1)
 
     def _settle_requests(self, usage: Usage, *, failed: bool) -> list[Write]:
         """Return the writes of the base class, and those that delete the stored answers of the stage."""
@@ -196,13 +189,13 @@ class BatchJournal(StoreJournal):
         self.unused_usage = _subtract_usage(self.counted_usage, self.total_usage(usage))
         writes = [
             *super()._settle_requests(usage + self.unused_usage, failed=failed),
-            *rows.insert_calls(self.position, self.stage, self.unused_usage),
+            *calls.insert_calls(self.position, self.stage, self.unused_usage),
             *batches.finish_stage(self.position, self.stage, batched),
         ]
         # Keep the candidates of a failed stage, so that the next run draws only the others.
         for slot, draw in self._unsaved_draws.items() if failed else ():
             with suppress(CollectionError):  # a candidate that cannot be stored made the stage fail
-                writes += rows.insert_draw(self.position, slot, draw, Usage(), forbids_nul=self._forbids_nul)
+                writes += rows.insert_draw(self.position, slot, draw, Usage())
         return writes
 
 

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import delete, null, update
+from sqlalchemy import null, update
 
 from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.records import Example
 from langchain_cfc.support.serialization import canonical_json
-from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage
+from langchain_cfc_collect.costs import Budget, Stage
 from langchain_cfc_collect.executor import Executor
 from langchain_cfc_collect.failures import is_transient
 from langchain_cfc_collect.journal import StoreJournal
 from langchain_cfc_collect.run import MAX_CONSECUTIVE_FAILURES, list_candidates_to_score
-from langchain_cfc_collect.store import Store, Writer, dataset, rows, schema
+from langchain_cfc_collect.store import Store, Writer, calls, dataset, schema
 
 # Keys that affect only labels, in a configuration and in its part `made_by`. A new version of the dataset
 # (`source`) is among them, because the inputs are compared prompt by prompt.
@@ -59,15 +58,13 @@ async def check_relabeling(
     if not store.configuration:
         return
     _check_configuration(store, configuration)
-    tracker = BudgetTracker(
-        budget, store.read_usage(), store.read_batched_usage(), store.read_request_history()
-    )
-    if not tracker.allows(0):
+    if not store.track_budget(budget).allows(0):
         msg = "the budget does not allow new labels, so the old ones were kept: raise max_tokens or max_cost"
         raise CollectionError(msg)
     if try_first:
         with store.begin_read() as connection:
-            matched = dataset.match_examples(connection, examples)
+            stored = dataset.read_examples(store.name, connection)
+        matched = dataset.match_examples(stored, examples)
         await _try_labeler(store, matched, executor)
 
 
@@ -99,20 +96,17 @@ def discard_labels(
     settled = canonical_json(_replace_label_settings(known, given))
     prompts = schema.prompts
     with schema.report_damage(store.name), store.begin_write() as connection:
-        matched = dataset.match_examples(connection, examples)
-        corrected, missing = dataset.update_examples(store.name, connection, matched)
-        dataset.add_prompts(store, connection, ((example, None) for example in examples))
-        connection.execute(delete(schema.labels))
+        corrected, missing = dataset.update_examples(store.name, connection, store.execute, examples)
+        dataset.add_prompts(store.name, connection, store.execute, ((example, None) for example in examples))
         connection.execute(
             update(prompts)
             .where(prompts.c.stage == int(Stage.LABELLED))
-            .values(stage=int(Stage.SCORED), labels_digest=null(), described=null())
+            .values(stage=int(Stage.SCORED), labels=null())
         )
         # Retry prompts that failed after scoring, because the old labeler may have been the cause.
         connection.execute(update(prompts).where(prompts.c.stage == int(Stage.SCORED)).values(error=null()))
         store.write_facts(connection, {"configuration": settled})
-        schema.replace_seal(connection, replace(schema.read_seal(connection), finished=0, total=0))
-        schema.seal_facts(connection)
+        store.count_prompts(connection)
     return corrected, missing
 
 
@@ -129,7 +123,7 @@ async def _try_labeler(store: Store, matched: Mapping[int, Example], executor: E
             example = matched.get(prompt.position, prompt.example)
             outcome = await executor.label(example, candidates, journal)
             usage = journal.total_usage(outcome.usage)
-            await writer.write(rows.insert_calls(prompt.position, Stage.LABELLED, usage))
+            await writer.write(calls.insert_calls(prompt.position, Stage.LABELLED, usage))
             if not isinstance(outcome.result, CFCError):
                 return
             error = outcome.result

@@ -8,15 +8,12 @@ Before the new store is written, the verifier is tried on a prompt; its scores a
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from itertools import islice
 from typing import Any, NoReturn
-
-from sqlalchemy import func, select
 
 from langchain_cfc.artifact import open_attempts
 from langchain_cfc.draw_rules import parse_draw_rule
@@ -35,11 +32,11 @@ from langchain_cfc_collect.collecting import (
     run_in_new_loop,
 )
 from langchain_cfc_collect.costs import Stage, Usage
-from langchain_cfc_collect.executor import Components, Journal, Labels, LocalExecutor, Outcome
+from langchain_cfc_collect.executor import Components, Journal, LocalExecutor, Outcome
 from langchain_cfc_collect.run import MAX_FAILURES_AT_START, list_candidates_to_score
-from langchain_cfc_collect.store import Store, StoredPrompt, rows, schema
+from langchain_cfc_collect.store import Store, StoredPrompt, rows
 from langchain_cfc_collect.store.configurations import MADE_BY, VERIFIER_KEYS, split_made_by
-from langchain_cfc_collect.store.dataset import MakeWrites, add_prompts
+from langchain_cfc_collect.store.dataset import MakeWrites
 from langchain_cfc_collect.store.schema import Write
 
 _RECORDS_ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
@@ -160,7 +157,7 @@ class Rescorer:
             raise InputError(msg)
         is_claims = source.unit == "claims"
         self._source = source
-        self._labels = _read_labels(source)
+        self._labels = {one.example.id: one.labels for one in source.read_finished(messages=False)}
         self._tried: dict[str, Outcome] = {}
         self._executor = LocalExecutor(
             Components(
@@ -191,12 +188,9 @@ class Rescorer:
 
         Raises `CollectionError` if none succeeds. Prompts whose messages were removed come first.
         """
-        packed = schema.draws.c.packed
-        stripped = select(func.min(schema.draws.c.prompt)).where(packed == schema.STRIPPED)
-        first = self._source.read_rows(stripped)[0][0] or 0
         prompts = (
             (prompt, candidates)
-            for prompt in self._source.read_finished(Stage.DRAWN, first)
+            for prompt in self._source.read_finished(Stage.DRAWN, self._source.find_stripped())
             if (candidates := list_candidates_to_score(self._source.unit, prompt.draws or (), prompt.claims))
         )
         error: CFCError | None = None
@@ -327,44 +321,17 @@ def _is_new(store: str | os.PathLike[str]) -> bool:
 def _copy_prompts(source: Store, target: Store, stage: Stage) -> None:
     """Copy the prompts that have finished a stage, without their scores and labels, all or none."""
     models = Usage.from_models(source.read_models())
-    items = (
-        (prompt.example, _make_copy(prompt, models, forbids_nul=target.forbids_nul))
-        for prompt in source.read_finished(stage)
-    )
-    with target.begin_write() as connection:
-        add_prompts(target, connection, items)
+    items = ((prompt.example, _make_copy(prompt, models)) for prompt in source.read_finished(stage))
+    target.add_with_stages(items)
 
 
-def _make_copy(prompt: StoredPrompt, models: Usage, *, forbids_nul: bool) -> MakeWrites:
+def _make_copy(prompt: StoredPrompt, models: Usage) -> MakeWrites:
     def make_writes(position: int) -> list[list[Write]]:
-        # The models are the same for all prompts, and the seal holds them once.
+        # The models are the same for all prompts, and the store names them once.
         usage = Usage() if position else models
-        spans = () if prompt.claims is None else prompt.claims
-        return [
-            rows.insert_draws(position, prompt.draws or (), usage, forbids_nul=forbids_nul),
-            rows.insert_claims(position, spans, Usage(), forbids_nul=forbids_nul),
-        ]
+        writes = [rows.insert_draws(position, prompt.draws or (), usage)]
+        if prompt.claims is not None:
+            writes.append(rows.insert_claims(position, prompt.claims, Usage()))
+        return writes
 
     return make_writes
-
-
-def _read_labels(source: Store) -> dict[str, Labels]:
-    """Return the labels of finished prompts by id, with extracted answers and computed metadata."""
-    columns = schema.prompts.c
-    described = {
-        row.id: json.loads(row.described)
-        for row in source.read_rows(
-            select(columns.id, columns.described).where(columns.described.is_not(None))
-        )
-    }
-    found = {}
-    for record in source.read_all():
-        if isinstance(record, ClaimsRecord):
-            labels = Labels([None if one.no_label else one.supported for one in record.claims])
-        else:
-            answers = [one.answer for one in record.candidates if one.answer is not None]
-            labels = Labels(
-                [None if one.no_label else one.correct for one in record.candidates], answers or None
-            )
-        found[record.id] = replace(labels, metadata=described.get(record.id))
-    return found

@@ -23,7 +23,7 @@ from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.support.text import pluralize
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.batches.batcher import Batcher
-from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage, Usage
+from langchain_cfc_collect.costs import Budget, Stage, Usage
 from langchain_cfc_collect.executor import Executor, Labels, Outcome
 from langchain_cfc_collect.failures import ends_run
 from langchain_cfc_collect.journal import BatchJournal, StoreJournal
@@ -78,9 +78,7 @@ class Run:
         self._executor = executor
         self._prompts_at_once = prompts_at_once
         self._requests_per_prompt = requests_per_prompt
-        self._budget = BudgetTracker(
-            budget, store.read_usage(), store.read_batched_usage(), store.read_request_history()
-        )
+        self._budget = store.track_budget(budget)
         self._on_progress = on_progress
         self._on_notice = on_notice
         self._unit = store.unit
@@ -208,9 +206,9 @@ class Run:
         if prompt.scores is None:
             given = await self._score(prompt, draws, known)
         else:
-            given = list_candidates_to_score(self._unit, draws, prompt.claims), prompt.scores
+            given = list_candidates_to_score(self._unit, draws, prompt.claims), prompt.scores.scores
         if given is not None:
-            await self._label(prompt, draws, *given)
+            await self._label(prompt, *given)
 
     async def _draw(
         self, prompt: StoredPrompt
@@ -259,7 +257,6 @@ class Run:
     async def _label(
         self,
         prompt: StoredPrompt,
-        draws: Sequence[DrawnCandidate],
         candidates: Sequence[DrawnCandidate],
         scores: Sequence[float],
     ) -> None:
@@ -268,7 +265,7 @@ class Run:
         outcome = Outcome(Labels([]), Usage())
         if candidates:
             outcome = await self._executor.label(prompt.example, candidates, journal)
-        if not await self._save_stage(journal, outcome, strip=() if self._keep_payloads else draws):
+        if not await self._save_stage(journal, outcome):
             return
         self._consecutive_failures = 0
         labels = outcome.result
@@ -289,11 +286,9 @@ class Run:
             self._writer, prompt, stage, expected, self._batcher.requests, is_batched=is_batched
         )
 
-    async def _save_stage(
-        self, journal: StoreJournal, outcome: Outcome, strip: Sequence[DrawnCandidate] = ()
-    ) -> bool:
+    async def _save_stage(self, journal: StoreJournal, outcome: Outcome) -> bool:
         """Make the outcome of a stage durable, and return whether the stage succeeded."""
-        writes, error = journal.finish(outcome, strip)
+        writes, error = journal.finish(outcome, keep_messages=self._keep_payloads)
         await self._writer.write(writes)
         # Charge after the write: usage without a price ends the run, and paid results must be kept.
         used = journal.total_usage(outcome.usage) + journal.unused_usage

@@ -15,7 +15,7 @@ from langchain_cfc.sampling import SamplingName
 from langchain_cfc.scoring import compute_auroc
 from langchain_cfc_collect.costs import ASSUMED_OUTPUT, CHARACTERS_PER_TOKEN, Budget, ModelCalls, Stage, Usage
 from langchain_cfc_collect.store import Store
-from langchain_cfc_collect.store.doubtful_labels import MAX_DOUBTFUL_LABELS, LabelledAnswer
+from langchain_cfc_collect.store.summary import MAX_DOUBTFUL_LABELS, LabelledAnswer, summarize_store
 
 
 @dataclass
@@ -58,20 +58,18 @@ class CollectionStatus:
     @classmethod
     def from_store(cls, store: Store) -> CollectionStatus:
         """Return the status of an open store, with the run starting now."""
-        stages = store.count_stages()
-        covered, by_label = store.count_labels()
-        sums = [by_label.get(label, (0, 0.0)) for label in (False, True)]
+        stages, found = store.count_stages(), summarize_store(store)
         finished = stages[Stage.LABELLED]
         return cls(
             total=sum(stages.values()),
             labelled=finished,
             failed=len(store.read_failures()),
-            covered=covered,
-            candidates=[count for count, _ in sums],
-            score_sums=[total for _, total in sums],
+            covered=found.covered,
+            candidates=found.counts,
+            score_sums=found.score_sums,
             usage=store.read_usage(),
             unit=store.unit,
-            without_claims=store.count_without_labels() if store.unit == "claims" else 0,
+            without_claims=found.without_claims,
             unanswered=sum(store.read_request_history().unanswered.values()),
             labelled_at_start=finished,
         )

@@ -19,7 +19,7 @@ from langchain_cfc_collect.costs import (
     Stage,
     Usage,
 )
-from langchain_cfc_collect.store import Writer, batches, rows
+from langchain_cfc_collect.store import Writer, batches, calls
 from langchain_cfc_collect.store.batches import Answer, RequestKey
 
 # Number of digits of a batch's key, which is the prefix of the id of each of its requests.
@@ -97,8 +97,8 @@ class OpenRequests:
             self.outputs[stage] = self.outputs.get(stage, Usage()) + answer.usage
             # The stage has ended without this answer, for example after an error in another request.
             if (position, stage) not in self._stages:
-                orphans += rows.insert_calls(position, stage, answer.usage)
-                orphans += batches.insert_calls(position, stage, answer.usage)
+                for batched in (False, True):
+                    orphans += calls.insert_calls(position, stage, answer.usage, batched=batched)
         writes = batches.set_answers([(pending.key, answer) for pending, answer in answers])
         await self._writer.write([*writes, *orphans, *others])
         self._costs.add_usage(*sum_usage(answer for _, answer in answers))

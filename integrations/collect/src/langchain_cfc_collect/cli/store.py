@@ -36,10 +36,7 @@ from langchain_cfc_collect.review import read_people_claims, write_review
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store
 from langchain_cfc_collect.store.batches import read_open_batches
-from langchain_cfc_collect.store.doubtful_labels import read_doubtful_labels
-from langchain_cfc_collect.store.schema import report_damage
-from langchain_cfc_collect.store.shrink import shrink_store
-from langchain_cfc_collect.store.tables import count_unscored
+from langchain_cfc_collect.store.summary import summarize_store
 
 app = make_app(no_args_is_help=True, help="Export, import, rescore, review, check or shrink a store.")
 app.command("agreement")(agreement)
@@ -228,7 +225,7 @@ def shrink(
     again after an interruption.
     """
     with report_errors(), Store(store) as collection:
-        shrunk = shrink_store(collection)
+        shrunk = collection.shrink()
     if as_json:
         emit_json(asdict(shrunk))
         return
@@ -247,7 +244,7 @@ def _print_written(where: Any, count: int, *, as_json: bool, what: str) -> None:
 
 def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
     """Return the state of a collection as plain data, with the labels that scores contradict most."""
-    wrong, correct = state.mean_scores
+    (wrong, correct), found = state.mean_scores, summarize_store(store)
     labels: dict[str, Any] = {
         "pass_at_n": state.coverage,
         "mean_score_correct": correct,
@@ -272,15 +269,10 @@ def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
         "cost": state.cost,
         "unanswered_requests": state.unanswered,
         "models": store.read_models(),
-        "unscored": _count_unscored(store),
-        "doubtful_labels": [asdict(one) for one in read_doubtful_labels(store)],
+        "unscored": {"counts": dict(found.unscored), "total": found.drawn},
+        "doubtful_labels": [asdict(one) for one in found.doubtful_labels],
         **({"open_batches": _list_open_batches(store)} if store.has_batches else {}),
     }
-
-
-def _count_unscored(store: Store) -> dict[str, Any]:
-    with report_damage(store.name), store.begin_read() as connection:
-        return count_unscored(connection, has_claims=store.unit == "claims")
 
 
 def _list_open_batches(store: Store) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langchain_cfc_collect.store.rows import PAGE_SIZE
-from langchain_cfc_collect.store.store import Failure, Store, StoredPrompt, Writer
+from langchain_cfc_collect.store.rows import PAGE_SIZE, StoredPrompt
+from langchain_cfc_collect.store.store import Failure, ShrinkResult, Store, Writer
 
-__all__ = ["PAGE_SIZE", "Failure", "Store", "StoredPrompt", "Writer"]
+__all__ = ["PAGE_SIZE", "Failure", "ShrinkResult", "Store", "StoredPrompt", "Writer"]

@@ -20,7 +20,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     SmallInteger,
     Table,
     Text,
@@ -33,15 +32,12 @@ from sqlalchemy import (
 
 from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc_collect.store import schema
+from langchain_cfc_collect.store.calls import insert_calls
 from langchain_cfc_collect.store.schema import Write, define_update, match_keys
-
-# Separate metadata: stores that are collected live, or were made by earlier releases, lack these tables.
-metadata = MetaData()
-_PROMPT = schema.prompts.c.position
 
 batches = Table(
     "batches",
-    metadata,
+    schema.metadata,
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("key", Text, nullable=False, unique=True),  # key by which the batch is found at its provider
     Column("provider", Text, nullable=False),
@@ -57,8 +53,8 @@ batches = Table(
 
 requests = Table(
     "batch_requests",
-    metadata,
-    Column("prompt", Integer, ForeignKey(_PROMPT), primary_key=True, autoincrement=False),
+    schema.metadata,
+    Column("prompt", Integer, ForeignKey(schema.prompts.c.position), primary_key=True, autoincrement=False),
     Column("stage", SmallInteger, primary_key=True, autoincrement=False),  # stage that makes the request
     Column("digest", Text, primary_key=True),  # digest of the request
     Column("occurrence", Integer, primary_key=True, autoincrement=False),  # number among equal requests
@@ -74,26 +70,15 @@ requests = Table(
     sqlite_with_rowid=False,
 )
 
-# The part of `calls` that is charged at batch prices.
-batch_calls = schema.define_entries(
-    "batch_calls",
-    metadata,
-    Column("model", Text, nullable=False),
-    Column("input_tokens", BigInteger, nullable=False),
-    Column("output_tokens", BigInteger, nullable=False),
-    Column("answered", Integer, nullable=False),
-)
-
 _ADD_BATCH = insert(batches)
 _ADD_REQUESTS = insert(requests)
-_ADD_CALLS = insert(batch_calls)
-_SET_ID = define_update(batches, ["number"], ["id"])
-_SET_ENDED = define_update(batches, ["number"], ["ended"])
+_SET_ID = define_update(batches, ("number",), "id")
+_SET_ENDED = define_update(batches, ("number",), "ended")
 _RESULT_COLUMNS = ("status", "live", "packed", "model", "input_tokens", "output_tokens")
-_SET_RESULT = define_update(requests, ["prompt", "stage", "digest", "occurrence"], _RESULT_COLUMNS)
-_DELETE_STAGE = delete(requests).where(*match_keys(requests, ["prompt", "stage"]))
+_SET_RESULT = define_update(requests, ("prompt", "stage", "digest", "occurrence"), *_RESULT_COLUMNS)
+_DELETE_STAGE = delete(requests).where(*match_keys(requests, "prompt", "stage"))
 # In the order in which one transaction may execute them.
-STATEMENTS = (_ADD_BATCH, _ADD_REQUESTS, _SET_ID, _SET_RESULT, _SET_ENDED, _ADD_CALLS, _DELETE_STAGE)
+STATEMENTS = (_ADD_BATCH, _ADD_REQUESTS, _SET_ID, _SET_RESULT, _SET_ENDED, _DELETE_STAGE)
 
 
 @dataclass(frozen=True)
@@ -183,25 +168,13 @@ def set_ended(number: int) -> list[Write]:
     return [(_SET_ENDED, [{"where_number": number, "set_ended": True}])]
 
 
-def insert_calls(position: int, stage: Stage, batched: Usage) -> list[Write]:
-    """Return the writes that store the part of a stage's usage at batch prices."""
-    names = ("model", "input_tokens", "output_tokens", "answered")
-    where = {"prompt": position, "stage": int(stage)}
-    return [(_ADD_CALLS, [{**where, **{name: vars(one)[name] for name in names}} for one in batched.calls])]
-
-
 def finish_stage(position: int, stage: Stage, batched: Usage) -> list[Write]:
     """Return the writes that delete the answers of a stage, and store its usage at batch prices."""
     where = {"where_prompt": position, "where_stage": int(stage)}
-    return [*insert_calls(position, stage, batched), (_DELETE_STAGE, [where])]
+    return [*insert_calls(position, stage, batched, batched=True), (_DELETE_STAGE, [where])]
 
 
 # Reads
-
-
-def create_tables(connection: Connection) -> None:
-    """Create the tables of batches if they do not exist."""
-    metadata.create_all(connection, tables=[batches, requests, batch_calls])
 
 
 def read_open_batches(connection: Connection) -> list[tuple[BatchRow, dict[int, RequestKey]]]:
@@ -290,19 +263,3 @@ def read_stage(connection: Connection, position: int, stage: Stage) -> dict[Requ
         key = RequestKey(row.prompt, stage, row.digest, row.occurrence)
         found[key] = Answer(row.status, bool(row.live), row.packed, calls)
     return found
-
-
-def read_batched_usage(connection: Connection) -> Usage:
-    """Return the usage of finished stages that is charged at batch prices."""
-    query = select(
-        batch_calls.c.model,
-        func.sum(batch_calls.c.input_tokens),
-        func.sum(batch_calls.c.output_tokens),
-        func.sum(batch_calls.c.answered),
-    ).group_by(batch_calls.c.model)
-    return Usage(
-        tuple(
-            ModelCalls(model, False, *(int(one) for one in counts))
-            for model, *counts in connection.execute(query)
-        )
-    )

@@ -7,10 +7,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from langchain_cfc.sampling.comparison import is_equal_or_named
+
 _ENDPOINT_NAMES = {None: "by live calls (without --batch)", "batch": "through batches (--batch)"}
 # Keys of a configuration that verifiers affect, beside their part of `made_by`.
 VERIFIER_KEYS = ("verifier", "separate_scores")
 MADE_BY = "made_by"
+
+
+def add_given_ids(known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored configuration with the ids that its components were given since.
+
+    The user then vouches for the component that drew, scored or labelled before as well.
+    """
+    return {
+        name: given[name] if name in given and is_equal_or_named(one, given[name]) else one
+        for name, one in known.items()
+    }
 
 
 def explain_differences(

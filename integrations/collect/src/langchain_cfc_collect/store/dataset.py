@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, func, select
 
 from langchain_cfc.errors import CollectionError, StoreError
 from langchain_cfc.records import Example, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.support.database import DatabaseStore
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.costs import Usage
@@ -20,31 +20,32 @@ from langchain_cfc_collect.store import schema
 from langchain_cfc_collect.store.rows import (
     ADD_PROMPTS,
     PAGE_SIZE,
+    SET_DRAWN,
     SET_EXAMPLE,
-    Row,
     combine_writes,
-    execute_writes,
     insert_draws,
     insert_labels,
     insert_scores,
     make_prompt_row,
+    read_example,
 )
 from langchain_cfc_collect.store.schema import Write
 
-T = TypeVar("T")
 # Makes the writes of a prompt's finished stages for its position, draws first.
 MakeWrites: TypeAlias = Callable[[int], list[list[Write]]]
+# Executes writes in the transaction of a connection.
+Execute: TypeAlias = Callable[[Connection, Iterable[Write]], None]
 
 _RELABEL_ADVICE = (
     "If references were corrected, collect with relabel=True (--relabel), which labels what is stored again"
 )
-# Columns from the dataset that affect neither candidates nor labels.
-_DESCRIPTIVE_COLUMNS = ("metadata", "cluster")
+_prompts = schema.prompts
 
 
 def add_prompts(
-    store: DatabaseStore,
+    name: str,
     connection: Connection,
+    execute: Execute,
     items: Iterable[tuple[Example, MakeWrites | None]],
 ) -> int:
     """Add all prompts that are not stored yet, or none if one cannot be used; return the number added.
@@ -55,124 +56,121 @@ def add_prompts(
     only seems to be new: one with the same input is stored that is not among the examples. The caller then
     rolls the transaction back.
     """
-    new, stream = 0, iter(items)
-    seen: set[str] = set()
+    stream = iter(items)
     inputs: dict[str, str] = {}  # of new prompts without a record, with their ids
-    columns = schema.prompts.c
-    last = connection.execute(select(func.max(columns.position))).scalar()
+    seen: set[str] = set()
+    last = connection.execute(select(func.max(_prompts.c.position))).scalar()
     first = position = 0 if last is None else last + 1
     while page := list(islice(stream, PAGE_SIZE)):
-        query = select(schema.prompts).where(columns.id.in_([example.id for example, _ in page]))
-        known = {row["id"]: dict(row) for row in connection.execute(query).mappings()}
+        ids = [canonical_json(example.id) for example, _ in page]
+        query = select(_prompts).where(_prompts.c.id.in_(ids))
+        known = {row.id: (row, read_example(name, row)) for row in connection.execute(query)}
+        new: dict[str, Example] = {}
         writes: list[list[Write]] = []
-        for example, make_writes in page:
-            row = make_prompt_row(position, example)
-            seen.add(example.id)
-            if known.setdefault(example.id, row) is not row:
-                _check_unchanged(store.name, row, known[example.id], ("input", "reference"))
+        for key, (example, make_writes) in zip(ids, page, strict=True):
+            seen.add(key)
+            if key in new:  # it was added a moment ago
+                _check_unchanged(name, example, new[key], ("input", "reference", "metadata", "cluster"))
+            elif key in known:
+                row, stored = known[key]
+                is_recent = row.position >= first
+                _check_unchanged(name, example, stored, ("input", "reference"))
+                _check_unchanged(name, example, stored, ("metadata", "cluster") if is_recent else ())
                 if make_writes is not None:
-                    _check_same_draws(store.name, known[example.id], make_writes)
-                if known[example.id]["position"] < first:
-                    writes.append(update_example(known[example.id], example))
-                else:  # it was added a moment ago
-                    _check_unchanged(store.name, row, known[example.id], _DESCRIPTIVE_COLUMNS)
-                continue
-            if make_writes is not None:
-                writes += make_writes(position)
-            elif first:
-                inputs[row["input"]] = example.id
-            writes.append([(ADD_PROMPTS, [row])])
-            position, new = position + 1, new + 1
-        execute_writes(connection, combine_writes(writes))
+                    _check_same_draws(name, row, make_writes)
+                writes.append(_update_example(row.position, stored, example))
+            else:
+                new[key] = example
+                writes.append([(ADD_PROMPTS, [make_prompt_row(position, example)])])
+                if make_writes is not None:
+                    writes += make_writes(position)
+                elif first:
+                    inputs[canonical_json(example.input)] = example.id
+                position += 1
+        execute(connection, combine_writes(writes))
     if inputs:
-        _check_inputs_are_new(store.name, connection, first, seen, inputs)
-    return new
+        _check_inputs_are_new(name, connection, first, seen, inputs)
+    return position - first
 
 
 def _check_inputs_are_new(
     name: str, connection: Connection, first: int, seen: Collection[str], inputs: Mapping[str, str]
 ) -> None:
     """Refuse new prompts whose input was stored before `first` under an id that no example has."""
-    columns = schema.prompts.c
-    stored = connection.execute(select(columns.id, columns.input).where(columns.position < first))
-    replaced = [(one.id, inputs[one.input]) for one in stored if one.id not in seen and one.input in inputs]
-    if replaced:
-        old, new = replaced[0]
-        msg = (
-            f"the input of the prompt {new!r} is stored in {name} under the id {old!r}, which is not in the "
-            f"dataset any more ({len(replaced)} such prompts). {_RELABEL_ADVICE}, if no other prompt has the "
-            "same input; otherwise collect into another store"
-        )
-        raise StoreError(msg)
+    for position, stored in read_examples(name, connection).items():
+        new = inputs.get(canonical_json(stored.input))
+        if position < first and new is not None and canonical_json(stored.id) not in seen:
+            msg = (
+                f"the input of the prompt {new!r} is stored in {name} under the id {stored.id!r}, which is "
+                f"not in the dataset any more. {_RELABEL_ADVICE}, if no other prompt has the same input; "
+                "otherwise collect into another store"
+            )
+            raise StoreError(msg)
 
 
-def match_examples(connection: Connection, examples: Iterable[Example]) -> dict[int, Example]:
+def update_examples(
+    name: str, connection: Connection, execute: Execute, examples: Iterable[Example]
+) -> tuple[int, int]:
+    """Take id, reference, metadata and cluster of stored prompts from the dataset as it is now.
+
+    Returns the numbers of corrected references and of prompts without an example. Raises `StoreError` if the
+    input of a prompt has changed, because its candidates were drawn for the other.
+    """
+    stored = read_examples(name, connection)
+    matched = match_examples(stored, examples)
+    corrected, writes = 0, []
+    for position, example in matched.items():
+        _check_unchanged(name, example, stored[position], ("input",))
+        corrected += bool(_list_differing(example, stored[position], ("reference",)))
+        writes.append(_update_example(position, stored[position], example))
+    execute(connection, combine_writes(writes))
+    return corrected, len(stored) - len(matched)
+
+
+def read_examples(name: str, connection: Connection) -> dict[int, Example]:
+    """Return the examples of all stored prompts by their positions."""
+    rows = connection.execute(select(_prompts).order_by(_prompts.c.position)).all()
+    return {row.position: read_example(name, row) for row in rows}
+
+
+def match_examples(stored: Mapping[int, Example], examples: Iterable[Example]) -> dict[int, Example]:
     """Match stored prompts to the examples of their dataset as it is now.
 
     Args:
-        connection: Connection to the store.
-        examples: The examples.
+        stored: Examples of the stored prompts by position.
+        examples: The examples of the dataset.
 
     Returns:
         The examples by the position of their stored prompt: the one with the same id, or else the only one
         with the same input, provided that no other stored prompt without an example has that input. Ids that
         are digests change when a reference is corrected.
     """
-    columns = schema.prompts.c
-    stored = connection.execute(select(columns.position, columns.id, columns.input)).all()
     by_id = {example.id: example for example in examples}
-    ids = {one.id for one in stored}
-    open_prompts = _group_by_input((one.input, one.position) for one in stored if one.id not in by_id)
-    open_examples = _group_by_input(
-        (canonical_json(example.input), example) for example in by_id.values() if example.id not in ids
-    )
-    matched = {one.position: by_id[one.id] for one in stored if one.id in by_id}
-    for key, positions in open_prompts.items():
-        found = open_examples.get(key, [])
+    ids = {one.id for one in stored.values()}
+    same_input: defaultdict[str, tuple[list[int], list[Example]]] = defaultdict(lambda: ([], []))
+    for position, one in stored.items():
+        if one.id not in by_id:
+            same_input[canonical_json(one.input)][0].append(position)
+    for one in by_id.values():
+        if one.id not in ids:
+            same_input[canonical_json(one.input)][1].append(one)
+    matched = {position: by_id[one.id] for position, one in stored.items() if one.id in by_id}
+    for positions, found in same_input.values():
         if len(positions) == len(found) == 1:
             matched[positions[0]] = found[0]
     return matched
 
 
-def _group_by_input(pairs: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
-    groups: dict[str, list[T]] = {}
-    for key, value in pairs:
-        groups.setdefault(key, []).append(value)
-    return groups
-
-
-def update_examples(name: str, connection: Connection, matched: Mapping[int, Example]) -> tuple[int, int]:
-    """Take id, reference, metadata and cluster of stored prompts from examples.
-
-    Returns the numbers of corrected references and of prompts without an example. Raises `StoreError` if the
-    input of a prompt has changed, because its candidates were drawn for the other.
-    """
-    corrected, missing, writes = 0, 0, []
-    for one in connection.execute(select(schema.prompts)).mappings().all():
-        row = dict(one)
-        example = matched.get(row["position"])
-        if example is None:
-            missing += 1
-            continue
-        _check_unchanged(name, make_prompt_row(row["position"], example), row, ("input",))
-        corrected += canonical_json(example.reference) != row["reference"]
-        writes.append(update_example(row, example))
-    execute_writes(connection, combine_writes(writes))
-    return corrected, missing
-
-
-def update_example(row: Mapping[str, Any], example: Example) -> list[Write]:
+def _update_example(position: int, stored: Example, example: Example) -> list[Write]:
     """Return the write that gives a stored prompt the example's columns; none if they are the same."""
-    given = make_prompt_row(row["position"], example)
-    if given["digest"] == row["digest"]:
+    if not _list_differing(example, stored, ("id", "reference", "metadata", "cluster")):
         return []
-    changed = {f"set_{name}": given[name] for name in ("id", "reference", *_DESCRIPTIVE_COLUMNS, "digest")}
-    return [(SET_EXAMPLE, [{"where_position": row["position"], **changed}])]
+    row = make_prompt_row(position, example)
+    changed = {"set_id": row["id"], "set_example": row["example"]}
+    return [(SET_EXAMPLE, [{"where_position": position, **changed}])]
 
 
-def make_record_writes(
-    models: Sequence[str], record: PromptRecord, position: int, *, forbids_nul: bool
-) -> list[list[Write]]:
+def make_record_writes(models: Sequence[str], record: PromptRecord, position: int) -> list[list[Write]]:
     """Return the writes of all stages of a finished prompt, whose candidates were drawn by `models`."""
     candidates = record.candidates
     draws = [
@@ -181,7 +179,7 @@ def make_record_writes(
         else DrawnCandidate(one.answer_key, None, one.message)
         for one in candidates
     ]
-    outputs = [one.scores or {} for one in candidates]
+    outputs = [one.scores for one in candidates]
     verdicts = [None if one.no_answer or one.no_verdict else one.score for one in candidates]
     scores = VerifierScores(verdicts, outputs if any(outputs) else None)
     answers = [one.answer for one in candidates if one.answer is not None]
@@ -190,28 +188,30 @@ def make_record_writes(
         raise CollectionError(msg)
     labels = Labels([None if one.no_label else one.correct for one in candidates], answers or None)
     return [
-        insert_draws(position, draws, Usage.from_models(models), forbids_nul=forbids_nul),
+        insert_draws(position, draws, Usage.from_models(models)),
         insert_scores(position, scores, Usage()),
-        insert_labels(position, labels, Usage(), forbids_nul=forbids_nul),
+        insert_labels(position, labels, Usage()),
     ]
 
 
-def _check_same_draws(name: str, known: Row, make_writes: MakeWrites) -> None:
+def _check_same_draws(name: str, row: Any, make_writes: MakeWrites) -> None:
     """Refuse a prompt that is stored with other candidates."""
-    digests = [
-        row["set_draws_digest"]
-        for writes in make_writes(known["position"])
-        for _, added in writes
-        for row in added
-        if "set_draws_digest" in row
-    ]
-    if known.get("draws_digest") and digests != [known["draws_digest"]]:
-        msg = f"the prompt {known['id']!r} has other candidates in {name}: add it to another store"
+    drawn = [rows for writes in make_writes(row.position) for made, rows in writes if made is SET_DRAWN]
+    if row.draws is not None and [one["set_draws"] for rows in drawn for one in rows] != [row.draws]:
+        msg = f"the prompt {row.id} has other candidates in {name}: add it to another store"
         raise StoreError(msg)
 
 
-def _check_unchanged(name: str, row: Row, known: Mapping[str, Any], fields: Sequence[str]) -> None:
-    differing = [field for field in fields if row[field] != known[field]]
+def _list_differing(example: Example, stored: Example, fields: Sequence[str]) -> list[str]:
+    return [
+        field
+        for field in fields
+        if canonical_json(getattr(example, field)) != canonical_json(getattr(stored, field))
+    ]
+
+
+def _check_unchanged(name: str, example: Example, stored: Example, fields: Sequence[str]) -> None:
+    differing = _list_differing(example, stored, fields)
     if differing:
         advice = (
             _RELABEL_ADVICE
@@ -219,7 +219,7 @@ def _check_unchanged(name: str, row: Row, known: Mapping[str, Any], fields: Sequ
             else "Collect it into another store, or give changed prompts new ids"
         )
         msg = (
-            f"the prompt {row['id']!r} has another {' and '.join(differing)} in {name}: the dataset "
+            f"the prompt {example.id!r} has another {' and '.join(differing)} in {name}: the dataset "
             f"has changed. {advice}"
         )
         raise StoreError(msg)

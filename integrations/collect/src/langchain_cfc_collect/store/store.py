@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import partial
+from functools import cache, partial
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import BigInteger, Integer, Select, func, select, update
+from sqlalchemy import Connection, Dialect, delete, func, select, update
 
 from langchain_cfc.candidates import Unit
-from langchain_cfc.claims import Span
 from langchain_cfc.errors import StoreError
 from langchain_cfc.records import (
     ClaimsRecord,
@@ -27,49 +26,21 @@ from langchain_cfc.records import (
     require_claims,
 )
 from langchain_cfc.records.schema import MODEL_VERSION, PROVENANCE_FIELDS, make_provenance
-from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.support import __version__
 from langchain_cfc.support.database import DatabaseStore
 from langchain_cfc.support.serialization import canonical_json
-from langchain_cfc_collect.costs import ModelCalls, RequestHistory, Stage, Usage
-from langchain_cfc_collect.store import batches, schema
-from langchain_cfc_collect.store.configurations import explain_differences, is_changed
+from langchain_cfc_collect.costs import Budget, BudgetTracker, RequestHistory, Stage, Usage
+from langchain_cfc_collect.store import batches, calls, rows, schema
+from langchain_cfc_collect.store.configurations import add_given_ids, explain_differences, is_changed
 from langchain_cfc_collect.store.dataset import add_prompts, make_record_writes
-from langchain_cfc_collect.store.rows import (
-    PAGE_SIZE,
-    combine_writes,
-    execute_writes,
-    read_claims_record,
-    read_draw,
-    read_example,
-    read_record,
-)
-from langchain_cfc_collect.store.schema import Write
-from langchain_cfc_collect.store.tables import (
-    SELECT_ANSWERS,
-    SELECT_CANDIDATES,
-    SELECT_CLAIMS,
-    is_same_slot,
-    read_history,
-)
+from langchain_cfc_collect.store.rows import PAGE_SIZE, StoredPrompt, make_record, read_prompt
+from langchain_cfc_collect.store.schema import PROMPTS_FACT, Statement, Write, report_damage
 
 # Keys that a configuration has only if their option is used, so that a missing key is a difference.
 _OPTIONAL_KEYS = ("unit", "splitter", "draws", "endpoint")
-_prompts, _draws, _scores, _labels = schema.prompts, schema.draws, schema.scores, schema.labels
-_claims, _calls = schema.claims, schema.calls
-
-
-@dataclass(frozen=True)
-class StoredPrompt:
-    """Prompt with its stored candidates, claims and scores, from which its stages continue."""
-
-    position: int
-    example: Example
-    draws: Sequence[DrawnCandidate] | None  # None if they are not complete
-    claims: Sequence[Span] | None  # claims of the first answer; None if it is not split, or has none
-    scores: Sequence[float] | None  # None if the prompt is not scored
-    partial: Mapping[int, DrawnCandidate]  # stored candidates by slot, while they are not complete
-    context: str | None  # digest of the prepared input that these were drawn for
+# Fact with the names of the models that drew candidates; a connection caches them.
+_MODELS_FACT = "models"
+_prompts, _draws = schema.prompts, schema.draws
 
 
 @dataclass(frozen=True)
@@ -79,6 +50,15 @@ class Failure:
     id: str
     stage: Stage
     error: str
+
+
+@dataclass(frozen=True)
+class ShrinkResult:
+    """Result of shrinking a store: removed messages, and sizes."""
+
+    candidates: int  # number of candidates whose message was removed
+    bytes_before: int  # size of the store before
+    bytes_after: int  # size of the store after
 
 
 class Store(DatabaseStore):
@@ -101,23 +81,28 @@ class Store(DatabaseStore):
     _wrong_version_advice = "export its records with the release that made it, and import them here"
 
     def _open(self, *, create: bool) -> None:
-        with schema.report_damage(self.name):
+        with report_damage(self.name):
             self.check_pages()
             super()._open(create=create)
-            self._verify_seal()
+            self._check_state()
 
     def _list_first_facts(self) -> dict[str, str]:
-        """Return the facts of a new store, with their seal."""
-        facts = super()._list_first_facts() | {
+        """Return the facts of a new store."""
+        return super()._list_first_facts() | {
             "created_at": canonical_json(datetime.now(tz=timezone.utc).isoformat(timespec="seconds")),
             "library_version": canonical_json(__version__),
+            PROMPTS_FACT: "0",
         }
-        return {**facts, schema.SEAL_FACT: schema.Seal().with_facts(facts).to_json()}
 
-    def _verify_seal(self) -> tuple[schema.Seal, list[int]]:
-        """Compare the content with the seal; return the seal and the positions of finished prompts."""
-        with self.begin_read() as connection:
-            return schema.verify_seal(self.name, connection)
+    def write_facts(self, connection: Connection, facts: Mapping[str, str]) -> None:
+        """Write facts, as JSON by name, and the digest of all facts."""
+        super().write_facts(connection, facts)
+        known = dict(map(tuple, connection.execute(select(schema.facts))))
+        super().write_facts(connection, {schema.DIGEST_FACT: schema.digest_facts(known)})
+
+    def _check_state(self) -> None:
+        """Raise `StoreError` if prompts or facts were lost or changed."""
+        schema.check_state(self.name, self.read_rows(schema.SELECT_STATE))
 
     def check(self) -> None:
         """Check everything in the store: SQLite's pages and indexes, and each prompt against its digests.
@@ -125,19 +110,18 @@ class Store(DatabaseStore):
         Raises:
             StoreError: If something is damaged.
         """
-        with schema.report_damage(self.name):
+        with report_damage(self.name):
             self.check_pages(thoroughly=True)
-            for _ in self.read_all():
-                pass
-            for _ in self._read_stored_prompts():
-                pass
+            self._check_state()
+            for prompt in self._read_prompts():
+                make_record(prompt)
 
     # Configuration
 
     @property
     def configuration(self) -> dict[str, Any]:
         """Configuration that the records are made with; empty in a new store."""
-        with schema.report_damage(self.name):
+        with report_damage(self.name):
             known: dict[str, Any] = self._read_fact("configuration") or {}
             return known
 
@@ -158,12 +142,7 @@ class Store(DatabaseStore):
         """
         settled = canonical_json({**self.configuration, **self.check_configuration(configuration)})
         with self.begin_write() as connection:
-            if configuration.get("unit") == "claims":
-                _claims.create(connection, checkfirst=True)
-            if configuration.get("endpoint") == "batch":
-                batches.create_tables(connection)
             self.write_facts(connection, {"configuration": settled})
-            schema.seal_facts(connection)
 
     def check_configuration(self, configuration: Mapping[str, Any]) -> dict[str, Any]:
         """Return a configuration in its stored form; raises `StoreError` if the store has another one.
@@ -171,7 +150,7 @@ class Store(DatabaseStore):
         Keys that only one of the two has are not compared, except those of the provenance and the endpoint.
         """
         given: dict[str, Any] = json.loads(canonical_json(configuration))
-        known = schema.add_given_ids(self.configuration, given)
+        known = add_given_ids(self.configuration, given)
         if not known:
             return given
         different = [name for name in known if name in given and is_changed(name, known, given)]
@@ -207,8 +186,19 @@ class Store(DatabaseStore):
 
         Raises `StoreError` if another prompt is stored under the same id.
         """
+        return self.add_with_stages((example, None) for example in examples)
+
+    def add_with_stages(self, items: Iterable[tuple[Example, Any]]) -> int:
+        """Add examples with the functions that make the writes of their stages, as in `add_prompts`."""
         with self.begin_write() as connection:
-            return add_prompts(self, connection, ((example, None) for example in examples))
+            added = add_prompts(self.name, connection, self.execute, items)
+            self.count_prompts(connection)
+            return added
+
+    def count_prompts(self, connection: Connection) -> None:
+        """Update the number of prompts among the facts."""
+        total = connection.execute(select(func.count()).select_from(_prompts)).scalar_one()
+        self.write_facts(connection, {PROMPTS_FACT: str(total)})
 
     def add_records(self, records: Iterable[PromptRecord], provenance: Provenance | None) -> int:
         """Add finished records that were made elsewhere.
@@ -236,78 +226,73 @@ class Store(DatabaseStore):
         version = (configuration["generator"] or {}).pop(MODEL_VERSION, None)
         self.set_configuration(configuration)
         models = version if isinstance(version, list) else [version] if version is not None else []
-        with self.begin_write() as connection:
-            make_writes = partial(make_record_writes, models, forbids_nul=self.forbids_nul)
-            return add_prompts(
-                self, connection, ((one, partial(make_writes, one)) for one in (first, *stream))
-            )
+        make_writes = partial(make_record_writes, models)
+        return self.add_with_stages((one, partial(make_writes, one)) for one in (first, *stream))
 
     # Work
 
     def read_unfinished(self) -> Iterator[StoredPrompt]:
         """Yield the prompts that are neither finished nor failed, in order, a page at a time."""
-        with schema.report_damage(self.name):
-            yield from self._read_stored_prompts(
-                _prompts.c.stage < Stage.LABELLED, _prompts.c.error.is_(None)
-            )
+        for prompt in self._read_prompts(_prompts.c.stage < Stage.LABELLED):
+            if prompt.error is None:
+                yield prompt
 
-    def read_finished(self, stage: Stage = Stage.LABELLED, first: int = 0) -> Iterator[StoredPrompt]:
-        """Yield the prompts that have finished a stage in order from position `first`, without labels."""
-        with schema.report_damage(self.name):
-            yield from self._read_stored_prompts(_prompts.c.stage >= stage, _prompts.c.position >= first)
+    def read_finished(
+        self, stage: Stage = Stage.LABELLED, first: int = 0, *, messages: bool = True
+    ) -> Iterator[StoredPrompt]:
+        """Yield the prompts that have finished a stage, in order from position `first`."""
+        return self._read_prompts(_prompts.c.stage >= stage, _prompts.c.position >= first, messages=messages)
 
-    def _read_stored_prompts(self, *conditions: Any) -> Iterator[StoredPrompt]:
+    def _read_prompts(self, *conditions: Any, messages: bool = True) -> Iterator[StoredPrompt]:
+        """Yield the prompts that satisfy conditions in order, with their messages if these are wanted."""
         after = -1
-        while page := self._read_prompt_rows(_prompts.c.position > after, *conditions):
-            after = page[-1].position
-            positions = [row.position for row in page]
-            groups = [
-                self._read_grouped_rows(
-                    select(table).where(table.c.prompt.in_(positions)).order_by(table.c.prompt, table.c.slot)
-                )
-                for table in (_draws, _scores, *((_claims,) if self.unit == "claims" else ()))
-            ]
-            for row in page:
-                yield self._make_stored_prompt(row, *(group.get(row.position, []) for group in groups))
-
-    def _make_stored_prompt(
-        self,
-        prompt: Any,
-        draw_rows: Sequence[Any],
-        score_rows: Sequence[Any],
-        claim_rows: Sequence[Any] = (),
-    ) -> StoredPrompt:
-        schema.check_prompt(self.name, prompt)
-        schema.check_draws(self.name, prompt, draw_rows)
-        schema.check_claims(self.name, prompt, claim_rows)
-        if prompt.stage >= Stage.SCORED:
-            schema.check_scores(self.name, prompt, score_rows)
-        draws = {one.slot: read_draw(one) for one in draw_rows}
-        return StoredPrompt(
-            prompt.position,
-            read_example(prompt),
-            list(draws.values()) if prompt.stage >= Stage.DRAWN else None,
-            [Span(one.start, one.stop, one.text) for one in claim_rows] or None,
-            [one.score for one in score_rows] if prompt.stage >= Stage.SCORED else None,
-            {} if prompt.stage >= Stage.DRAWN else draws,
-            prompt.context,
-        )
-
-    def _read_prompt_rows(self, *conditions: Any) -> Sequence[Any]:
-        """Return the rows of the first page of prompts that satisfy the conditions."""
-        return self.read_rows(
-            select(_prompts).where(*conditions).order_by(_prompts.c.position).limit(PAGE_SIZE)
-        )
-
-    def _read_grouped_rows(self, query: Select[Any]) -> dict[int, list[Any]]:
-        """Return the rows of a query that is ordered by prompt, grouped by the position of the prompt."""
-        groups = groupby(self.read_rows(query), key=lambda row: row.prompt)
-        return {prompt: list(group) for prompt, group in groups}
+        with report_damage(self.name):
+            while page := self.read_rows(
+                select(_prompts)
+                .where(_prompts.c.position > after, *conditions)
+                .order_by(_prompts.c.position)
+                .limit(PAGE_SIZE)
+            ):
+                after = page[-1].position
+                found: dict[int, list[Any]] = {}
+                if messages:
+                    positions = [row.position for row in page]
+                    within = schema.match_draws(positions[0], positions[-1])
+                    query = select(_draws).where(within, _draws.c.prompt.in_(positions))
+                    kept = self.read_rows(query.order_by(_draws.c.number))
+                    found = {at: list(group) for at, group in groupby(kept, key=lambda row: row.prompt)}
+                for row in page:
+                    yield read_prompt(self.name, row, found.get(row.position))
 
     def write(self, writes: Iterable[Write]) -> None:
         """Write rows in one transaction, durable on return; on failure, nothing is written."""
         with self.begin_write() as connection:
-            execute_writes(connection, writes)
+            self.execute(connection, writes)
+
+    def execute(self, connection: Connection, writes: Iterable[Write]) -> None:
+        """Write rows in the transaction of a connection, skipping statements without rows.
+
+        Rows go to the driver directly: SQLAlchemy's processing of each row would take longer than the write.
+        """
+        models: set[str] = set()
+        for statement, parameters in writes:
+            if not parameters:
+                continue
+            sql = _compile_sql(statement, connection.dialect, tuple(parameters[0]))
+            written = connection.exec_driver_sql(sql, parameters)
+            if statement in rows.STAGE_UPDATES and written.rowcount != len(parameters):
+                msg = f"cannot write {self.name}: a stage was written before, or the one before it was not"
+                raise StoreError(msg)
+            if statement is calls.ADD_CALLS:
+                models |= {row["model"] for row in parameters if row["drew"] and row["model"]}
+        # The connection caches the models, so that most draws need not read them.
+        if models - connection.info.get(_MODELS_FACT, set()):
+            text = connection.execute(
+                select(schema.facts.c.value).where(schema.facts.c.name == _MODELS_FACT)
+            ).scalar()
+            known = connection.info[_MODELS_FACT] = set(json.loads(text or "[]"))
+            if models - known:
+                self.write_facts(connection, {_MODELS_FACT: canonical_json(sorted(known | models))})
 
     def retry_failed(self) -> int:
         """Mark all failed prompts as unfinished, and return their number."""
@@ -341,117 +326,78 @@ class Store(DatabaseStore):
 
     def read_all(self) -> Generator[LabelledRecord, None, None]:
         """Yield the records of finished prompts in order, of candidates or of claims."""
-        with schema.report_damage(self.name):
-            read_page = self._read_claims_page if self.unit == "claims" else self._read_page
-            _, finished = self._verify_seal()
-            for start in range(0, len(finished), PAGE_SIZE):
-                positions = finished[start : start + PAGE_SIZE]
-                within = _prompts.c.position.between(positions[0], positions[-1])
-                rows = self._read_prompt_rows(_prompts.c.stage == Stage.LABELLED, within)
-                known = {row.position: row for row in rows}
-                yield from read_page([known[position] for position in positions])
+        with report_damage(self.name):
+            self._check_state()
+            for prompt in self.read_finished(messages=False):
+                if (record := make_record(prompt)) is not None:
+                    yield record
 
-    def _read_page(self, rows: Sequence[Any]) -> Iterator[PromptRecord]:
-        """Yield the records of finished prompts, given their rows."""
-        within = _draws.c.prompt.between(rows[0].position, rows[-1].position)
-        candidates = self._read_grouped_rows(SELECT_CANDIDATES.where(within))
-        for row in rows:
-            of_prompt = candidates[row.position]
-            schema.check_finished(self.name, row, of_prompt, of_prompt)
-            yield read_record(row, of_prompt)
-
-    def _read_claims_page(self, rows: Sequence[Any]) -> Iterator[ClaimsRecord]:
-        """Yield the records of finished prompts, given their rows, except for answers without claims."""
-        first, last = rows[0].position, rows[-1].position
-        answers = self._read_grouped_rows(SELECT_ANSWERS.where(_draws.c.prompt.between(first, last)))
-        claims = self._read_grouped_rows(SELECT_CLAIMS.where(_claims.c.prompt.between(first, last)))
-        for row in rows:
-            of_prompt = claims.get(row.position, [])
-            schema.check_claims(self.name, row, of_prompt)
-            schema.check_finished(self.name, row, answers[row.position], of_prompt)
-            if of_prompt:
-                yield read_claims_record(row, answers[row.position][0].text, of_prompt)
+    def find_stripped(self) -> int:
+        """Return the position of the first drawn prompt without messages, or 0 if there is none."""
+        position = _prompts.c.position
+        has_rows = select(_draws.c.prompt).where(schema.match_draws(position, position)).exists()
+        query = select(func.min(_prompts.c.position)).where(_prompts.c.stage >= Stage.DRAWN, ~has_rows)
+        return int(self.read_rows(query)[0][0] or 0)
 
     def read_failures(self) -> list[Failure]:
         """Return the failed prompts in order."""
-        query = select(_prompts).where(_prompts.c.error.is_not(None)).order_by(_prompts.c.position)
-        with schema.report_damage(self.name):
-            return [
-                Failure(row.id, Stage(row.stage + 1), "{kind}: {said}".format(**json.loads(row.error)))
-                for row in self.read_rows(query)
-            ]
+        failed = self._read_prompts(_prompts.c.error.is_not(None), messages=False)
+        return [Failure(one.example.id, Stage(one.stage + 1), str(one.error)) for one in failed]
 
     def read_models(self) -> list[str]:
         """Return the names of the models that drew candidates, sorted."""
-        with schema.report_damage(self.name):
-            return list(self._verify_seal()[0].models)
+        with report_damage(self.name):
+            self._check_state()
+            return list(self._read_fact(_MODELS_FACT) or [])
 
     def count_stages(self) -> dict[Stage, int]:
         """Return the number of prompts at each stage, failed prompts included."""
         query = select(_prompts.c.stage, func.count()).group_by(_prompts.c.stage)
-        with schema.report_damage(self.name):
+        with report_damage(self.name):
             counts = {int(stage): int(count) for stage, count in self.read_rows(query)}
             return {stage: counts.get(stage, 0) for stage in Stage}
 
-    def count_draws(self) -> int:
-        """Return the number of stored candidates, including those of unfinished and failed prompts."""
-        with schema.report_damage(self.name):
-            return int(self.read_rows(select(func.count()).select_from(_draws))[0][0])
-
     def read_usage(self) -> Usage:
         """Return the usage of models for all prompts, including stored answers of batches."""
-        query = select(
-            _calls.c.model,
-            func.max(_calls.c.drew.cast(Integer)),
-            # In PostgreSQL, sums of integers are decimal numbers.
-            func.sum(_calls.c.input_tokens).cast(BigInteger),
-            func.sum(_calls.c.output_tokens).cast(BigInteger),
-        ).group_by(_calls.c.model)
-        with schema.report_damage(self.name):
-            rows = self.read_rows(query)
-            known = Usage(tuple(ModelCalls(model, bool(drew), *tokens) for model, drew, *tokens in rows))
-            return sum(self._read_held_usage(), known)
+        with report_damage(self.name), self.begin_read() as connection:
+            return sum(batches.read_held_usage(connection), calls.read_usage(connection))
 
     def read_batched_usage(self) -> Usage:
         """Return the part of the usage that is charged at batch prices."""
-        if not self.has_batches:
-            return Usage()
-        with schema.report_damage(self.name), self.begin_read() as connection:
-            return self._read_held_usage()[0] + batches.read_batched_usage(connection)
-
-    def _read_held_usage(self) -> tuple[Usage, Usage]:
-        """Return the usage of stored answers: that of batches, and that of live calls."""
-        if not self.has_batches:
-            return Usage(), Usage()
-        with self.begin_read() as connection:
-            return batches.read_held_usage(connection)
-
-    def count_labels(self) -> tuple[int, dict[bool, tuple[int, float]]]:
-        """Return the number of prompts with a correct candidate, and by label the count and sum of scores."""
-        covered = select(func.count(_labels.c.prompt.distinct())).where(_labels.c.correct)
-        sums = (
-            select(_labels.c.correct, func.count(), func.sum(_scores.c.score))
-            .join_from(_labels, _scores, is_same_slot(_labels, _scores))
-            .group_by(_labels.c.correct)
-        )
-        with schema.report_damage(self.name):
-            by_label = {label: (count, total) for label, count, total in self.read_rows(sums)}
-            if None in by_label:  # no label could be read, which counts as wrong
-                (count, total), (wrong, sum_of_wrong) = by_label.pop(None), by_label.get(False, (0, 0.0))
-                by_label[False] = (count + wrong, total + sum_of_wrong)
-            return self.read_rows(covered)[0][0], by_label
-
-    def count_without_labels(self) -> int:
-        """Return the number of finished prompts without labels, because their answers have no claims."""
-        has_labels = select(_labels.c.prompt).where(_labels.c.prompt == _prompts.c.position).exists()
-        query = select(func.count()).where(_prompts.c.stage == Stage.LABELLED, ~has_labels)
-        with schema.report_damage(self.name):
-            return int(self.read_rows(query)[0][0])
+        with report_damage(self.name), self.begin_read() as connection:
+            batched, _ = batches.read_held_usage(connection)
+            return batched + calls.read_usage(connection, batched=True)
 
     def read_request_history(self) -> RequestHistory:
         """Return the requests of all runs so far and their usage, by stage."""
-        with schema.report_damage(self.name), self.begin_read() as connection:
-            return read_history(connection)
+        with report_damage(self.name), self.begin_read() as connection:
+            return calls.read_history(connection)
+
+    def track_budget(self, budget: Budget) -> BudgetTracker:
+        """Return the tracker of a budget, which counts the usage so far."""
+        return BudgetTracker(
+            budget, self.read_usage(), self.read_batched_usage(), self.read_request_history()
+        )
+
+    def shrink(self) -> ShrinkResult:
+        """Remove the messages of labelled prompts, which no later stage reads, and free their disk space.
+
+        Text and data stay, and records do not change. No run may be working on the store, and SQLite needs as
+        much free disk space as the shrunk store takes. Raises `StoreError` if the store is in use or cannot
+        be written.
+        """
+        labelled = select(_prompts.c.position).where(_prompts.c.stage == int(Stage.LABELLED))
+        with self.lock():
+            before = self.measure_size()
+            with self.begin_write() as connection:
+                removed = connection.execute(delete(_draws).where(_draws.c.prompt.in_(labelled))).rowcount
+            self.reclaim_space()
+            return ShrinkResult(removed, before, self.measure_size())
+
+
+@cache
+def _compile_sql(statement: Statement, dialect: Dialect, names: tuple[str, ...]) -> str:
+    return str(statement.compile(dialect=dialect, column_keys=names, for_executemany=True))
 
 
 class Writer:
@@ -512,7 +458,7 @@ class Writer:
             await loop.run_in_executor(self._thread, self.store.write, writes)
             return
         with self.store.transaction() as connection:
-            execute_writes(connection, writes)
+            self.store.execute(connection, writes)
             # Only the commit waits for the disk; statements in a thread would only compete for the GIL.
             await loop.run_in_executor(self._thread, connection.commit)
 
@@ -522,7 +468,7 @@ class Writer:
             batch, self._waiting = self._waiting, []
             error: Exception | None = None
             try:
-                await self._write_batch(combine_writes(writes for writes, _ in batch))
+                await self._write_batch(rows.combine_writes(writes for writes, _ in batch))
             except Exception as failure:  # noqa: BLE001 - raised for every caller of the batch
                 error = failure
             for _, done in batch:
