@@ -232,7 +232,7 @@ class EvaluationReport(OmitsDefaults, LevelReport):
         artifact_digest: Digest of the artifact.
         other_parts: Parts, such as `verifier`, that differ from those calibrated, so that these records do
             not test the promise.
-        guarantee: Kind of the artifact's guarantee: `conditional`, `marginal`, `certified` or `heuristic`.
+        guarantee: Kind of the artifact's guarantee: `conditional`, `certified` or `heuristic`.
         contradicted: Names of the groups (`1` is all prompts) on which the artifact's own rule kept its
             promise, or that of the certificate over all prompts, too rarely for chance.
         methods: Results of the artifact's own thresholds (`conditional`) and of one threshold for all prompts

@@ -49,11 +49,13 @@ class SetRule(ABC):
     Attributes:
         text: The rule's name, which `parse_set_rule` reads.
         unit: What it accepts or rejects. Claims that a threshold reaches are rejected, answers are accepted.
+        at_most: Maximum number of unsupported claims that stay; None for rules about whole answers.
         needs_answers: Whether it compares answers.
     """
 
     text: str
     unit: Unit = "answers"
+    at_most: int | None = None
     needs_answers: bool = False
 
     def compute_levels(self, draws: CandidateBatch) -> FloatArray:
@@ -87,6 +89,24 @@ class SetRule(ABC):
         Both arguments are (N, n) flags.
         """
         return np.asarray(np.any(accepted & correct, axis=1), dtype=np.bool_)
+
+    def choose_shown(self, best: IntArray, accepted: BoolArray, uniforms: FloatArray) -> IntArray:
+        """Choose what decides whether a prompt is answered wrongly: its best candidate, or a random claim.
+
+        Args:
+            best: (N,) slots of the best candidates.
+            accepted: (N, n) the answer sets.
+            uniforms: (N,) random numbers in [0, 1), for rules that draw at random.
+
+        Returns:
+            (N,) slots.
+        """
+        del accepted, uniforms
+        return best
+
+    def measure_sizes(self, draws: CandidateBatch, accepted: BoolArray) -> tuple[FloatArray, float]:
+        """Return (N,) sizes, here numbers of candidates in the (N, n) accepted sets, and the largest size."""
+        return accepted.sum(axis=1).astype(np.float64), float(draws.n)
 
     def compute_success_scores(self, labelled: LabelledBatch, cap: float = CAP) -> FloatArray:
         """Compute the paper's S(X): the smallest level among a prompt's correct candidates, else `cap`.
@@ -251,6 +271,8 @@ class Claims(SetRule):
 
     unit: Unit = "claims"
 
+    at_most: int
+
     def __init__(self, at_most: int) -> None:
         self.at_most = at_most
         self.text = f"claims({at_most})"
@@ -265,6 +287,16 @@ class Claims(SetRule):
     def covers(self, correct: BoolArray, accepted: BoolArray) -> BoolArray:
         """Return (N,) whether at most k unsupported claims are kept."""
         return np.asarray((accepted & ~correct).sum(axis=1) <= self.at_most, dtype=np.bool_)
+
+    def choose_shown(self, best: IntArray, accepted: BoolArray, uniforms: FloatArray) -> IntArray:
+        """Draw one of the claims kept in each answer, uniformly at random; see `SetRule`."""
+        del best
+        places = np.floor(uniforms * accepted.sum(axis=1))
+        return np.asarray((np.cumsum(accepted, axis=1) > places[:, np.newaxis]).argmax(axis=1), np.int64)
+
+    def measure_sizes(self, draws: CandidateBatch, accepted: BoolArray) -> tuple[FloatArray, float]:
+        """Return the (N,) shares of claims that are dropped, and the largest possible share."""
+        return np.asarray(1.0 - accepted.sum(axis=1) / draws.counts, dtype=np.float64), 1.0
 
     def _compute_success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
         del cap  # never needed, because dropping all claims always keeps the promise

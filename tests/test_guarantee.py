@@ -10,29 +10,20 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.guarantee import (
-    NOT_PROMISED,
     Binding,
     CertifiedAnswers,
     CertifiedShare,
     CoverageCertificate,
     PaperPAC,
-    Weighting,
     WrongRateCertificate,
     format_bound,
-    list_assumptions,
-    list_exclusions,
-    restrict_to_answers,
-    state_confidence,
-    state_guarantee,
+    state_event,
 )
-from langchain_cfc.guarantee.words import BEST_ALONE, NOT_BY_LEVEL, ON_AVERAGE
 from langchain_cfc.records import Provenance, tabulate
 
-ALL = Weighting(name="1", kind="constant", words="all prompts", coefficients=(1.0,))
-CAPITALS = Weighting(
-    name="g", kind="indicator", words="prompts whose topic is 'capital'", coefficients=(1.0,)
-)
 BINDINGS: tuple[Binding, ...] = ("unchecked", "matched", "unverified", "unbound")
+INDEPENDENT = "Prompts are independent and identically distributed"
+ON_AVERAGE = "The probability is over calibration sets as well as prompts"
 
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
@@ -60,40 +51,52 @@ def make_artifact(features: str = "group(topic)", **options: Any) -> Calibration
     return calibrate(make_records(), **{"alpha": "0.2", "features": features, **options})
 
 
-def test_state_guarantee_of_the_conditional_rule() -> None:
-    assert state_guarantee("conditional", 0.9, 500, (ALL, CAPITALS)) == (
-        "For a new prompt exchangeable with the 500 calibration prompts, the answer set holds a correct "
-        "answer, or the prompt is flagged as not certifiable, with probability at least 90 %: on average "
-        "over all prompts, and over each of these and any mix of them: prompts whose topic is 'capital'."
-    )
-    assert state_guarantee("conditional", 0.9, 500, (ALL,)).endswith(
-        "at least 90 %, on average over all prompts."
-    )
-
-
-def test_state_guarantee_of_the_marginal_rule_excludes_hard_prompts() -> None:
-    sentence = state_guarantee("marginal", 0.9, 500, (ALL,))
-    assert "at least 90 %, on average over all prompts; nothing is promised for hard prompts" in sentence
-
-
-def test_state_guarantee_of_a_heuristic_begins_with_no_guarantee() -> None:
-    sentence = state_guarantee("heuristic", 0.9, 500, ())
-    assert sentence.startswith("No guarantee: ")
-    assert "at least" not in sentence
+def has(sentences: tuple[str, ...], words: str) -> bool:
+    return any(words in one for one in sentences)
 
 
 @pytest.mark.parametrize(
-    ("target", "percent"),
-    [(0.9, "90 %"), (0.55, "55 %"), (0.945, "94.5 %"), (0.9995, "99.95 %"), (0.9999999, "99.99999 %")],
+    ("options", "scope"),
+    [
+        ({"features": "1"}, "on average over all."),
+        ({}, "on average over all, over each of 2 groups, and over any mix of them."),
+        (
+            {"features": "hat(mean_score, 3) + group(topic)", "fit_fraction": 0.3},
+            "on average over all, over easy as well as hard ones, over each of 2 groups, and over any mix",
+        ),
+    ],
 )
-def test_state_guarantee_shows_the_target_without_rounding(target: float, percent: str) -> None:
-    kinds: tuple[Any, ...] = ("conditional", "marginal", "heuristic")
-    for kind in kinds:
-        assert f" {percent}" in state_guarantee(kind, target, 500, (ALL,))
+def test_guarantee_sentence_states_claim_then_scope(options: dict[str, Any], scope: str) -> None:
+    found = make_artifact(**options).make_guarantee()
+    assert found.claim == (
+        "With probability at least 80 %, the answer set holds a correct answer, or the question is flagged "
+        "as not certifiable."
+    )
+    size = found.calibration_size
+    assert found.sentence.startswith(
+        f"{found.claim} It holds for new questions like the {size} calibrated on"
+    )
+    assert scope in found.sentence
+    assert "hat(" not in found.sentence
+    assert "alpha" not in found.sentence
 
 
-def test_list_assumptions_ends_with_a_text_per_binding() -> None:
-    texts = {binding: list_assumptions(binding=binding) for binding in BINDINGS}
+@pytest.mark.parametrize(("alpha", "percent"), [("0.45", "55 %"), ("0.055", "94.5 %"), ("0.0005", "99.95 %")])
+@pytest.mark.parametrize("options", [{}, {"pac": PaperPAC(ridge=0.1)}])
+def test_guarantee_claim_shows_the_target_without_rounding(
+    options: dict[str, Any], alpha: str, percent: str
+) -> None:
+    artifact = make_artifact(alpha=alpha, allow_unattainable=True, **options)
+    assert f" {percent}" in artifact.make_guarantee().claim
+
+
+def test_state_event_counts_unsupported_claims() -> None:
+    assert state_event(1) == "at most 1 unsupported claim is left in the answer"
+    assert "answer set" in state_event(None)
+
+
+def test_assumptions_end_with_a_text_per_binding() -> None:
+    texts = {one: make_artifact().make_guarantee(binding=one).assumptions for one in BINDINGS}
     assert len({text[-1] for text in texts.values()}) == len(BINDINGS)
     assert len({text[:-1] for text in texts.values()}) == 1
     assert "assumed" not in texts["matched"][-1]
@@ -113,28 +116,12 @@ def test_guarantee_binding_is_unbound_without_provenance() -> None:
 )
 def test_guarantee_weightings_are_those_of_the_feature_map(features: str) -> None:
     artifact = make_artifact(features)
-    found = artifact.make_guarantee()
-    draws = tabulate(make_records()).draws
-    x = artifact.feature_map.transform(draws)
-    values = {one.name: x @ np.array(one.coefficients) for one in found.weightings}
-    assert found.feature_names == artifact.feature_map.names
-    assert all(len(one.coefficients) == len(found.feature_names) for one in found.weightings)
-    assert [one.name for one in found.weightings] == [
-        weight.name for weight in artifact.feature_map.list_guaranteed_weights()
+    named = artifact.feature_map.list_guaranteed_weights()
+    assert [(one.name, one.words) for one in artifact.make_guarantee().weightings] == [
+        (one.name, one.words) for one in named
     ]
-    np.testing.assert_allclose(values["1"], 1.0)
-    assert min(value.min() for value in values.values()) >= -1e-9
-    for name, value in values.items():
-        if name.startswith("group(topic)="):
-            topic = name.removeprefix("group(topic)=")
-            np.testing.assert_allclose(
-                value, [entries["topic"] == topic for entries in draws.metadata], atol=1e-12
-            )
-            assert f"whose topic is '{topic}'" in found.sentence
-    # Soft groups of one statistic share out every prompt.
-    for family in ("bernstein(", "hat("):
-        parts = [value for name, value in values.items() if name.startswith(family)]
-        assert not parts or sum(parts) == pytest.approx(np.ones(len(x)))
+    x = artifact.feature_map.transform(tabulate(make_records()).draws)
+    assert min(one.compute_values(x).min() for one in named) >= -1e-9
 
 
 def test_guarantee_holds_everything_that_it_depends_on() -> None:
@@ -147,8 +134,8 @@ def test_guarantee_holds_everything_that_it_depends_on() -> None:
     assert found.failure_probability is None
     assert found.heuristics == ()
     assert (found.certificate, found.wrong_answers) == (None, None)
-    assert found.not_promised == (*NOT_PROMISED, BEST_ALONE, ON_AVERAGE)
-    assert "covered or flagged" in found.not_certifiable
+    for words in ("one answer by itself", "wrong answer", "after drift", ON_AVERAGE):
+        assert has(found.not_promised, words)
     assert "75 %" in found.sentence
     assert "90 %" in artifact.make_guarantee("0.1").sentence
     assert str(artifact.calibration.size) in found.sentence
@@ -161,70 +148,16 @@ def test_guarantee_lists_only_weightings_that_are_covered(options: dict[str, Any
     found = make_artifact(**options).make_guarantee()
     assert len(found.weightings) == names
     assert [one.name for one in found.weightings][:1] == ["1"][:names]
-    assert ("topic" in found.sentence) == (names == 3)
+    assert ("groups" in found.sentence) == (names == 3)
 
 
 def test_guarantee_is_frozen_plain_data() -> None:
     found = make_artifact().make_guarantee()
     assert Guarantee.model_validate_json(found.model_dump_json()) == found
     with pytest.raises(ValueError, match="frozen"):
-        found.kind = "marginal"
+        found.kind = "heuristic"
     with pytest.raises(ValueError, match="Extra inputs"):
         Guarantee.model_validate({**found.model_dump(), "certified": True})
-
-
-def test_state_guarantee_mentions_weighted_labels() -> None:
-    weighted = state_guarantee("conditional", 0.9, 500, (ALL,), weighted=True)
-    assert "exchangeable with the prompts from which the 500 calibration prompts were chosen" in weighted
-    assumed = list_assumptions(binding="matched", weighted=True)
-    assert "does not depend on what labels say" in assumed[0]
-    assert "would not be smaller for any new prompt" in assumed[0]
-    assert "chosen to be labelled" not in list_assumptions(binding="matched")[0]
-
-
-def test_state_guarantee_of_adaptive_levels_holds_on_average() -> None:
-    of_all = state_guarantee("conditional", 0.9, 500, (ALL,), adaptive=[0.6])
-    assert of_all == (
-        "For new prompts exchangeable with the 500 calibration prompts, the answer set holds a correct "
-        "answer, or the prompt is flagged as not certifiable, at least as often as is stated (60 % for this "
-        "prompt), on average over all prompts. This is not promised for the prompts of one stated level "
-        "alone."
-    )
-    for listed in (True, False):
-        by_group = state_guarantee(
-            "conditional", 0.9, 500, (ALL, CAPITALS), adaptive=[0.6, 0.9], listed=listed
-        )
-        assert "at least as often as is stated (from 60 % to 90 %): on average" in by_group
-        assert by_group.endswith("This is not promised for the prompts of one stated level alone.")
-    assert "stated" not in state_guarantee("conditional", 0.9, 500, (ALL,))
-
-
-@pytest.mark.parametrize("claims", [True, False])
-def test_list_exclusions_of_adaptive_levels_excludes_single_levels(claims: bool) -> None:
-    assert NOT_BY_LEVEL in list_exclusions("conditional", adaptive=True, claims=claims)
-    assert NOT_BY_LEVEL not in list_exclusions("conditional", claims=claims)
-    assert NOT_BY_LEVEL not in list_exclusions("heuristic", adaptive=True, claims=claims)
-
-
-def test_state_guarantee_can_count_weightings() -> None:
-    soft = Weighting(name="s", kind="hat", words="soft ones", coefficients=(1.0,))
-    sentence = state_guarantee("conditional", 0.9, 500, (ALL, CAPITALS, CAPITALS, soft), listed=False)
-    assert sentence.endswith(
-        "on average, and over each of 2 groups and 1 soft weighting and any mix of them."
-    )
-    assert "capital" not in sentence
-    # Where there is nothing to count the sentence is the same.
-    assert state_guarantee("conditional", 0.9, 500, (ALL,), listed=False) == state_guarantee(
-        "conditional", 0.9, 500, (ALL,)
-    )
-
-
-def test_state_confidence_names_weightings() -> None:
-    assert state_confidence(0.05, (ALL,)) == (
-        "With confidence 95 % it holds for this very artifact, not only on average over calibration sets: "
-        "over all prompts."
-    )
-    assert state_confidence(0.1, (ALL, CAPITALS)).endswith("over all prompts and over each of 1 group.")
 
 
 @pytest.mark.parametrize(
@@ -237,14 +170,14 @@ def test_guarantee_with_confidence_covers_all_weightings(features: str, names: l
     assert [one.name for one in found.weightings] == names
     assert "With confidence 90 % it holds for this very artifact" in found.sentence
     assert ("over each of 2 groups" in found.sentence) == (len(names) > 1)
-    assert any("independent and identically distributed" in one for one in found.assumptions)
+    assert has(found.assumptions, INDEPENDENT)
     # It holds for this very artifact under all that is listed, so that nothing is on average only.
-    assert ON_AVERAGE not in found.not_promised
+    assert not has(found.not_promised, ON_AVERAGE)
     plain = make_artifact(features, alpha="0.4").make_guarantee()
     assert plain.failure_probability is None
-    assert ON_AVERAGE in plain.not_promised
+    assert has(plain.not_promised, ON_AVERAGE)
     assert "With confidence" not in plain.sentence
-    assert not any("independent and identically" in one for one in plain.assumptions)
+    assert not has(plain.assumptions, INDEPENDENT)
 
 
 @pytest.mark.parametrize(("ridge", "kind"), [(0.0, "conditional"), (0.1, "heuristic")])
@@ -277,8 +210,8 @@ CERTIFICATE = CoverageCertificate(
     records_digest="sha256:r",
     artifact_digest="sha256:a",
     shares=(COVERED,),
-    mean_set_size=1.5,
-    mean_set_size_at_most=1.875,
+    mean_size=1.5,
+    mean_size_at_most=1.875,
 )
 EVERYONE = CertifiedAnswers(name="1", words="all prompts", prompts=200, answered=150, wrong=3, certified=True)
 
@@ -300,16 +233,14 @@ def make_wrong_rate(*groups: CertifiedAnswers) -> WrongRateCertificate:
 
 def test_coverage_certificate_sentence() -> None:
     sentence = CERTIFICATE.sentence
-    assert "on 200 held-out prompts, with confidence 95 %" in sentence
-    assert "flagged with probability at least 91.2 %" in sentence  # rounded down
+    assert "on 200 held-out questions, with confidence 95 %" in sentence
+    assert "with probability at least 91.2 %, the answer set holds a correct answer, or" in sentence
     assert "holds a correct answer with probability at least 85.0 %" in sentence
 
 
 def test_coverage_certificate_rounds_the_mean_set_size_up() -> None:
     # The bound is an upper one: 1.8712 candidates are at most 1.88, not at most 1.87.
-    assert (
-        "at most 1.88 candidates" in CERTIFICATE.model_copy(update={"mean_set_size_at_most": 1.8712}).sentence
-    )
+    assert "at most 1.88 candidates" in CERTIFICATE.model_copy(update={"mean_size_at_most": 1.8712}).sentence
 
 
 @pytest.mark.parametrize("share", [0.29, 0.57, 0.58, 0.999, 1.0])
@@ -320,32 +251,37 @@ def test_format_bound_keeps_bounds_with_few_decimals(share: float) -> None:
 
 
 def test_wrong_rate_certificate_sentence() -> None:
-    capitals = EVERYONE.model_copy(update={"name": "g", "words": "prompts about capitals"})
-    rivers = EVERYONE.model_copy(update={"name": "h", "words": "prompts about rivers", "certified": False})
-    sentence = make_wrong_rate(capitals, rivers).sentence
-    assert "at most 5 % get a wrong best answer" in sentence
-    assert "prompts about capitals" in sentence
-    certified, _, missing = sentence.partition("The rate is not certified in: ")
-    assert "rivers" not in certified
-    assert missing.startswith("prompts about rivers (3 of 150 wrong). ")
-    assert "with confidence 95 % for this very artifact" in sentence
-    assert "prompts whose candidates have a mean score of at most 0.25" in sentence
-    assert "150 of 200 certification prompts, 3 of them wrongly" in sentence
+    words = "prompts whose topic is '{}'"
+    capitals = EVERYONE.model_copy(update={"name": "g", "words": words.format("capital")})
+    rivers = EVERYONE.model_copy(update={"name": "h", "words": words.format("river"), "certified": False})
+    certificate = make_wrong_rate(capitals, rivers)
+    assert certificate.claim == (
+        "Of the questions that are answered, at most 5 % get a wrong best answer, with confidence 95 %."
+    )
+    certified, _, missing = certificate.sentence.partition("The rate is not certified in: ")
+    assert certified.startswith(certificate.claim)
+    assert "in each of these groups, too: topic: capital." in certified
+    assert "river" not in certified
+    assert missing.startswith("topic: river (3 of 150 wrong). ")
+    assert "prompts whose candidates have a mean score of at most 0.25" in certificate.sentence
+    assert "Of 200 questions with known answers 150 were answered, 3 of these wrongly" in certificate.sentence
+    # What an end user reads leaves out how the test was made.
+    assert certificate.sentence.startswith(certificate.summary)
+    assert "mean score" not in certificate.summary
+    assert "delta" not in certificate.summary
 
 
 def test_guarantee_of_answers_holds_nothing_of_sets() -> None:
-    plain = make_artifact().make_guarantee()
-    certificate = make_wrong_rate()
-    found = restrict_to_answers(plain, certificate)
-    assert (found.kind, found.sentence, found.wrong_answers) == (
-        "certified",
-        certificate.sentence,
-        certificate,
-    )
+    artifact = calibrate(make_records(400), alpha="0.3", features="group(topic)", max_wrong_rate="0.4")
+    found = artifact.make_bot_guarantee()
+    assert found.kind == "certified"
+    assert found.wrong_answers is not None
+    assert found.sentence == found.wrong_answers.sentence
     assert (found.weightings, found.stated_coverage, found.certificate) == ((), None, None)
-    assert not any(" set" in one for one in (*found.not_promised, *found.assumptions))
+    assert not has((*found.not_promised, *found.assumptions), " set")
+    assert has(found.assumptions, INDEPENDENT)
     # Control: the guarantee about sets speaks of them.
-    assert any(" set" in one for one in (*plain.not_promised, *plain.assumptions))
+    assert has(artifact.make_guarantee().not_promised, " set")
 
 
 def test_certified_guarantee_assumes_independent_prompts() -> None:
@@ -353,16 +289,8 @@ def test_certified_guarantee_assumes_independent_prompts() -> None:
     artifact = calibrate(make_records(300), alpha="0.2", features="group(topic)")
     certified = certify(artifact, [one.model_copy(update={"id": f"x{one.id}"}) for one in make_records(100)])
     assert certified.make_guarantee().certificate is not None
-    assert any(
-        "independent and identically distributed" in one for one in certified.make_guarantee().assumptions
-    )
-    assert not any(
-        "independent and identically distributed" in one for one in artifact.make_guarantee().assumptions
-    )
-    bot = calibrate(make_records(400), features="group(topic)", max_wrong_rate="0.4")
-    assert any(
-        "independent and identically distributed" in one for one in bot.make_bot_guarantee().assumptions
-    )
+    assert has(certified.make_guarantee().assumptions, INDEPENDENT)
+    assert not has(artifact.make_guarantee().assumptions, INDEPENDENT)
 
 
 def test_certificates_are_frozen_plain_data() -> None:

@@ -74,7 +74,7 @@ IMPORTS: dict[str, set[str]] = {
     "draw_rules": BASE | {"candidates", "features"},
     "scoring": BASE,
     "records": BASE | {"candidates", "scoring", "no_answers"},
-    "guarantee": BASE | {"thresholds"},
+    "guarantee": BASE | {"candidates", "features", "thresholds"},
     "artifact": FILES,
     "decision": FILES | {"artifact"},
     "certificates": FILES | {"artifact", "decision"},

@@ -30,7 +30,7 @@ from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.guarantee import Count, CoverageCertificate, PaperPAC, PeopleCertificate
 from langchain_cfc.records import Provenance
-from langchain_cfc.set_rules import Claims, SetRule, parse_set_rule
+from langchain_cfc.set_rules import SetRule, parse_set_rule
 from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.support.normalisation import NORMALISATION
 from langchain_cfc.thresholds import compute_tau, format_alpha
@@ -129,8 +129,7 @@ class ArtifactContent(ArtifactData):
     @property
     def at_most(self) -> int | None:
         """Maximum number of unsupported claims left in an answer; None if whole answers are kept."""
-        rule = self.parsed_set_rule
-        return rule.at_most if isinstance(rule, Claims) else None
+        return self.parsed_set_rule.at_most
 
     def list_stated_levels(self, alpha: str) -> tuple[str, ...]:
         """List the error levels that may be stated at `alpha`, ascending; only `alpha` if not adaptive."""

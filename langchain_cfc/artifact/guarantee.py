@@ -1,97 +1,136 @@
-"""`build_guarantee`: build the `Guarantee` of an artifact at one of its levels."""
+"""The promises of an artifact in words: for its answer sets, and for its bot.
+
+Every sentence about what is promised, assumed and not promised is built here from the artifact, or in
+`langchain_cfc.guarantee` from a certificate.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
 from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.errors import InputError
+from langchain_cfc.features import GuaranteedWeight, separates_difficulty
 from langchain_cfc.guarantee import (
-    NOT_CERTIFIABLE,
-    NOT_CERTIFIABLE_CLAIMS,
     Binding,
     Guarantee,
     GuaranteeKind,
+    PeopleCertificate,
     Weighting,
-    add_people,
-    describe_attempt,
-    list_assumptions,
-    list_exclusions,
-    state_confidence,
-    state_guarantee,
+    WrongRateCertificate,
+    format_share,
+    state_event,
 )
 from langchain_cfc.thresholds import compute_tau
+
+_INDEPENDENT = (
+    "Prompts are independent and identically distributed: a confidence needs more than exchangeability. "
+    "Settings were chosen without figures from the labels that certify."
+)
+_BINDINGS = {
+    "unchecked": "Generator and verifier are the ones calibrated: serving compares their fingerprints.",
+    "matched": "Generator and verifier are the ones calibrated: their fingerprints match the artifact's.",
+    "unverified": (
+        "Generator and verifier are assumed to be the ones calibrated: not all of their fingerprints can be "
+        "compared."
+    ),
+    "unbound": (
+        "Generator and verifier are assumed to be the ones calibrated: the artifact is unbound, because its "
+        "records do not name them."
+    ),
+}
+_AFTER_DRIFT = "Nothing is promised after drift: other prompts, another model, another verifier."
+_LEFT_OUT = (
+    "Nothing is promised about what an answer omits, or about whether the remaining claims fit together."
+)
+_WEIGHTING_KINDS = {"indicator": "group", "hat": "soft weighting", "bernstein": "soft weighting"}
 
 
 def build_guarantee(
     artifact: ArtifactContent, alpha: str, binding: Binding | None, stated_alpha: str | None
 ) -> Guarantee:
     """Build the guarantee of an artifact at one of its levels; see `CalibrationArtifact.make_guarantee`."""
-    facts, pac = artifact.calibration, artifact.pac
-    if binding is None:
-        binding = "unbound" if artifact.provenance is None else "unchecked"
-    is_penalised = pac is not None and pac.ridge > 0.0
     # No theorem covers a penalised constant, and without an alpha no level was asked for.
+    is_penalised = artifact.pac is not None and artifact.pac.ridge > 0.0
     named = () if is_penalised or artifact.is_bot_alone else artifact.feature_map.list_guaranteed_weights()
-    weightings = tuple(
-        Weighting(name=one.name, kind=one.kind, words=one.words, coefficients=one.coefficients)
-        for one in named
-    )
-    kind: GuaranteeKind = "conditional" if weightings else "heuristic"
-    confidence = None if kind == "heuristic" else artifact.confidence
-    delta = None if confidence is None else float(confidence.delta)
+    kind: GuaranteeKind = "conditional" if named else "heuristic"
     target = float(compute_tau(alpha))
-    weighted = facts.weight is not None
-    adaptive = _list_coverages(artifact, alpha, stated_alpha)
-    stated = adaptive or (target,)
-    sentence = state_guarantee(
-        kind,
-        target,
-        facts.size,
-        weightings,
-        adaptive=adaptive,
-        weighted=weighted,
-        at_most=artifact.at_most,
-    )
-    if confidence is not None and delta is not None:
-        attempt = describe_attempt(confidence.attempt, confidence.level, confidence.delta)
-        sentence = f"{sentence} {state_confidence(delta, weightings)} {attempt}"
+    coverages = _list_coverages(artifact, alpha, stated_alpha)
+    stated = coverages or (target,)
+    claim = f"{_state_how_often(target, coverages)}, {state_event(artifact.at_most)}."
+    scope = [*_state_scope(artifact, named)]
+    if kind == "heuristic":
+        aim = f"the aim is that in {format_share(target)} of cases {state_event(artifact.at_most)}"
+        claim, scope = f"No guarantee: {aim}, but no theorem guarantees it.", []
+    confidence = None if kind == "heuristic" else artifact.confidence
     certificate = next((one for one in artifact.certificates if one.alpha == alpha), None)
-    guarantee = Guarantee(
+    people = _find_people(artifact, "sets", alpha, None)
+    assumed = _list_assumptions(
+        artifact, binding, independent=bool(confidence or certificate or people), chosen="level"
+    )
+    return Guarantee(
         kind=kind,
-        sentence=sentence,
+        claim=claim,
+        sentence=" ".join([claim, *scope, *(one.sentence for one in people)]),
         alpha=alpha,
         target_coverage=target,
         stated_coverage=stated[0] if kind != "heuristic" and len(stated) == 1 else None,
         set_rule=artifact.set_rule,
-        weightings=weightings,
-        feature_names=artifact.feature_map.names,
-        not_certifiable=NOT_CERTIFIABLE if artifact.at_most is None else NOT_CERTIFIABLE_CLAIMS,
-        assumptions=list_assumptions(
-            binding=binding,
-            map_came_fitted=facts.map_came_fitted,
-            fewer_than_recorded=artifact.draws is None and artifact.n < facts.recorded_candidates,
-            independent=delta is not None or certificate is not None,
-            weighted=weighted,
-            adaptive=bool(adaptive),
-            draws=artifact.draws,
-            claims=artifact.unit == "claims",
-            described=bool(artifact.metadata_keys),
+        weightings=tuple([Weighting(name=one.name, kind=one.kind, words=one.words) for one in named]),
+        assumptions=assumed,
+        not_promised=tuple(_list_exclusions(artifact, kind, is_certified=bool(people))),
+        calibration_size=artifact.calibration.size,
+        failure_probability=None if confidence is None else float(confidence.delta),
+        heuristics=(
+            () if artifact.pac is None else (artifact.pac.statement(alpha, artifact.calibration.size),)
         ),
-        not_promised=list_exclusions(
-            kind,
-            confident=delta is not None,
-            chosen=artifact.has_used_certification,
-            claims=artifact.unit == "claims",
-            adaptive=bool(adaptive),
-        ),
-        calibration_size=facts.size,
-        failure_probability=delta,
-        heuristics=() if pac is None else (pac.statement(alpha, facts.size),),
         certificate=certificate,
-        binding=binding,
+        people=people,
+        binding=binding or _find_binding(artifact),
         artifact_digest=artifact.digest,
     )
-    about_sets = [one for one in artifact.people_certificates if one.subject == ("sets", alpha, None)]
-    return add_people(guarantee, about_sets)
+
+
+def build_bot_guarantee(
+    artifact: ArtifactContent, certificate: WrongRateCertificate, binding: Binding | None
+) -> Guarantee:
+    """Build the guarantee about the answers of a bot, which its certificate alone gives."""
+    people = _find_people(artifact, "answers", certificate.alpha, certificate.max_mean_score)
+    return Guarantee(
+        kind="certified",
+        claim=certificate.claim,
+        sentence=" ".join([certificate.sentence, *(one.sentence for one in people)]),
+        alpha=certificate.alpha,
+        target_coverage=float(compute_tau(certificate.alpha)),
+        stated_coverage=None,
+        set_rule=artifact.set_rule,
+        weightings=(),
+        assumptions=_list_assumptions(artifact, binding, independent=True, chosen="rate"),
+        not_promised=(
+            "Nothing is promised about one answer by itself, or about how many are answered.",
+            "Nothing is promised for a group of prompts, unless the rate is certified in it.",
+            _AFTER_DRIFT,
+            *([] if artifact.at_most is None else [_LEFT_OUT]),
+            *filter(None, [certificate.uncertified]),
+        ),
+        calibration_size=artifact.calibration.size,
+        failure_probability=float(certificate.delta),
+        wrong_answers=certificate,
+        people=people,
+        binding=binding or _find_binding(artifact),
+        artifact_digest=artifact.digest,
+    )
+
+
+def _find_binding(artifact: ArtifactContent) -> Binding:
+    return "unbound" if artifact.provenance is None else "unchecked"
+
+
+def _find_people(
+    artifact: ArtifactContent, about: str, alpha: str, cut: float | None
+) -> tuple[PeopleCertificate, ...]:
+    return tuple([one for one in artifact.people_certificates if one.subject == (about, alpha, cut)])
 
 
 def _list_coverages(artifact: ArtifactContent, alpha: str, stated_alpha: str | None) -> tuple[float, ...]:
@@ -104,3 +143,125 @@ def _list_coverages(artifact: ArtifactContent, alpha: str, stated_alpha: str | N
         msg = f"the artifact states the levels {', '.join(stated_alphas)} at {alpha}, not {stated_alpha}"
         raise InputError(msg)
     return (float(compute_tau(stated_alpha)),) if coverages else ()
+
+
+def _state_how_often(target: float, coverages: Sequence[float]) -> str:
+    """State the least probability of the event, or the coverages that are stated instead, ascending."""
+    if not coverages:
+        return f"With probability at least {format_share(target)}"
+    stated = f"{format_share(coverages[0])} for this question"
+    if len(coverages) > 1:
+        stated = f"from {format_share(coverages[0])} to {format_share(coverages[-1])}"
+    elif coverages[0] < target:
+        stated += f"; the target is {format_share(target)}, and hard questions get less"
+    return f"At least as often as is stated ({stated})"
+
+
+def _state_scope(artifact: ArtifactContent, covered: Sequence[GuaranteedWeight]) -> Iterator[str]:
+    """Yield sentences about the prompts for which it holds, and about its confidence."""
+    like = f"the {artifact.calibration.size:,} calibrated on"
+    if artifact.calibration.weight is not None:
+        like = f"those from which {like} were chosen for labelling"
+    yield f"It holds for new questions like {like}: {_state_where(covered)}."
+    if artifact.feature_map.adaptive_alpha is not None:
+        yield "This is not promised for the questions of one stated level alone."
+    if artifact.confidence is not None:
+        sure = format_share(1.0 - float(artifact.confidence.delta))
+        yield f"With confidence {sure} it holds for this very artifact, not only on average."
+
+
+def _state_where(covered: Sequence[GuaranteedWeight]) -> str:
+    parts = ["on average over all"]
+    groups = Counter(
+        "easy as well as hard ones" if separates_difficulty(one.name) else _WEIGHTING_KINDS[one.kind]
+        for one in covered
+        if one.kind != "constant"
+    )
+    for name, count in groups.items():
+        counted = f"each of {count} {name}{'s'[: count > 1]}"
+        parts.append(f"over {counted if name in _WEIGHTING_KINDS.values() else name}")
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts)}, and over any mix of them"
+
+
+def _list_assumptions(
+    artifact: ArtifactContent, binding: Binding | None, *, independent: bool, chosen: str
+) -> tuple[str, ...]:
+    """List what a promise depends on; `chosen` is what was chosen before drawing, a level or a rate."""
+    facts = artifact.calibration
+    alike = (
+        "New prompts are exchangeable with the calibration prompts (one per cluster, if there are clusters)."
+    )
+    if facts.weight is not None:
+        alike = (
+            "New prompts are exchangeable with all prompts from which the calibration prompts were chosen "
+            "for labelling. The probability with which each was chosen is as stated, does not depend on what "
+            "labels say, its own or others', and would not be smaller for any new prompt."
+        )
+    fitted = "Features, cut-offs and everything else were fitted on a split that calibration never saw."
+    if facts.map_came_fitted:
+        fitted = (
+            "The feature map was already fitted; it is assumed that no calibration prompt was used to fit it."
+        )
+    before = f"The {chosen} was chosen before anything was drawn."
+    if artifact.feature_map.adaptive_alpha is not None:
+        before = (
+            "The smallest error level was chosen before anything was drawn. The level stated for a prompt is "
+            "a function of its scores, which was fitted on a split that calibration never saw."
+        )
+    fewer = artifact.draws is None and artifact.n < facts.recorded_candidates
+    alone = "The verifier scores each candidate separately: more were recorded than the n used to calibrate."
+    described = (
+        "The metadata of a prompt come from the same function as in calibration, which is not checked."
+    )
+    rule = f"The rule that stops drawing was fixed before the records were seen: {artifact.draws}."
+    uses_features = chosen == "level" or artifact.at_most is not None
+    held = {
+        alike: True,
+        _INDEPENDENT: independent,
+        fitted: uses_features,
+        alone: fewer,
+        rule: artifact.draws is not None,
+        described: bool(artifact.metadata_keys),
+        "The labels of the calibration records are right.": True,
+        before: True,
+        _BINDINGS[binding or _find_binding(artifact)]: True,
+    }
+    return tuple([sentence for sentence, is_held in held.items() if is_held])
+
+
+def _list_exclusions(artifact: ArtifactContent, kind: GuaranteeKind, *, is_certified: bool) -> Iterator[str]:
+    """Yield what a promise about sets does not cover; `is_certified` by people without a theorem."""
+    of_groups = "Nothing is promised for groups of prompts outside the weightings listed."
+    if kind == "heuristic":
+        nothing = "Nothing is promised about sets: coverage may be lower, on average and in any group."
+        yield of_groups if is_certified else nothing
+        return
+    if artifact.at_most is None:
+        yield "Nothing is promised about one answer by itself."
+    else:
+        yield (
+            "Nothing is promised about one claim by itself, or about how many claims are left: an answer "
+            "that loses all of them keeps the promise."
+        )
+        yield _LEFT_OUT
+    if artifact.feature_map.adaptive_alpha is not None:
+        yield (
+            "Nothing is promised for the prompts of one stated coverage alone: they may keep the promise "
+            "less often than is stated for them, and others more often."
+        )
+    yield of_groups
+    yield _AFTER_DRIFT
+    if artifact.at_most is None:
+        yield (
+            "Nothing is promised about how often an answered prompt gets a wrong answer; that needs a "
+            "separate certificate."
+        )
+        yield (
+            "If no candidate reaches the threshold, the set is the best candidate alone, which is a miss if "
+            "that candidate is wrong."
+        )
+    if artifact.confidence is None:
+        yield (
+            "The probability is over calibration sets as well as prompts: for this one artifact it may be "
+            "lower."
+        )

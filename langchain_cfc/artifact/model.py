@@ -17,13 +17,13 @@ from langchain_cfc.artifact.facts import (
     Promise,
     make_threshold_rule,
 )
-from langchain_cfc.artifact.guarantee import build_guarantee
+from langchain_cfc.artifact.guarantee import build_bot_guarantee, build_guarantee
 from langchain_cfc.artifact.prefixes import are_drawn_by, find_rescore, has_separate_scores
 from langchain_cfc.artifact.signatures import PublicKey, check_signature
 from langchain_cfc.artifact.validation import find_problems
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
-from langchain_cfc.guarantee import Binding, Guarantee, add_people, restrict_to_answers
+from langchain_cfc.guarantee import Binding, Guarantee
 from langchain_cfc.records import Provenance
 from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.support.files import atomic_writer, read_regular
@@ -323,17 +323,12 @@ class CalibrationArtifact(ArtifactContent):
         return build_guarantee(self, self.select_level(alpha), binding, stated)
 
     def make_bot_guarantee(
-        self,
-        binding: Binding | None = None,
-        *,
-        stated_alpha: Level | None = None,
-        max_wrong_rate: Level | None = None,
+        self, binding: Binding | None = None, *, max_wrong_rate: Level | None = None
     ) -> Guarantee:
         """Return the guarantee of bot mode, about its answers.
 
         Args:
             binding: As in `make_guarantee`.
-            stated_alpha: As in `make_guarantee`.
             max_wrong_rate: The certified rate; may be omitted if there is only one.
 
         Returns:
@@ -342,13 +337,7 @@ class CalibrationArtifact(ArtifactContent):
         Raises:
             InputError: If the artifact holds no certified rate, not this one, or several and none is given.
         """
-        certificate = self.certified_bot.find_certificate(max_wrong_rate)
-        about_sets = self.make_guarantee(certificate.alpha, binding, stated_alpha=stated_alpha)
-        subject = ("answers", certificate.alpha, certificate.max_mean_score)
-        return add_people(
-            restrict_to_answers(about_sets, certificate),
-            [one for one in self.people_certificates if one.subject == subject],
-        )
+        return build_bot_guarantee(self, self.certified_bot.find_certificate(max_wrong_rate), binding)
 
     @property
     def certified_bot(self) -> CertifiedBot:

@@ -73,7 +73,7 @@ def _check_weightings(artifact: ArtifactContent) -> Iterator[str]:
     for one in artifact.certificates:
         if [(share.name, share.words) for share in one.shares] != named:
             yield f"the certificate at {one.alpha} does not match the weightings of the feature map"
-        if (None if one.claims is None else one.claims.at_most) != artifact.at_most:
+        if one.at_most != artifact.at_most:
             yield f"the certificate at {one.alpha} is not about the set rule {artifact.set_rule}"
 
 

@@ -6,7 +6,6 @@ import hashlib
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -27,12 +26,10 @@ from langchain_cfc.guarantee import (
     CertifiedAnswers,
     CertifiedShare,
     CoverageCertificate,
-    DroppedClaims,
 )
 from langchain_cfc.guarantee.certified import divide_delta
 from langchain_cfc.records import LabelledRecord, Provenance
 from langchain_cfc.records.files import find_provenance
-from langchain_cfc.set_rules import Claims
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.support.serialization import canonical_json, compute_sha256
 from langchain_cfc.thresholds import Level, format_delta
@@ -114,11 +111,8 @@ def compute_outcomes(
     with name_records_in_errors(labelled.ids):
         decisions = decide(artifact, labelled.draws, alpha, max_mean_score=max_mean_score, marginal=marginal)
     covered = artifact.parsed_set_rule.covers(labelled.correct, decisions.accepted)
-    shown = decisions.best
-    if artifact.unit == "claims":
-        shown = _draw_claims(
-            decisions.accepted, artifact.calibration.split.draw_uniforms("shown claim", labelled.ids)
-        )
+    uniforms = artifact.calibration.split.draw_uniforms("shown claim", labelled.ids)
+    shown = artifact.parsed_set_rule.choose_shown(decisions.best, decisions.accepted, uniforms)
     correct = np.take_along_axis(labelled.correct, shown[:, np.newaxis], axis=1)[:, 0]
     return Outcomes(
         decisions,
@@ -129,26 +123,17 @@ def compute_outcomes(
     )
 
 
-def _draw_claims(kept: BoolArray, uniforms: FloatArray) -> IntArray:
-    """Draw one of the kept claims of each answer, uniformly at random; return (m,) slots."""
-    places = np.floor(uniforms * kept.sum(axis=1))
-    return np.asarray((np.cumsum(kept, axis=1) > places[:, np.newaxis]).argmax(axis=1), dtype=np.int64)
-
-
 def compute_records_digest(labelled: LabelledBatch) -> str:
     """Return a SHA-256 over ids, scores, labels and answer codes, independent of the prompts' order."""
     codes = labelled.draws.answer_codes
-    # Without padding, whose width depends on the other prompts.
-    counts = (
-        labelled.draws.counts.tolist() if labelled.unit == "claims" else [labelled.draws.n] * len(labelled)
-    )
     rows = []
-    for row, (record_id, n) in enumerate(zip(labelled.ids, counts, strict=True)):
+    # Without padding, whose width depends on the other prompts.
+    for row, (record_id, n) in enumerate(zip(labelled.ids, labelled.draws.counts.tolist(), strict=True)):
         one = hashlib.sha256(record_id.encode("utf-8", "surrogatepass"))
         one.update(
             labelled.draws.scores[row, :n].astype("<f8").tobytes() + labelled.correct[row, :n].tobytes()
         )
-        one.update(b"" if codes is None else codes[row].astype("<i8").tobytes())
+        one.update(b"" if codes is None else codes[row, :n].astype("<i8").tobytes())
         rows.append(one.digest())
     return compute_sha256(b"".join(sorted(rows)))
 
@@ -256,6 +241,7 @@ def certify_level(
     overall, *each = divide_delta(level, len(groups))
     overall /= 3
     is_adaptive = artifact.feature_map.adaptive_alpha is not None
+    sizes, largest = artifact.parsed_set_rule.measure_sizes(labelled.draws, seen.decisions.accepted)
 
     def certify_share(group: PromptGroup, failing: float) -> CertifiedShare:
         prompts = int(group.members.sum())
@@ -281,19 +267,9 @@ def certify_level(
             certify_share(everyone, overall),
             *(certify_share(group, failing / 2) for group, failing in zip(groups, each, strict=True)),
         ),
-        **_bound_sizes(artifact, seen.decisions, overall),
+        at_most=artifact.at_most,
+        mean_size=float(sizes.mean()),
+        mean_size_at_most=mean_upper_bound(sizes, largest, overall),
         records_digest=compute_records_digest(labelled),
         artifact_digest=artifact.frozen_digest,
     )
-
-
-def _bound_sizes(artifact: CalibrationArtifact, decisions: Decisions, failing: float) -> dict[str, Any]:
-    """Return the certificate's fields about the set size or, for claims, about the share dropped."""
-    sizes = decisions.accepted.sum(axis=1)
-    rule = artifact.parsed_set_rule
-    if isinstance(rule, Claims):
-        dropped = 1.0 - sizes / decisions.draws.counts
-        bound = mean_upper_bound(dropped, 1.0, failing)
-        return {"claims": DroppedClaims(at_most=rule.at_most, mean=dropped.mean(), mean_at_most=bound)}
-    bound = mean_upper_bound(sizes, float(artifact.n), failing)
-    return {"mean_set_size": float(sizes.mean()), "mean_set_size_at_most": bound}

@@ -116,14 +116,12 @@ def _recompute_coverage(one: CoverageCertificate) -> Iterator[BoundCheck]:
         yield _compare_bounds(name, f"kept at least, {share.name}", share.kept_at_least, kept)
         covered = lower_bound(share.covered, share.prompts, failing)
         yield _compare_bounds(name, f"covered at least, {share.name}", share.coverage_at_least, covered)
-    size = one.mean_set_size_at_most if one.claims is None else one.claims.mean_at_most
-    mean = one.mean_set_size if one.claims is None else one.claims.mean
     yield BoundCheck(
         certificate=name,
-        bound="size at most" if one.claims is None else "dropped at most",
-        stated=size or 0.0,
+        bound="mean size at most",
+        stated=one.mean_size_at_most,
         recomputed=None,  # needs the variance, too
-        agrees=(size or 0.0) >= (mean or 0.0),
+        agrees=one.mean_size_at_most >= one.mean_size,
     )
 
 

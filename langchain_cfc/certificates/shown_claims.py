@@ -73,7 +73,6 @@ def certify_shown_claims(
     kept, seen = alone[order[chosen]], tested[chosen]
     certificate = WrongRateCertificate(
         max_wrong_rate=max_wrong_rate,
-        unit="claims",
         delta=delta,
         attempt=attempt.number,
         level=level,

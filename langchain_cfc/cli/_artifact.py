@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot
-from langchain_cfc.candidates import Unit
+from langchain_cfc.candidates import UNITS
 from langchain_cfc.certificates import state_abstentions
 from langchain_cfc.cli.formatting import format_group, make_table
 from langchain_cfc.features import AdaptiveAlpha
-from langchain_cfc.guarantee import (
-    NOTHING_KEPT_IS_KEPT,
-    CoverageCertificate,
-    Guarantee,
-    format_bound,
-    format_share,
-    state_confidence,
-    state_guarantee,
-)
+from langchain_cfc.guarantee import CoverageCertificate, describe_attempt, format_bound, format_share
 from langchain_cfc.support.text import format_limit, format_percent
-
-_PART_NAMES: Mapping[Unit, Mapping[str, str]] = {
-    "answers": {"generator": "generator", "verifier": "verifier", "answer": "extractor"},
-    "claims": {"generator": "generator", "verifier": "verifier", "splitter": "splitter"},
-}
 
 
 def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
     """Yield what an artifact was made from and with, one line for each fact."""
     yield from _list_bot_settings(artifact) if artifact.is_bot_alone else _list_settings(artifact)
-    for part in _PART_NAMES[artifact.unit]:
+    for part in UNITS[artifact.unit].parts:
         yield f"{part:<13} {name_part(artifact, part)}"
     yield f"made          {artifact.created_at} by version {artifact.library_version}"
     yield f"digest        {artifact.digest}"
@@ -40,29 +27,22 @@ def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
 
 def _list_bot_settings(artifact: CalibrationArtifact) -> Iterator[str]:
     """Yield lines about prompts and candidates of a bot."""
-    if artifact.unit == "claims":
-        yield _describe_claims(artifact)
-    else:
-        drawn = f"{artifact.n} per prompt" if artifact.draws is None else artifact.draws
-        yield f"candidates    {drawn}"
+    yield f"drawn         {_describe_drawn(artifact)}"
     certified = artifact.certified_bot.certificates[0].prompts
     yield f"prompts       {certified} certified, {artifact.calibration.held_out_size} held out"
 
 
-def _describe_claims(artifact: CalibrationArtifact) -> str:
-    return f"claims        of one answer{'' if artifact.n == 1 else f', the first of {artifact.n}'}"
+def _describe_drawn(artifact: CalibrationArtifact) -> str:
+    if not UNITS[artifact.unit].is_fixed_count:
+        return f"the {artifact.unit} of one answer{'' if artifact.n == 1 else f', the first of {artifact.n}'}"
+    most = f"{artifact.n} candidates per prompt"
+    return most if artifact.draws is None else f"at most {most}: {artifact.draws}"
 
 
 def _list_settings(artifact: CalibrationArtifact) -> Iterator[str]:
-    facts, claims = artifact.calibration, artifact.unit == "claims"
+    facts = artifact.calibration
     yield f"levels        alpha = {', '.join(artifact.alphas)}"
-    if claims:
-        yield _describe_claims(artifact)
-    else:
-        most = "at most " if artifact.draws is not None else "n = "
-        yield f"candidates    {most}{artifact.n} per prompt"
-    if artifact.draws is not None:
-        yield f"drawn         {artifact.draws}"
+    yield f"drawn         {_describe_drawn(artifact)}"
     yield f"set rule      {artifact.set_rule}"
     yield f"features      {artifact.feature_map.text}"
     if artifact.feature_map.adaptive_alpha is not None:
@@ -73,8 +53,7 @@ def _list_settings(artifact: CalibrationArtifact) -> Iterator[str]:
         + (f", {facts.certification_size} for certificates" if facts.certification_size else "")
     )
     attainable = format_percent(facts.attainable_coverage)
-    if not claims:
-        yield f"attainable    {attainable} of calibration prompts{facts.by_weight} can be covered"
+    yield f"attainable    {attainable} of calibration prompts{facts.by_weight} can keep the promise"
 
 
 def _list_stated_levels(artifact: CalibrationArtifact, adaptive: AdaptiveAlpha) -> Iterator[str]:
@@ -150,7 +129,7 @@ def make_certificate_table(certificate: CoverageCertificate) -> Table:
     """Make a table of the certified bounds, group by group."""
     headings = ("group", "prompts", "promise kept", "at least", "covered", "at least")
     # For claims, "kept" and "covered" both mean the claims that are left, so the last two are redundant.
-    columns = 4 if certificate.claims is not None else 6
+    columns = 6 if certificate.at_most is None else 4
     title = f"Certified with failure probability {certificate.delta}, all bounds together"
     table = make_table(*headings[:columns], title=title, width=42)
     for share in certificate.shares:
@@ -168,13 +147,11 @@ def make_certificate_table(certificate: CoverageCertificate) -> Table:
 
 def _list_bot_mode(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     if artifact.bot is None:
-        wrong = "How often an answered prompt is wrong"
-        if artifact.unit == "claims":
-            wrong = "How many of the claims shown are unsupported"
-        yield "Answers", f"{wrong} is not certified (calibrate --max-wrong-rate)."
+        shown = f"{artifact.unit} shown are {UNITS[artifact.unit].wrong}"
+        yield "Answers", f"How many of the {shown} is not certified (calibrate --max-wrong-rate)."
         return
     for certificate in artifact.bot.certificates:
-        yield "Bot", certificate.sentence
+        yield "Bot", artifact.make_bot_guarantee(max_wrong_rate=certificate.max_wrong_rate).sentence
     if len(artifact.bot.certificates) > 1:
         yield "", "Each of these rates holds separately, with its confidence; choose one before serving."
     for reason in artifact.bot.refused.values():
@@ -184,64 +161,54 @@ def _list_bot_mode(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
 
 
 def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
-    promise = artifact.make_guarantee(artifact.alphas[0])
-    levels = {alpha: f"alpha = {alpha}: " if len(artifact.alphas) > 1 else "" for alpha in artifact.alphas}
-    if artifact.is_bot_alone:
-        yield from _list_bot_mode(artifact)
-        levels = {} if promise.kind == "heuristic" else levels
-    for alpha, level in levels.items():
-        yield "Promise", f"{level}{_format_promise(artifact, artifact.make_guarantee(alpha))}"
-    if promise.kind in {"conditional", "marginal"}:
-        if promise.failure_probability is None and not artifact.certificates:
-            yield (
-                "Confidence",
-                (
-                    "On average over calibration sets. This artifact may do better or worse; "
-                    "`langchain-cfc certify` bounds how well it does."
-                ),
-            )
-        for one in artifact.certificates:
-            yield "Certified", f"{levels[one.alpha]}{one.sentence}"
-    yield from _list_people(artifact, levels)
-    if promise.kind != "heuristic":
-        yield "Rests on", _format_assumptions(artifact)
-    for claim in promise.heuristics:
-        yield "Heuristic", claim
     if not artifact.is_bot_alone:
-        yield from _list_bot_mode(artifact)
+        yield from _list_sets(artifact)
+    yield from _list_bot_mode(artifact)
+    if artifact.is_bot_alone or artifact.make_guarantee(artifact.alphas[0]).kind != "heuristic":
+        yield "Rests on", _format_assumptions(artifact)
     yield from _list_limits(artifact)
     yield from _list_origin(artifact)
+
+
+def _list_sets(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
+    promises = [artifact.make_guarantee(alpha) for alpha in artifact.alphas]
+    levels = {alpha: f"alpha = {alpha}: " if len(promises) > 1 else "" for alpha in artifact.alphas}
+    for promise in promises:
+        yield "Promise", f"{levels[promise.alpha]}{promise.sentence}"
+    if artifact.confidence is not None:
+        one = artifact.confidence
+        yield "Confidence", describe_attempt(one.attempt, one.level, one.delta)
+    elif promises[0].kind != "heuristic" and not artifact.certificates:
+        yield (
+            "Confidence",
+            (
+                "On average over calibration sets. This artifact may do better or worse; "
+                "`langchain-cfc certify` bounds how well it does."
+            ),
+        )
+    for certificate in artifact.certificates:
+        yield "Certified", f"{levels[certificate.alpha]}{certificate.sentence}"
+    for claim in promises[0].heuristics:
+        yield "Heuristic", claim
 
 
 def _list_limits(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     facts = artifact.calibration
     attainable = f"{format_percent(facts.attainable_coverage)} of the calibration prompts{facts.by_weight}"
-    if artifact.unit == "claims":
-        if not artifact.is_bot_alone:
-            words = f"As many claims as the promise requires. {NOTHING_KEPT_IS_KEPT}"
-            yield "Dropped", f"{words}{_format_refused(artifact)}"
-    elif artifact.is_bot_alone:
-        yield "Possible", f"{attainable} have a right answer among the {artifact.n} candidates."
-    else:
+    if not artifact.is_bot_alone:
         yield (
             "Flagged",
             (
-                f"{attainable} have a correct candidate that can enter the set. Where too few do, "
-                f"prompts are flagged as not certifiable: no answer.{_format_refused(artifact)}"
+                f"{attainable} can keep the promise. Where too few can, prompts are flagged as not "
+                f"certifiable: no answer.{_format_refused(artifact)}"
             ),
         )
-
-
-def _list_people(artifact: CalibrationArtifact, levels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for one in artifact.people_certificates:
-        yield "People", f"{levels.get(one.alpha, '')}{one.sentence}"
+    elif UNITS[artifact.unit].is_fixed_count:
+        yield "Possible", f"{attainable} have a right answer among the {artifact.n} candidates."
 
 
 def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
-    facts = artifact.calibration
-    drawn = f"{artifact.n} candidates each" if artifact.draws is None else f"draws by {artifact.draws}"
-    if artifact.unit == "claims":
-        drawn = "the claims of one answer each"
+    facts, drawn = artifact.calibration, _describe_drawn(artifact)
     yield (
         "Made from",
         (
@@ -272,33 +239,12 @@ def _format_refused(artifact: CalibrationArtifact) -> str:
     )
 
 
-def _format_promise(artifact: CalibrationArtifact, promise: Guarantee) -> str:
-    """Return the sentence of a promise, without listing every group."""
-    if promise.kind in {"certified", "heuristic"}:
-        # People's certificates have lines of their own; see `_list_people`.
-        return promise.sentence.removesuffix("".join(f" {one.sentence}" for one in promise.people))
-    brief = state_guarantee(
-        promise.kind,
-        promise.target_coverage,
-        promise.calibration_size,
-        promise.weightings,
-        adaptive=artifact.list_adaptive_coverages(promise.alpha),
-        weighted=artifact.calibration.weight is not None,
-        listed=False,
-        at_most=artifact.at_most,
-    )
-    delta = promise.failure_probability
-    sure = "" if delta is None else f" {state_confidence(delta, promise.weightings)}"
-    return f"{brief}{sure}"
-
-
 def _format_assumptions(artifact: CalibrationArtifact) -> str:
     alike = "new prompts like those calibrated on (exchangeable)"
     if artifact.calibration.weight is not None:
         alike = "new prompts like those from which the labelled ones were selected with known probabilities"
     bound = "generator and verifier as calibrated (unbound: the records did not name them)"
     if artifact.provenance is not None:
-        parts = _PART_NAMES[artifact.unit].items()
-        named = ", ".join(f"{words} {name_part(artifact, part)}" for part, words in parts)
+        named = ", ".join(f"{part} {name_part(artifact, part)}" for part in UNITS[artifact.unit].parts)
         bound = f"the same {named} (serving compares them)"
     return f"{alike}; correct labels; a level chosen before drawing; {bound} (all: --details)."

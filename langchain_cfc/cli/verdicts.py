@@ -177,5 +177,4 @@ def format_verdict(report: EvaluationReport) -> str:
         if report.answers:
             return "These results do not contradict the certified rates."
         return "There is no promise to check: the thresholds have no guarantee."
-    scope = " (made only for all prompts together)" if report.guarantee == "marginal" else ""
-    return f"These results do not contradict the promise{scope}."
+    return "These results do not contradict the promise."

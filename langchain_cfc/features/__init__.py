@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from langchain_cfc.features.adaptive import AdaptiveAlpha
 from langchain_cfc.features.map import FeatureMap, name_records_in_errors
-from langchain_cfc.features.naming import describe_group, get_direction, name_group, place_question
+from langchain_cfc.features.naming import (
+    describe_group,
+    get_direction,
+    name_group,
+    place_question,
+    separates_difficulty,
+)
 from langchain_cfc.features.parser import parse_statistic
 from langchain_cfc.features.statistics import Statistic, count_answers, precompute_statistics
 from langchain_cfc.features.weights import GuaranteedWeight
@@ -26,4 +32,5 @@ __all__ = [
     "parse_statistic",
     "place_question",
     "precompute_statistics",
+    "separates_difficulty",
 ]

@@ -56,6 +56,14 @@ def place_question(features: dict[str, float]) -> str | None:
     return None
 
 
+def separates_difficulty(name: str) -> bool:
+    """Return whether the weighting of this name separates easy from hard prompts."""
+    found = _DIFFICULTY_NAME.fullmatch(name)
+    is_measured = found is not None and found["statistic"] in _IS_HARDER
+    # Stated coverages are a function of the mean score.
+    return is_measured or name.startswith(("hard(", "stated_coverage["))
+
+
 def name_group(words: str, name: str = "", digits: int | None = 4) -> str:
     """Name a group for a table or a sentence.
 

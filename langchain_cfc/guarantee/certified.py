@@ -9,7 +9,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from langchain_cfc.support.serialization import OmitsDefaults
+from langchain_cfc.candidates import UNITS, Unit
+from langchain_cfc.features import name_group
 from langchain_cfc.support.text import format_limit
 from langchain_cfc.thresholds import Level, format_alpha, format_delta
 
@@ -46,7 +47,7 @@ class _CertifiedGroup(Certified):
     prompts: Count
 
 
-class CertifiedShare(OmitsDefaults, _CertifiedGroup):
+class CertifiedShare(_CertifiedGroup):
     """Lower bounds for one weighting of prompts.
 
     Attributes:
@@ -92,30 +93,17 @@ class Certificate(Certified):
     artifact_digest: str
 
 
-def format_unsupported(at_most: int) -> str:
-    """Format the guaranteed event for the claims of an answer.
+def state_event(at_most: int | None) -> str:
+    """State the guaranteed event: about the claims of an answer or, for None, about its answer set.
 
     Examples:
-        >>> format_unsupported(0), format_unsupported(2)
-        ('no unsupported claim is left', 'at most 2 unsupported claims are left')
+        >>> state_event(0), state_event(2)
+        ('no unsupported claim is left in the answer', 'at most 2 unsupported claims are left in the answer')
     """
-    if at_most == 0:
-        return "no unsupported claim is left"
-    return f"at most {at_most} unsupported claim{'s are' if at_most > 1 else ' is'} left"
-
-
-class DroppedClaims(Certified):
-    """The share of an answer's claims that are dropped, with an upper bound.
-
-    Attributes:
-        at_most: Maximum number of unsupported claims left.
-        mean: Mean share of an answer's claims that are dropped.
-        mean_at_most: Upper bound on the expected share.
-    """
-
-    at_most: Count
-    mean: Share
-    mean_at_most: Share
+    if at_most is None:
+        return "the answer set holds a correct answer, or the question is flagged as not certifiable"
+    left = f"at most {at_most} unsupported claim{'s are' if at_most > 1 else ' is'} left"
+    return f"{left if at_most else 'no unsupported claim is left'} in the answer"
 
 
 class TestedCertificate(Certificate):
@@ -130,12 +118,15 @@ class TestedCertificate(Certificate):
     level: Annotated[float, Field(gt=0.0, lt=1.0)]
 
     @property
-    def attempt_words(self) -> str:
-        """Which attempt on these labels it is, and which part of delta it uses, in a sentence."""
+    def _confidence(self) -> str:
+        return f"with confidence {format_share(1.0 - float(self.delta))}"
+
+    @property
+    def _attempt_words(self) -> str:
         return describe_attempt(self.attempt, self.level, self.delta)
 
 
-class CoverageCertificate(OmitsDefaults, TestedCertificate):
+class CoverageCertificate(TestedCertificate):
     """Bounds on the sets of one artifact at one level, from held-out labelled prompts.
 
     All bounds hold together with confidence 1 - delta, for prompts independent and identically distributed
@@ -143,48 +134,41 @@ class CoverageCertificate(OmitsDefaults, TestedCertificate):
 
     Attributes:
         shares: All prompts first, then every guaranteed weighting.
-        mean_set_size: Mean number of candidates returned; None for claims.
-        mean_set_size_at_most: Upper bound on the expected number; None for claims.
-        claims: Share of claims dropped; None for sets of candidates.
+        at_most: Maximum number of unsupported claims left in an answer; None for sets of answers.
+        mean_size: Mean number of candidates in a set; for claims, mean share of an answer's claims dropped.
+        mean_size_at_most: Upper bound on the expected size or share.
     """
 
     shares: tuple[CertifiedShare, ...] = Field(min_length=1)
-    mean_set_size: Annotated[float, Field(ge=0.0)] | None = None
-    mean_set_size_at_most: Annotated[float, Field(ge=0.0)] | None = None
-    claims: DroppedClaims | None = None
+    at_most: Count | None = None
+    mean_size: Annotated[float, Field(ge=0.0)]
+    mean_size_at_most: Annotated[float, Field(ge=0.0)]
 
-    @model_validator(mode="after")
-    def _states_one_size(self) -> CoverageCertificate:
-        sets = self.mean_set_size is not None and self.mean_set_size_at_most is not None
-        if sets == (self.claims is not None):
-            msg = "expected either the sizes of sets or the claims that are dropped"
-            raise ValueError(msg)
-        return self
+    @property
+    def claim(self) -> str:
+        """What is certified over all prompts, in a sentence."""
+        everyone = self.shares[0]
+        stated = ""
+        if everyone.stated is not None:
+            stated = f" ({format_share(everyone.stated)} is stated on average)"
+        return (
+            f"Certified on {self.prompts} held-out questions, {self._confidence} for this very artifact: "
+            f"with probability at least {format_bound(everyone.kept_at_least)}{stated}, "
+            f"{state_event(self.at_most)}."
+        )
 
     @property
     def sentence(self) -> str:
-        """What is certified over all prompts, in a sentence."""
-        everyone = self.shares[0]
-        kept = format_bound(everyone.kept_at_least)
-        if everyone.stated is not None:
-            kept += f" ({format_share(everyone.stated)} is stated on average)"
-        certified = (
-            f"Certified on {self.prompts} held-out prompts, with confidence "
-            f"{format_share(1 - float(self.delta))} for this very artifact: "
-        )
-        if self.claims is not None:
-            dropped = math.ceil(100 * self.claims.mean_at_most)
-            return (
-                f"{certified}{format_unsupported(self.claims.at_most)} in an answer with probability at "
-                f"least {kept}, and at most {dropped} % of its claims are dropped on average. "
-                f"{self.attempt_words}"
+        """The claim, the bound on the size of sets or on what is dropped, and the attempt, in sentences."""
+        size = f"At most {math.ceil(100 * self.mean_size_at_most)} % of its claims are dropped on average."
+        if self.at_most is None:
+            covered = format_bound(self.shares[0].coverage_at_least)
+            largest = math.ceil(100 * self.mean_size_at_most) / 100
+            size = (
+                f"A set holds a correct answer with probability at least {covered}, and has at most "
+                f"{largest:.2f} candidates on average."
             )
-        largest = math.ceil(100 * (self.mean_set_size_at_most or 0.0)) / 100
-        return (
-            f"{certified}a set holds a correct answer or is flagged with probability at least {kept}, holds "
-            f"a correct answer with probability at least {format_bound(everyone.coverage_at_least)}, and "
-            f"has at most {largest:.2f} candidates on average. {self.attempt_words}"
-        )
+        return f"{self.claim} {size} {self._attempt_words}"
 
 
 class CertifiedAnswers(_CertifiedGroup):
@@ -212,7 +196,7 @@ class CertifiedAnswers(_CertifiedGroup):
         return self
 
 
-class WrongRateCertificate(OmitsDefaults, TestedCertificate):
+class WrongRateCertificate(TestedCertificate):
     """A certified upper bound on the share of answered prompts with a wrong answer.
 
     Wrong means that the best answer shown is incorrect. The bound holds with confidence 1 - delta for all
@@ -221,43 +205,34 @@ class WrongRateCertificate(OmitsDefaults, TestedCertificate):
     sequence testing with exact binomial p-values.
 
     Attributes:
-        max_wrong_rate: The bound as decimal text.
-        unit: What is shown. For `claims` the bound is on the expected share of unsupported claims among those
-            that an answer shows.
+        max_wrong_rate: The bound as decimal text. For claims it is on the expected share of unsupported
+            claims among those that an answer shows.
         max_mean_score: The cut: prompts whose candidates have at most this mean score are answered, with the
             best candidate. None for claims, for which the level `alpha` is certified.
         groups: All prompts first, then the requested groups.
     """
 
     max_wrong_rate: Alpha
-    unit: Literal["answers", "claims"] = "answers"
     max_mean_score: Share | None = None
     groups: tuple[CertifiedAnswers, ...] = Field(min_length=1)
 
-    @model_validator(mode="after")
-    def _has_cut(self) -> WrongRateCertificate:
-        if (self.max_mean_score is None) != (self.unit == "claims"):
-            msg = "expected a cut on the mean score for answers, and none for claims"
-            raise ValueError(msg)
-        return self
-
-    def _state_bound(self, answered: str, also: str) -> str:
-        rate = format_share(float(self.max_wrong_rate))
-        event = f"Of the prompts {answered}, at most {rate} get a wrong best answer"
-        if self.unit == "claims":
-            event = f"Of the claims that an answer shows, at most {rate} are unsupported on average"
-        return f"{event}{also}, with confidence {format_share(1 - float(self.delta))}"
+    @property
+    def unit(self) -> Unit:
+        """What is shown: whole answers, or the claims of one answer."""
+        return "claims" if self.max_mean_score is None else "answers"
 
     @property
-    def brief(self) -> str:
-        """The bound in one line, for a single answer."""
-        return f"{self._state_bound('answered', '')}."
+    def claim(self) -> str:
+        """The bound in one sentence."""
+        bound = UNITS[self.unit].rate.format(format_share(float(self.max_wrong_rate)))
+        return f"{bound[0].upper()}{bound[1:]}, {self._confidence}."
 
-    def state_uncertified(self) -> str:
-        """State in which requested groups the bound is not certified; empty if there is none."""
-        wrong = "unsupported" if self.unit == "claims" else "wrong"
+    @property
+    def uncertified(self) -> str:
+        """In which requested groups the bound is not certified, in a sentence; empty if there is none."""
+        wrong = UNITS[self.unit].wrong
         named = [
-            f"{group.words} ({group.wrong} of {group.answered} {wrong})"
+            f"{name_group(group.words, group.name)} ({group.wrong} of {group.answered} {wrong})"
             for group in self.groups[1:]
             if not group.certified
         ]
@@ -265,28 +240,24 @@ class WrongRateCertificate(OmitsDefaults, TestedCertificate):
             return ""
         return (
             f"The rate is not certified in: {'; '.join(named)}. More of the {self.unit} may be {wrong} "
-            "there, and such prompts are still answered."
+            "there, and such questions are still answered."
         )
 
     @property
-    def sentence(self) -> str:
-        """The bound, its evidence, and where it is not certified, in sentences."""
+    def summary(self) -> str:
+        """The bound, its counts and groups in sentences, without details of the test."""
         everyone, *others = self.groups
-        certified = [group.words for group in others if group.certified]
-        also = f", and in each of these groups: {'; '.join(certified)}" if certified else ""
-        bound = f"{self._state_bound('that are answered', also)} for this very artifact."
-        missing = f" {self.attempt_words} {self.state_uncertified()}".rstrip()
-        if self.unit == "claims":
-            return (
-                f"{bound} At alpha = {self.alpha}, {everyone.answered} of {everyone.prompts} "
-                "certification answers show claims; one claim was drawn from each of these, and "
-                f"{everyone.wrong} of the claims drawn are unsupported.{missing}"
-            )
-        return (
-            f"{bound} It answers {describe_cut(self.max_mean_score or 0.0)} with the best candidate: "
-            f"{everyone.answered} of {everyone.prompts} certification prompts, {everyone.wrong} of them "
-            f"wrongly.{missing}"
-        )
+        certified = [name_group(group.words, group.name) for group in others if group.certified]
+        also = f"This holds in each of these groups, too: {'; '.join(certified)}." if certified else ""
+        counts = UNITS[self.unit].counts.format(everyone.prompts, everyone.answered, everyone.wrong)
+        return " ".join(filter(None, [self.claim, counts, also, self.uncertified]))
+
+    @property
+    def sentence(self) -> str:
+        """The bound, its counts and groups, the cut, and the attempt, in sentences."""
+        cut = self.max_mean_score
+        answers = [] if cut is None else [f"Answers {describe_cut(cut)} with the best candidate."]
+        return " ".join([self.summary, *answers, self._attempt_words])
 
 
 class PeopleCertificate(Certificate):
@@ -298,7 +269,6 @@ class PeopleCertificate(Certificate):
 
     Attributes:
         about: `sets` (a set keeps its promise) or `answers` (an answer of the bot is right).
-        unit: What is kept or rejected.
         unsupported: Maximum number of unsupported claims left; None for sets of whole answers, and for a
             certificate about answers.
         max_mean_score: The cut below which the bot answers; None for sets, and for claims.
@@ -308,7 +278,6 @@ class PeopleCertificate(Certificate):
     """
 
     about: Literal["sets", "answers"]
-    unit: Literal["answers", "claims"] = "answers"
     unsupported: Count | None = None
     max_mean_score: Share | None = None
     labelled: Count
@@ -317,17 +286,19 @@ class PeopleCertificate(Certificate):
 
     @model_validator(mode="after")
     def _adds_up(self) -> PeopleCertificate:
-        sets = self.about == "sets"
         if not self.agreed <= self.labelled <= self.prompts:
             msg = "expected agreed <= labelled <= prompts"
             raise ValueError(msg)
-        claims = self.unit == "claims"
-        if (self.max_mean_score is None) == (not sets and not claims) or (
-            (self.unsupported is None) == (sets and claims)
-        ):
-            msg = "expected a cut only for answers, and a number of unsupported claims only for claim sets"
+        if (self.max_mean_score if self.about == "sets" else self.unsupported) is not None:
+            msg = "expected a cut only for answers, and a number of unsupported claims only for sets"
             raise ValueError(msg)
         return self
+
+    @property
+    def unit(self) -> Unit:
+        """What is kept or rejected: whole answers, or the claims of one answer."""
+        has_claims = self.max_mean_score is None if self.about == "answers" else self.unsupported is not None
+        return "claims" if has_claims else "answers"
 
     @property
     def subject(self) -> tuple[str, str, float | None]:
@@ -338,18 +309,14 @@ class PeopleCertificate(Certificate):
     def sentence(self) -> str:
         """What is certified and by which labels, in a sentence."""
         wrong = format_share(math.ceil(round(1000 * (1.0 - self.at_least), 6)) / 1000)
-        if self.unsupported is not None:
-            event = f"{format_unsupported(self.unsupported)} in an answer"
-        else:
-            event = "a set holds a correct answer or is flagged"
-        claim = f"{event} with probability at least {format_bound(self.at_least)}"
-        if self.about == "answers" and self.unit == "claims":
-            claim = f"of the claims that an answer shows, at most {wrong} are unsupported on average"
-        elif self.about == "answers":
-            claim = f"of the prompts that are answered, at most {wrong} get a wrong best answer"
+        event = UNITS[self.unit].rate.format(wrong)
+        if self.about == "sets":
+            event = (
+                f"with probability at least {format_bound(self.at_least)}, {state_event(self.unsupported)}"
+            )
         return (
             f"Certified by people, with confidence {format_share(1 - float(self.delta))} for this very "
-            f"artifact: {claim}. A judge labelled {self.prompts} prompts, people labelled a random "
+            f"artifact: {event}. A judge labelled {self.prompts} prompts, people labelled a random "
             f"{self.labelled} of them, and they agreed on {self.agreed}."
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -10,18 +9,18 @@ from pydantic import BaseModel, ConfigDict
 from langchain_cfc.guarantee.certified import CoverageCertificate, PeopleCertificate, WrongRateCertificate
 from langchain_cfc.support.serialization import OmitsDefaults
 
-GuaranteeKind = Literal["conditional", "marginal", "certified", "heuristic"]
+GuaranteeKind = Literal["conditional", "certified", "heuristic"]
 Binding = Literal["unchecked", "matched", "unverified", "unbound"]
 
 
 class Weighting(BaseModel):
-    """A non-negative weighting of prompts, f(X) = features(X) @ coefficients, with guaranteed coverage.
+    """A non-negative weighting of prompts with guaranteed coverage.
 
     Attributes:
-        name: Short name, such as `group(topic)=capital`.
+        name: Short name, such as `group(topic)=capital`; `FeatureMap.list_guaranteed_weights` computes the
+            weights under this name.
         kind: `constant`, `indicator` (a group), `hat` or `bernstein` (soft groups).
         words: The weighting in plain English.
-        coefficients: (d,) coefficients over the features.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,16 +28,16 @@ class Weighting(BaseModel):
     name: str
     kind: str
     words: str
-    coefficients: tuple[float, ...]
 
 
 class Guarantee(OmitsDefaults):
     """A guarantee as data: its level, what it covers, and its assumptions.
 
     Attributes:
-        kind: `conditional` (under every listed weighting), `marginal` (only on average over prompts),
-            `certified` (what the certificate of a bot states) or `heuristic` (no theorem).
-        sentence: The guarantee in a sentence.
+        kind: `conditional` (under every listed weighting), `certified` (what the certificate of a
+            bot states) or `heuristic` (no theorem).
+        claim: What is promised, in one sentence.
+        sentence: The claim, the prompts for which it holds, and what people certify, in a few sentences.
         alpha: Error level as decimal text.
         target_coverage: 1 - alpha.
         stated_coverage: The coverage stated for the prompt: `target_coverage`, or less for a hard prompt with
@@ -47,8 +46,6 @@ class Guarantee(OmitsDefaults):
             single prompt.
         set_rule: The rule that computes the set from the threshold.
         weightings: Generators of the weightings covered; every non-negative combination is covered as well.
-        feature_names: Names of the d features that the coefficients refer to.
-        not_certifiable: The meaning of the flag `not_certifiable`.
         assumptions: What the guarantee depends on.
         not_promised: What it does not cover.
         calibration_size: Number N of calibration prompts.
@@ -67,14 +64,13 @@ class Guarantee(OmitsDefaults):
     _omitted: ClassVar[tuple[str, ...]] = ("people",)
 
     kind: GuaranteeKind
+    claim: str
     sentence: str
     alpha: str
     target_coverage: float
     stated_coverage: float | None
     set_rule: str
     weightings: tuple[Weighting, ...]
-    feature_names: tuple[str, ...]
-    not_certifiable: str
     assumptions: tuple[str, ...]
     not_promised: tuple[str, ...]
     calibration_size: int
@@ -87,7 +83,8 @@ class Guarantee(OmitsDefaults):
     artifact_digest: str
 
     @property
-    def at_most(self) -> int | None:
-        """Maximum number of unsupported claims left in an answer; None for sets of answers."""
-        found = re.fullmatch(r"claims\((\d+)\)", self.set_rule)
-        return None if found is None else int(found[1])
+    def summary(self) -> str:
+        """What a user of a bot needs: the sentence, for a bot without details of the test."""
+        if self.wrong_answers is None:
+            return self.sentence
+        return " ".join([self.wrong_answers.summary, *(one.sentence for one in self.people)])

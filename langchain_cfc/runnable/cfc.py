@@ -302,16 +302,13 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         """Return a promise with its cut, and its guarantee for every level that may be stated."""
         artifact, (alpha, rate) = self.artifact, promise
         stated = (None, *artifact.list_stated_levels(alpha))
-        cut = None
+        keys = [None if one is None else float(one) for one in stated]
         if rate is not None:
             cut = artifact.certified_bot.find_certificate(rate).max_mean_score
-            made = [
-                artifact.make_bot_guarantee(binding, stated_alpha=one, max_wrong_rate=rate) for one in stated
-            ]
-        else:
-            made = [artifact.make_guarantee(alpha, binding, stated_alpha=one) for one in stated]
-        keys = [None if one is None else float(one) for one in stated]
-        return ServedPromise(alpha, rate, cut, dict(zip(keys, made, strict=True)))
+            made = artifact.make_bot_guarantee(binding, max_wrong_rate=rate)
+            return ServedPromise(alpha, rate, cut, dict.fromkeys(keys, made))
+        of_sets = [artifact.make_guarantee(alpha, binding, stated_alpha=one) for one in stated]
+        return ServedPromise(alpha, None, None, dict(zip(keys, of_sets, strict=True)))
 
     @property
     def guarantee(self) -> Guarantee:

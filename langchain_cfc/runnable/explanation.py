@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 from langchain_cfc.features import place_question
 from langchain_cfc.features.statistics import format_key
-from langchain_cfc.guarantee import WrongRateCertificate, format_share, format_unsupported
-from langchain_cfc.guarantee.words import NOT_BY_LEVEL
 from langchain_cfc.no_answers import describe_unscored
 from langchain_cfc.support.text import escape_controls
 
@@ -131,72 +129,17 @@ def _describe_question(result: CFCResult) -> str:
             for name, value in result.features.items()
         )
     ]
-    difficulty = _describe_difficulty(result.features)
+    difficulty = place_question(result.features)
     if difficulty is None:
         return f"Its {', '.join(groups)}." if groups else ""
-    return f"It counts as {', '.join([difficulty, *groups])}."
-
-
-def _describe_difficulty(features: dict[str, float]) -> str | None:
-    """Return the question's difficulty according to its features; None if they do not tell."""
-    difficulty = place_question(features)
+    kind = f"{'an' if difficulty == 'easy' else 'a'} {difficulty} question"
     if difficulty == "medium":
-        return "a question of medium difficulty"
-    return difficulty and f"{'an' if difficulty == 'easy' else 'a'} {difficulty} question"
-
-
-def _describe_certificate(wrong: WrongRateCertificate) -> str:
-    """Return the certificate of a bot in words: a bot's users need no set and no level."""
-    if wrong.unit == "claims":
-        return f"{wrong.brief} {wrong.state_uncertified()}".rstrip()
-    everyone = wrong.groups[0]
-    return (
-        f"Of the questions that are answered, at most {format_share(float(wrong.max_wrong_rate))} get a "
-        f"wrong best answer, with confidence {format_share(1.0 - float(wrong.delta))}: of "
-        f"{everyone.prompts:,} questions with known answers {everyone.answered:,} were answered, "
-        f"{everyone.wrong:,} of these wrongly. {wrong.state_uncertified()}".rstrip()
-    )
+        kind = "a question of medium difficulty"
+    return f"It counts as {', '.join([kind, *groups])}."
 
 
 def _describe_promise(result: CFCResult) -> str:
-    """Return what is promised, and what the promise does not say about a single answer."""
+    """Return what is promised, what the promise does not say about a single answer, and what is assumed."""
     guarantee = result.guarantee
-    if guarantee.wrong_answers is not None:
-        return _describe_certificate(guarantee.wrong_answers)
-    if guarantee.kind in {"heuristic", "certified"}:
-        return guarantee.sentence
-    groups = sum(weighting.kind == "indicator" for weighting in guarantee.weightings)
-    soft = len(guarantee.weightings) - 1 - groups
-    scope = ["on average"]
-    if groups:
-        scope.append(f"in each of {groups} groups")
-    if soft:
-        # Stated levels are a function of the mean score, which separates easy from hard prompts.
-        placed = guarantee.stated_coverage is not None or _describe_difficulty(result.features) is not None
-        scope.append("for easy as well as for hard questions" if placed else f"under {soft} soft weightings")
-    *others, last = scope
-    where = f"{', '.join(others)} and {last}" if others else last
-    assumed = "" if guarantee.binding == "matched" else f" {guarantee.assumptions[-1]}"
-    stated = guarantee.target_coverage if guarantee.stated_coverage is None else guarantee.stated_coverage
-    often, less = f"with probability at least {format_share(stated)}", ""
-    if NOT_BY_LEVEL in guarantee.not_promised:
-        often = "at least as often as stated"
-        less = f" For this question {format_share(stated)} is stated"
-        if stated < guarantee.target_coverage:
-            less += (
-                f"; the target is {format_share(guarantee.target_coverage)}, and hard questions get "
-                "lower levels"
-            )
-        less += ". By themselves, questions with the same stated level may keep it less often."
-    start = f"{often[0].upper()}{often[1:]}"
-    if guarantee.at_most is not None:
-        return (
-            f"{start}, {format_unsupported(guarantee.at_most)} in the answer to a question like those of the "
-            f"calibration: {where}.{less} This says nothing about one claim by itself, nor about what the "
-            f"answer leaves out.{assumed}"
-        )
-    return (
-        f"{start}, a question like those of the calibration gets a set of answers that holds a correct one, "
-        f"or is flagged because nothing can be promised for it: {where}.{less} This says nothing about one "
-        f"answer by itself.{assumed}"
-    )
+    assumed = [] if guarantee.binding == "matched" else guarantee.assumptions[-1:]
+    return " ".join([guarantee.summary, guarantee.not_promised[0], *assumed])

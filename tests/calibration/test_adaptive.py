@@ -29,7 +29,6 @@ from langchain_cfc.errors import (
 )
 from langchain_cfc.features import AdaptiveAlpha
 from langchain_cfc.guarantee import PaperPAC
-from langchain_cfc.guarantee.words import NOT_BY_LEVEL
 from langchain_cfc.records import tabulate
 from langchain_cfc.records.splits import Part
 from langchain_cfc.support.arrays import FloatArray
@@ -222,13 +221,13 @@ def test_guarantee_states_the_coverage_of_a_prompt_under_adaptive_alpha(
         guarantee = artifact.make_guarantee("0.1", stated_alpha=alpha)
         assert guarantee.stated_coverage == pytest.approx(1.0 - float(alpha))
         percent = f"{100 * (1 - float(alpha)):g} %"
-        assert f"at least as often as is stated ({percent} for this prompt): on average" in guarantee.sentence
-        assert "with probability at least" not in guarantee.sentence
-        assert guarantee.sentence.endswith("not promised for the prompts of one stated level alone.")
-        assert NOT_BY_LEVEL in guarantee.not_promised
-    assert "as is stated (from " in artifact.make_guarantee().sentence
+        assert f"At least as often as is stated ({percent} for this question" in guarantee.claim
+        assert "ith probability at least" not in guarantee.sentence
+        assert guarantee.sentence.endswith("not promised for the questions of one stated level alone.")
+        assert any("one stated coverage alone" in one for one in guarantee.not_promised)
+    assert "as is stated (from " in artifact.make_guarantee().claim
     fixed = calibrate(draw_world(1, 100), alpha="0.9", features="1").make_guarantee()
-    assert NOT_BY_LEVEL not in fixed.not_promised
+    assert not any("stated" in one for one in fixed.not_promised)
     assert "stated" not in fixed.sentence
     assert artifact.make_guarantee().stated_coverage is None
     with pytest.raises(InputError, match="states the levels"):
@@ -247,9 +246,9 @@ def test_chain_results_and_messages_state_the_coverage_of_the_prompt(invoke: Inv
     assert chain.find_guarantee(message) == result.guarantee
     assert chain.guarantee.stated_coverage is None
     words = " ".join(result.explain().split())
-    assert "At least as often as stated, a question like those of the calibration gets" in words
-    assert f"For this question {100 * (result.stated_coverage or 0):g} % is stated" in words
-    assert "By themselves, questions with the same stated level may keep it less often." in words
+    stated = f"{100 * (result.stated_coverage or 0):g} % for this question"
+    assert f"At least as often as is stated ({stated}" in words
+    assert "not promised for the questions of one stated level alone" in words
 
 
 def make_map_of_steps() -> FeatureMap:

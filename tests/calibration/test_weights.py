@@ -56,9 +56,7 @@ def test_artifact_and_guarantee_state_the_labelling_weights(weighted: LabelledBa
     assert facts.size == len(ids)
     assert facts.weight == sum(known[name] for name in ids)
     assert facts.groups[0].size == pytest.approx(facts.weight)
-    assert (
-        f"exchangeable with the prompts from which the {facts.size} calibration prompts" in promise.sentence
-    )
+    assert f"those from which the {facts.size} calibrated on were chosen" in promise.sentence
     assert "The probability with which each was chosen is as stated" in promise.assumptions[0]
     alike = calibrate(replace(weighted, weights=None), **OPTIONS).make_guarantee(ALPHA)
     assert "chosen" not in alike.sentence + alike.assumptions[0]
@@ -101,7 +99,7 @@ def test_options_without_weights_calibrate_on_a_fair_sample(
     everyone = calibrate(replace(weighted, weights=None), **OPTIONS | options).calibration
     for mine, all_of_them in ((facts.size, everyone.size), (facts.fit_size, everyone.fit_size)):
         assert abs(mine - 0.625 * all_of_them) <= 5 * np.sqrt(all_of_them) / 2
-    assert "exchangeable with those of which" not in artifact.make_guarantee(ALPHA).sentence
+    assert "chosen" not in artifact.make_guarantee(ALPHA).sentence
 
 
 def test_splits_and_certificates_use_a_fair_sample_of_weighted_prompts(weighted: LabelledBatch) -> None:

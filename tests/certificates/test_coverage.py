@@ -107,8 +107,8 @@ def test_certify_bounds_equal_an_independent_computation(alpha: str, delta: str)
     bernstein = (
         sizes.mean() + math.sqrt(2 * sizes.var(ddof=1) * logarithm / 300) + 7 * 4 * logarithm / (3 * 299)
     )
-    assert found.mean_set_size == pytest.approx(sizes.mean())
-    assert found.mean_set_size_at_most == pytest.approx(min(4.0, bernstein), rel=1e-6)
+    assert found.mean_size == pytest.approx(sizes.mean())
+    assert found.mean_size_at_most == pytest.approx(min(4.0, bernstein), rel=1e-6)
 
 
 def test_certify_without_groups_spends_delta_on_all_prompts() -> None:
@@ -339,7 +339,7 @@ def test_served_result_contains_the_certificate_of_its_level(tmp_path: Path) -> 
     served = chain.invoke(FRESH[0].input, alpha="0.2").guarantee
     assert served.certificate == artifact.certificates[0]
     assert served.certificate is not None
-    assert f"on {served.certificate.prompts} held-out prompts" in served.certificate.sentence
+    assert f"on {served.certificate.prompts} held-out questions" in served.certificate.sentence
     # The other level has none, and says nothing.
     assert chain.invoke(FRESH[0].input, alpha="0.3").guarantee.certificate is None
 
@@ -349,7 +349,7 @@ def test_certificate_sentence_rounds_a_bound_down(at_least: float, text: str) ->
     found = certify_and_get(calibrate_known("1"))
     (share,) = found.shares
     changed = found.model_copy(update={"shares": (share.model_copy(update={"kept_at_least": at_least}),)})
-    assert f"flagged with probability at least {text}" in changed.sentence
+    assert f"with probability at least {text}, the answer set" in changed.sentence
 
 
 def test_certify_refuses_invalid_level_delta_and_records() -> None:

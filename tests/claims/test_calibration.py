@@ -70,18 +70,15 @@ def test_evaluate_claims_figures_equal_a_count_by_hand(artifact: CalibrationArti
 def test_certify_claims_states_and_checks_claims(artifact: CalibrationArtifact, tmp_path: Path) -> None:
     certified = certify(artifact, make_answers(np.random.default_rng(5), 400))
     (one,) = certified.certificates
-    assert one.claims is not None
-    assert one.claims.at_most == 1
-    assert one.claims.mean < one.claims.mean_at_most < 1.0
-    assert one.mean_set_size is None
-    assert "at most 1 unsupported claim is left in an answer with probability" in one.sentence
+    assert one.at_most == 1
+    assert one.mean_size < one.mean_size_at_most < 1.0
+    assert "at most 1 unsupported claim is left in the answer. At most" in one.sentence
     path = tmp_path / "artifact.json"
     certified.save(path)
     assert CalibrationArtifact.load(path).digest == certified.digest
     # A certificate that speaks of sets, or of another k, does not belong to this artifact.
-    for claims in (None, one.claims.model_copy(update={"at_most": 2})):
-        sizes = {"mean_set_size": 1.0, "mean_set_size_at_most": 1.5} if claims is None else {}
-        forged = one.model_copy(update={"claims": claims, **sizes})
+    for at_most in (None, 2):
+        forged = one.model_copy(update={"at_most": at_most})
         with pytest.raises(ValueError, match="the certificate at 0"):
             CalibrationArtifact.model_validate(
                 {**certified.model_dump(), "certificates": [forged.model_dump()]}
@@ -90,8 +87,8 @@ def test_certify_claims_states_and_checks_claims(artifact: CalibrationArtifact, 
 
 def test_guarantee_of_claims_states_unsupported_claims(artifact: CalibrationArtifact) -> None:
     guarantee = artifact.make_guarantee()
-    assert "at most 1 unsupported claim is left in the answer, with probability at least 80 %" in (
-        guarantee.sentence
+    assert guarantee.claim == (
+        "With probability at least 80 %, at most 1 unsupported claim is left in the answer."
     )
     assert any("omits" in sentence for sentence in guarantee.not_promised)
     assert not any("set" in sentence.split() for sentence in guarantee.not_promised)

@@ -48,7 +48,7 @@ def test_claims_chain_returns_the_kept_claims_of_an_answer() -> None:
     assert result.guarantee.binding == "matched"
     assert "no unsupported claim is left" in result.guarantee.sentence
     assert "2 of the 3 claims" in result.explain()
-    assert "no unsupported claim is left in the answer to a question" in result.explain()
+    assert result.guarantee.sentence in result.explain()
     assert "moons" not in result.model_dump_json()
     assert ClaimsResult.model_validate_json(result.model_dump_json()) == result
 

@@ -163,8 +163,8 @@ def test_served_claims_state_the_certified_share_alone() -> None:
     assert result.text == LEFT
     wrong = result.guarantee.wrong_answers
     assert wrong is not None
-    assert wrong.brief in result.explain()
-    assert "at most 50 % are unsupported on average, with confidence 95 %" in wrong.brief
+    assert wrong.claim in result.explain()
+    assert "at most 50 % are unsupported on average, with confidence 95 %" in wrong.claim
     assert result.guarantee.sentence == wrong.sentence
     assert "unsupported claim is left" not in result.guarantee.sentence
     assert any("what an answer omits" in one for one in result.guarantee.not_promised)

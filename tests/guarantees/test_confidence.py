@@ -231,16 +231,14 @@ def test_all_bounds_of_a_coverage_certificate_hold_together(world: World) -> Non
         certificate = artifact.certificates[0]
         seen = world.truth(artifact)
         size = seen.mean(seen.decisions.accepted.sum(axis=1))
-        assert certificate.mean_set_size is not None
-        assert certificate.mean_set_size_at_most is not None
-        too_small = certificate.mean_set_size_at_most < size - ROUND_OFF
+        too_small = certificate.mean_size_at_most < size - ROUND_OFF
         failures["certified"] += too_small or has_broken_bound(certificate, seen, artifact)
         # Controls: all of delta spent on every bound; the mean itself for a bound on it; and calibration
         # prompts, under names that are not recognised.
         failures["undivided"] += has_broken_bound(
             certificate, seen, artifact, lambda _, successes, among: lower_bound(successes, among, 0.05)
         )
-        failures["mean size"] += certificate.mean_set_size < size
+        failures["mean size"] += certificate.mean_size < size
         used = records.take(made.calibration.split.list_rows(records)["calibration"])
         again = certify(made, replace(used, ids=draw_ids(rng, len(used)))).certificates[0]
         failures["in sample"] += has_broken_bound(again, seen, artifact)

@@ -220,7 +220,7 @@ def test_all_bounds_of_a_certificate_hold_together_over_splits(recording: Record
         failing += any(one.fails for one in bounds)
         overall.append(bounds[0])
         sizes = seen.decisions.accepted.sum(axis=1)
-        size_fails += sizes.mean() > artifact.certificates[0].mean_set_size_at_most
+        size_fails += sizes.mean() > artifact.certificates[0].mean_size_at_most
         # Controls: every bound with all of delta; and from the calibration prompts.
         undivided += any(one._replace(value=lower_bound(one.seen, one.drawn, delta)).fails for one in bounds)
         own = compute_outcomes(

@@ -111,10 +111,8 @@ def test_explain_describes_an_answer(result: CFCResult) -> None:
         "Answered, because 2 of the 4 answers that the model gave passed the check and say the same."
     )
     assert result.explain().startswith(
-        f"{result.explain_reason()} Its topic: easy. With probability at least "
-        "75 %, a question like those of the calibration gets a set of answers that holds a correct one, or "
-        "is flagged because nothing can be promised for it: on average and in each of 2 groups. This says "
-        "nothing about one answer by itself."
+        f"{result.explain_reason()} Its topic: easy. {result.guarantee.sentence} Nothing is promised about "
+        "one answer by itself."
     )
 
 

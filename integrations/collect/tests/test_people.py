@@ -127,7 +127,7 @@ def test_people_certificate_is_part_of_artifact_guarantee_and_evaluation(
     assert "people_certificates" not in artifact.model_dump(mode="json")
     sentence = certified.people_certificates[0].sentence
     assert sentence.startswith(
-        "Certified by people, with confidence 95 % for this very artifact: a set holds"
+        "Certified by people, with confidence 95 % for this very artifact: with probability at least"
     )
     guarantee = certified.make_guarantee("0.2")
     assert guarantee.sentence == f"{artifact.make_guarantee('0.2').sentence} {sentence}"
@@ -179,9 +179,7 @@ def test_artifact_refuses_a_people_certificate_that_does_not_fit(
         CalibrationArtifact.load(path)
 
 
-@pytest.mark.parametrize(
-    "change", [{"agreed": 6}, {"labelled": 11}, {"about": "answers"}, {"unsupported": 1}]
-)
+@pytest.mark.parametrize("change", [{"agreed": 6}, {"labelled": 11}, {"max_mean_score": 0.5}])
 def test_people_certificate_refuses_inconsistent_counts(change: dict[str, Any]) -> None:
     PeopleCertificate(**CERTIFICATE)
     with pytest.raises(ValueError, match="expected"):
@@ -352,7 +350,7 @@ def test_people_certify_bot_answers_among_answered_prompts(bot: CalibrationArtif
     assert report.is_certified
     guarantee = reload_artifact(certified).make_bot_guarantee()
     assert guarantee.people == tuple(certified.people_certificates)
-    assert "of the prompts that are answered, at most" in guarantee.sentence
+    assert "of the questions that are answered, at most" in guarantee.sentence
     assert certified.make_guarantee("0.2").people == ()
     truth = compute_outcomes(bot, tabulate(prompts(1, 2000)), certificate.alpha, max_mean_score=cut)
     answered, wrong = truth.count_answers(truth.decisions.answered)
@@ -388,7 +386,7 @@ def test_people_certify_claims_left_in_an_answer(tmp_path: Path) -> None:
     filled = [[*row[:-1], "yes" if row[-2].startswith("'fact") else "no"] for row in rows]
     certified, report = sample.certify(write_rows(sheet, [header, *filled]))
     assert report.is_certified
-    assert "no unsupported claim is left in an answer" in certified.people_certificates[0].sentence
+    assert "no unsupported claim is left in the answer" in certified.people_certificates[0].sentence
     assert reload_artifact(certified).make_guarantee().people
     # One unsupported claim settles an answer, although others are open.
     settled = [[*row[:-1], "no" if row[-1] == "no" else ""] for row in filled]

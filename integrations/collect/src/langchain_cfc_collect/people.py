@@ -325,7 +325,6 @@ class PeopleSample:
             records_digest=self.digest,
             artifact_digest=artifact.frozen_digest,
             about=report.about,
-            unit=artifact.unit,
             unsupported=artifact.at_most if self.bot is None else None,
             max_mean_score=None if self.bot is None else self.bot.max_mean_score,
             labelled=report.labelled,

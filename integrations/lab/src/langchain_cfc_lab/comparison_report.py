@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from langchain_cfc.candidates import Unit
 from langchain_cfc.evaluation import GroupFigures, LevelReport, MethodFigures, ReportData
-from langchain_cfc.set_rules import Claims, parse_set_rule
+from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support.serialization import OmitsDefaults
 
 Family = Literal["ours", "paper", "outside"]
@@ -169,7 +169,6 @@ class ComparisonReport(OmitsDefaults, LevelComparison):
     unit: Unit = "answers"
 
     @property
-    def at_most(self) -> int:
-        """The number of unsupported claims that may be kept; 0 for answers."""
-        rule = parse_set_rule(self.set_rule)
-        return rule.at_most if isinstance(rule, Claims) else 0
+    def at_most(self) -> int | None:
+        """The number of unsupported claims that may be kept; None for answers."""
+        return parse_set_rule(self.set_rule).at_most

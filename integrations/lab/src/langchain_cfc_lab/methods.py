@@ -29,7 +29,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, name_records_in_errors, precompute_statistics
 from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.guarantee.certified import compute_share
-from langchain_cfc.set_rules import Claims, parse_set_rule
+from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.thresholds import (
@@ -390,7 +390,7 @@ class BackOff(Method):
         pool, rows, draws = split.pool, split.development, split.test_candidates
         rule = parse_set_rule(split.set_rule)
         right = pool.correct[rows] | ~pool.draws.is_drawn[rows]
-        at_most = rule.at_most if isinstance(rule, Claims) else 0
+        at_most = rule.at_most or 0
         learn = partial(BackOffRule.learn, pool.draws.scores[rows], right, at_most)
         accepted = split.get_or_make(("back-off",), learn).make_sets(draws.scores, alpha) & draws.is_drawn
         sets = AnswerSets(draws, accepted, np.zeros(len(draws), dtype=np.bool_))

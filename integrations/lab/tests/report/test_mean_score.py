@@ -41,7 +41,7 @@ def test_bot_tests_each_group_separately() -> None:
     )
     certificate = worse.certified_bot.certificates[0]
     (missing,) = (one for one in certificate.groups if not one.certified)
-    said = f"not certified in: prompts whose topic is 'sea' ({missing.wrong} of {missing.answered} wrong)"
+    said = f"not certified in: topic: sea ({missing.wrong} of {missing.answered} wrong)"
     guarantee = worse.make_bot_guarantee()
     assert sum(said in one for one in guarantee.not_promised) == 1
     console = Console(width=10_000, file=StringIO())
@@ -53,5 +53,5 @@ def test_bot_tests_each_group_separately() -> None:
     printed = " ".join(cast("StringIO", console.file).getvalue().split())
     assert all(said in one for one in [html.unescape(page), printed, guarantee.sentence, *explained])
     # Control: where every group is certified nothing is said of groups that are not.
-    assert made.certified_bot.certificates[0].state_uncertified() == ""
+    assert made.certified_bot.certificates[0].uncertified == ""
     assert not any("not certified in" in one for one in made.make_bot_guarantee().not_promised)

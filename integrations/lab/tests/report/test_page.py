@@ -23,7 +23,7 @@ from integrations.lab.tests.report.cases import (
 from langchain_cfc import calibrate, certificates, evaluate
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import InputError
-from langchain_cfc.guarantee import NOT_PROMISED, PaperPAC
+from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.records import tabulate
 from tests.recordings import list_facts
 
@@ -103,13 +103,11 @@ def hostile_html(hostile: Case, comparison: ComparisonReport) -> str:
 
 def test_report_page_states_the_promise_and_its_limits_first(facts: Case, facts_page: Reader) -> None:
     text = facts_page.text
-    claim = "With probability at least 80 %, the answer set holds a correct answer or the prompt is flagged."
-    assert claim in text
-    assert "over each of 2 soft weightings and 11 groups, and any mix of them" in text
-    assert "this artifact may do better or worse" in text
-    for sentence in (*NOT_PROMISED, *facts.artifact.make_guarantee().assumptions):
+    guarantee = facts.artifact.make_guarantee()
+    claim = guarantee.claim
+    assert "over easy as well as hard ones, over each of 9 groups, and over any mix of them" in text
+    for sentence in (claim, guarantee.sentence, *guarantee.not_promised, *guarantee.assumptions):
         assert sentence in text
-    assert facts.artifact.make_guarantee().sentence in text
     order = [
         "The promise",
         claim,
@@ -243,7 +241,7 @@ def test_report_page_headlines_a_broken_promise(facts: Case) -> None:
 
 def test_report_page_without_a_theorem_states_no_guarantee() -> None:
     read = read_page(make_case(list_facts(), alpha="0.2", features="mean_score", pac=PaperPAC(ridge=0.001)))
-    assert "No guarantee: the threshold aims at 80 % coverage" in read.text
+    assert "No guarantee: the aim is that in 80 % of cases" in read.text
     assert "Nothing was promised, so there is no promise to check" in read.text
     assert "With probability at least" not in read.text
     assert "Assumptions" not in read.text
@@ -294,7 +292,7 @@ def test_report_page_of_a_bot_without_sets_reports_answers_only() -> None:
     made = calibrate(source, max_wrong_rate=["0.1", "0.2"], test_fraction=0.3)
     seen = evaluate(made, source)
     read = Reader(render_report(artifact=made, evaluation=seen))
-    assert "Of the questions that the bot answers, at most 10 % get a wrong answer" in read.text
+    assert "Of the questions that are answered, at most 10 % get a wrong best answer" in read.text
     assert "At most 20 % is certified as well." in read.text
     assert "These results do not contradict the certified rates" in read.text
     # Nothing is promised about sets, so nothing is shown or advised of them.
@@ -315,17 +313,14 @@ def test_report_page_of_a_bot_with_one_rate_names_no_other() -> None:
     source = load_recording()
     made = calibrate(source, max_wrong_rate="0.1", test_fraction=0.3)
     read = Reader(render_report(artifact=made, evaluation=evaluate(made, source)))
-    assert "Of the questions that the bot answers, at most 10 % get a wrong answer" in read.text
+    assert "Of the questions that are answered, at most 10 % get a wrong best answer" in read.text
     assert "certified as well" not in read.text
 
 
 def test_report_page_of_a_comparison_alone_promises_nothing(comparison: ComparisonReport) -> None:
     read = Reader(render_report(comparison=comparison, sources=Sources(records=("a.jsonl", "b.jsonl"))))
     assert "5 methods on a.jsonl, b.jsonl" in read.text
-    assert (
-        "Target: for 70 % of prompts a set with a correct answer, or a flag. Not all methods promise it."
-        in read.text
-    )
+    assert "Target: in 70 % of cases the answer set holds a correct answer, or" in read.text
     assert "A comparison promises nothing" in read.text
     assert "The hardest prompts" not in read.text
     assert "langchain-cfc calibrate new-records.jsonl" in read.text

@@ -370,7 +370,7 @@ def recommend_calibration(comparison: ComparisonReport, sources: Sources) -> Rec
             alpha=comparison.alpha,
             features=comparison.features,
             unit=comparison.unit,
-            at_most=comparison.at_most,
+            at_most=comparison.at_most or 0,
             set_rule=comparison.set_rule if comparison.unit == "answers" else "all",
             test_fraction=TEST_FRACTION,
         ).format_command(["new-records.jsonl"], sources.artifact),

@@ -9,16 +9,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import ClaimsFigures, EvaluationReport, MethodReport, state_other_parts
 from langchain_cfc.features import name_group
-from langchain_cfc.guarantee import (
-    CoverageCertificate,
-    Guarantee,
-    count_weightings,
-    format_bound,
-    format_how_often,
-    format_share,
-    format_unsupported,
-    state_confidence,
-)
+from langchain_cfc.guarantee import Guarantee, format_share, state_event
 from langchain_cfc.support.text import join_names, pluralize
 from langchain_cfc_lab.comparison_report import ComparisonReport
 from langchain_cfc_lab.report._text import format_interval, to_percent
@@ -62,19 +53,10 @@ def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Pro
     if artifact.is_bot_alone:
         return _describe_certified_rates(artifact)
     certificate, promised = guarantee.certificate, guarantee.kind != "heuristic"
-    if not promised:
-        claim, scope = guarantee.sentence, []
-    elif guarantee.kind == "certified" and certificate is not None:
-        claim, scope = _state_certificate(certificate), [_explain_event(certificate.claims is not None)]
-    else:
-        often = format_how_often(guarantee.target_coverage, artifact.list_adaptive_coverages(guarantee.alpha))
-        claim = f"{often[0].upper()}{often[1:]}, {_state_event(guarantee.at_most)}."
-        scope = list(_describe_scope(artifact, guarantee))
-    by_people = [one.sentence for one in guarantee.people] if promised else []
     return Promise(
         heading="The promise",
-        claim=claim,
-        scope=(*scope, *guarantee.heuristics, *by_people),
+        claim=guarantee.claim,
+        scope=(*_describe_scope(guarantee), *guarantee.heuristics),
         not_promised=guarantee.not_promised,
         assumptions=guarantee.assumptions if promised else (),
         full=guarantee.sentence if promised else "",
@@ -82,57 +64,27 @@ def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Pro
     )
 
 
-def _state_event(at_most: int | None) -> str:
-    """Return the promised event in words: about unsupported claims or, for None, about answer sets."""
-    if at_most is None:
-        return "the answer set holds a correct answer or the prompt is flagged"
-    return f"{format_unsupported(at_most)} in the answer"
-
-
-def _explain_event(is_about_claims: bool) -> str:
-    if is_about_claims:
-        return (
-            "Claims that do not pass the check are dropped. An answer with no claim left keeps the promise."
-        )
-    return "Flagged means: cannot be certified. The prompt then gets no answer, and the promise is kept."
-
-
 def _describe_certified_rates(artifact: CalibrationArtifact) -> Promise:
     """Return the promise of a bot: its certified rates of wrong answers."""
     first, *further = certificates = artifact.certified_bot.certificates
-    rates = [format_share(float(one.max_wrong_rate)) for one in certificates]
     promise = artifact.make_bot_guarantee(max_wrong_rate=first.max_wrong_rate)
     others: tuple[str, ...] = ()
     if further:
-        also = f"At most {join_names(rates[1:])} is certified as well."
-        others = (f"{also} Each rate holds separately; choose one before serving.",)
+        rates = join_names([format_share(float(one.max_wrong_rate)) for one in further])
+        others = (
+            f"At most {rates} is certified as well. Each rate holds separately; choose one before serving.",
+        )
     return Promise(
         heading="The promise",
-        claim=(
-            first.brief
-            if first.unit == "claims"
-            else f"Of the questions that the bot answers, at most {rates[0]} get a wrong answer, with "
-            f"confidence {format_share(1.0 - float(first.delta))}."
-        ),
+        claim=promise.claim,
         scope=(
             *others,
-            "An answer without such claims is an abstention."
-            if first.unit == "claims"
-            else "The bot abstains on the other questions. Nothing is promised about answer sets.",
+            "The bot abstains on the other questions.",
             *(one.sentence for one in promise.people),
         ),
         not_promised=promise.not_promised,
         assumptions=promise.assumptions,
         full=" ".join(one.sentence for one in certificates),
-    )
-
-
-def _state_certificate(certificate: CoverageCertificate) -> str:
-    least = format_bound(certificate.shares[0].kept_at_least)
-    event = _state_event(None if certificate.claims is None else certificate.claims.at_most)
-    return (
-        f"With probability at least {least}, {event}: certified for this artifact, with confidence "
-        f"{format_share(1.0 - float(certificate.delta))}."
     )
 
 
@@ -146,9 +98,7 @@ def describe_comparison(comparison: ComparisonReport) -> Promise:
     )
     chosen = "A comparison promises nothing: figures of a method that was chosen by them are optimistic."
     promises = "Each method's promise is stated beside it; figures above the target are not a promise."
-    aim = f"for {target} of prompts a set with a correct answer, or a flag"
-    if comparison.unit == "claims":
-        aim = f"in {target} of answers, {format_unsupported(comparison.at_most)}"
+    aim = f"in {target} of cases {state_event(comparison.at_most)}"
     return Promise(
         heading="What is compared",
         claim=f"Target: {aim}. Not all methods promise it.",
@@ -158,22 +108,9 @@ def describe_comparison(comparison: ComparisonReport) -> Promise:
     )
 
 
-def _describe_scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iterator[str]:
-    yield _explain_event(guarantee.at_most is not None)
-    size = f"the {guarantee.calibration_size:,} calibrated on"
-    prompts = f"like {size}"
-    if artifact.calibration.weight is not None:
-        prompts = f"like those from which {size} were selected for labelling"
-    others = count_weightings(guarantee.weightings)
-    if others:
-        yield f"It holds for new prompts {prompts}: over all, over each of {others}, and any mix of them."
-    else:
-        yield f"It holds for new prompts {prompts}, on average over all; it says nothing about hard ones."
-    delta = guarantee.failure_probability
-    if delta is None:
-        yield "It is also on average over calibration sets: this artifact may do better or worse."
-    else:
-        yield state_confidence(delta, guarantee.weightings)
+def _describe_scope(guarantee: Guarantee) -> Iterator[str]:
+    if scope := guarantee.sentence.removeprefix(guarantee.claim).strip():
+        yield scope
 
 
 def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Verdict:

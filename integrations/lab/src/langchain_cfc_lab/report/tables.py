@@ -252,28 +252,28 @@ def _make_claims_cells(
 
 def tabulate_certificate(certificate: CoverageCertificate) -> Table:
     """Tabulate a certificate group by group: bounds on sets, or on the claims left."""
-    dropped = certificate.claims
+    is_about_sets = certificate.at_most is None
 
     def make_cells(share: CertifiedShare) -> Iterator[Cell]:
         yield Cell(f"{share.prompts:,}")
         yield Cell(format_bound(share.kept_at_least), f"seen: {share.kept} of {share.prompts}")
-        if dropped is None:
+        if is_about_sets:
             yield Cell(format_bound(share.coverage_at_least), f"seen: {share.covered} of {share.prompts}")
 
     note = (
         f"All bounds hold together with confidence {format_share(1.0 - float(certificate.delta))}, for "
         "prompts independent and identically distributed with those held out."
     )
-    if dropped is not None:
-        most = f"{math.ceil(100 * dropped.mean_at_most)}{NO_BREAK}%"
-        seen = to_percent(dropped.mean)
+    if not is_about_sets:
+        most = f"{math.ceil(100 * certificate.mean_size_at_most)}{NO_BREAK}%"
+        seen = to_percent(certificate.mean_size)
         note = f"At most {most} of an answer's claims are dropped on average (seen: {seen}). {note}"
     return Table(
         id="certificate",
         caption=f"Certified on {certificate.prompts:,} prompts",
         head=(
             *("Group", "Prompts", "Promise kept at least"),
-            *(["Set correct at least"] if dropped is None else []),
+            *(["Set correct at least"] if is_about_sets else []),
         ),
         rows=tuple(make_group_row(share, tuple(make_cells(share))) for share in certificate.shares),
         note=note,
