@@ -1,4 +1,4 @@
-"""Records of claims: what is read, strictly and fast alike, and what is refused."""
+"""Records of claims: what is read, and what is refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from langchain_cfc.records import (
     tabulate,
     write_records,
 )
-from tests.records.same import get_outcome
+from tests.records.same import check_line
 
 HEADER = Provenance(n=1, unit="claims", splitter={"id": "sentences"})
 ANSWER = "Lima is the capital. It has 9 moons."
@@ -104,14 +104,8 @@ DIFFICULT_LINES: list[Any] = [
 
 
 @pytest.mark.parametrize("line", DIFFICULT_LINES, ids=range(len(DIFFICULT_LINES)))
-def test_tabulate_reads_difficult_claims_like_an_iteration(tmp_path: Path, line: Any) -> None:
-    path = tmp_path / "records.jsonl"
-    path.write_bytes(
-        b"\n".join([encode_line(make_fields() | {"id": "fine", "input": "Another"}), encode_line(line)])
-    )
-    records = read_records(path)
-    found = get_outcome(records, claims=True)
-    assert found == get_outcome(records.read_all(), claims=True)
+def test_difficult_claims_are_a_record_that_json_gives_or_a_typed_error(tmp_path: Path, line: Any) -> None:
+    check_line(tmp_path / "records.jsonl", encode_line(line))
 
 
 @pytest.mark.parametrize("name", ["records.jsonl", "records.jsonl.gz"])

@@ -1,23 +1,63 @@
-"""Comparison of two ways of reading records."""
+"""Comparison of tables to the bit, and of lines with what Python's own parser makes of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.errors import InputError
-from langchain_cfc.records import LabelledRecord, tabulate
+from langchain_cfc.errors import RecordError
+from langchain_cfc.records import (
+    ClaimsRecord,
+    LabelledRecord,
+    PromptRecord,
+    read_records,
+    tabulate,
+    write_records,
+)
 
 
-def get_outcome(records: Iterable[LabelledRecord], **options: Any) -> object:
-    """The table in parts that can be compared to the bit, or the error."""
+def parse_with_json(content: bytes) -> LabelledRecord | None:
+    """The record on a line, by Python's parser, which keeps the last of two keys; None if there is none."""
     try:
-        return get_parts(tabulate(records, **options))
-    except InputError as error:
-        return type(error), str(error)
+        fields = json.loads(content.decode().removeprefix("\ufeff"))
+        holds_claims = "claims" in fields and "candidates" not in fields
+        return (ClaimsRecord if holds_claims else PromptRecord).model_validate(fields)
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def holds_repeated_key(content: bytes) -> bool:
+    found: list[bool] = []
+
+    def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found.append(len(dict(pairs)) < len(pairs))
+        return dict(pairs)
+
+    try:
+        json.loads(content.decode().removeprefix("\ufeff"), object_pairs_hook=note)
+    except (ValueError, RecursionError):
+        return False
+    return any(found)
+
+
+def check_line(path: Path, content: bytes) -> None:
+    """Check that a line is the record that Python's parser gives, or refused if it has a repeated key."""
+    path.write_bytes(content)
+    records, expected = read_records(path), parse_with_json(content.rstrip())
+    if expected is None or holds_repeated_key(content.rstrip()):
+        for read in (lambda: list(records.read_all()), lambda: tabulate(records, claims=True)):
+            with pytest.raises(RecordError):
+                read()
+        return
+    assert repr(list(records.read_all())) == repr([expected])
+    assert get_parts(tabulate(records, claims=True)) == get_parts(tabulate([expected], claims=True))
+    write_records(path, [expected])
+    assert repr(list(records.read_all())) == repr([expected])
 
 
 def get_parts(table: LabelledBatch) -> list[object]:

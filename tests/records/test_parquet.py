@@ -4,14 +4,13 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from langchain_cfc.errors import MissingExtraError, RecordError
+from langchain_cfc.errors import MissingExtraError, RecordError, SamplingWarning
 from langchain_cfc.records import (
     Candidate,
     PromptRecord,
@@ -22,7 +21,7 @@ from langchain_cfc.records import (
     write_records,
 )
 from langchain_cfc.records import parquet as parquet_writing
-from tests.records.same import get_outcome, get_parts
+from tests.records.same import get_parts
 from tests.records.test_reading import make_fields as json_fields
 from tests.records.test_reading import write_lines
 
@@ -178,30 +177,38 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-def read_strictly(path: Path) -> Iterator[PromptRecord]:
-    yield from read_records(path)
+def parse_row(row: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a row as they would be in JSON Lines, without nulls."""
+    fields = {name: value for name, value in row.items() if value is not None}
+    for name in fields.keys() & {"input", "reference", "metadata", "message"}:
+        fields[name] = json.loads(fields[name])
+    for name in fields.keys() & {"candidates", "claims"}:
+        fields[name] = [parse_row(one) for one in fields[name]]
+    return fields | ({"scores": dict(fields["scores"])} if "scores" in fields else {})
 
 
-@pytest.mark.parametrize("good", GOOD, ids=range(len(GOOD)))
-def test_tabulate_of_parquet_rows_equals_the_table_of_their_records(path: Path, good: dict[str, Any]) -> None:
-    rows = [*(make_row(f"fine {number}") for number in range(100)), good | {"id": "this"}]
-    expected = get_parts(tabulate(read_strictly(table(path, rows))))
-    assert get_parts(tabulate(read_records(path))) == expected
+def test_read_records_gives_the_records_of_parquet_rows(path: Path) -> None:
+    rows = [one | {"id": f"q{number}"} for number, one in enumerate(GOOD)]
+    records = read_records(table(path, rows))
+    expected = [PromptRecord.model_validate(parse_row(one)) for one in rows]
+    assert repr(list(records)) == repr(expected)
+    with pytest.warns(SamplingWarning, match="repeat the input"):
+        found, made = tabulate(records), tabulate(expected)
+    assert get_parts(found) == get_parts(made)
 
 
 @pytest.mark.parametrize(("bad", "field", "words"), BAD, ids=range(len(BAD)))
-@pytest.mark.parametrize("place", [5, 70])
 def test_read_records_names_the_bad_parquet_row(
-    path: Path, place: int, bad: dict[str, Any], field: str, words: str
+    path: Path, bad: dict[str, Any], field: str, words: str
 ) -> None:
-    rows = [make_row(f"fine {number}") for number in range(100)]
+    place = 260  # in the second batch of rows
+    rows = [make_row(f"fine {number}") for number in range(300)]
     rows.insert(place, bad if bad["id"] != "q1" else bad | {"id": "this"})
     table(path, rows)
     with pytest.raises(RecordError) as caught:
         list(read_records(path))
     assert (caught.value.source, caught.value.line, caught.value.field) == (str(path), place + 1, field)
     assert words in caught.value.problem
-    assert get_outcome(read_records(path)) == (RecordError, str(caught.value))
 
 
 TEXTS = pa.struct({"text": pa.large_string(), "score": pa.float32(), "correct": pa.bool_()})
@@ -237,7 +244,6 @@ def test_read_records_accepts_related_parquet_types(path: Path, kind: str) -> No
     ]
     table(path, rows, SCHEMAS[kind])
     assert [[one.score for one in made.candidates] for made in read_records(path)] == [[1.0, 0.0]] * 10
-    assert get_parts(tabulate(read_records(path))) == get_parts(tabulate(read_strictly(path)))
 
 
 LESS = {name: make_parquet_schema().field(name).type for name in ("id", "input", "candidates")}
