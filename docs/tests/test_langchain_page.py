@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mkdocs.utils.yaml import yaml_load
 
 from langchain_cfc import read_records
 from tests import pages
@@ -27,7 +26,6 @@ BLOCKS = [
 ]
 # The sections of LangChain's template for chat models that are in every page, in their order.
 SECTIONS = ["Overview", "Setup", "Instantiation", "Invocation", "API reference"]
-COLUMNS = ("Tool calling", "Structured output", "Image input", "Token-level streaming")
 
 
 @pytest.fixture
@@ -46,20 +44,6 @@ def test_langchain_page_has_the_sections_of_the_template() -> None:
     found = re.findall(r"^## (?:<.*?/> )?(.+)$", PAGE, re.MULTILINE)
     assert [one for one in found if one in SECTIONS] == SECTIONS
     assert PAGE.count("```") == 2 * len(BLOCKS)
-    assert "TODO" not in PAGE
-    assert "MODULE_NAME" not in PAGE
-
-
-def test_langchain_listing_agrees_with_the_page() -> None:
-    entries: Any = yaml_load((FOLDER / "listing.yaml").read_text(encoding="utf-8"))
-    (entry,) = entries
-    assert entry["name"] in PAGE
-    assert f"](https://pypi.org/project/{entry['pypi']}/)" in PAGE
-    head, _, row = re.findall(r"^\|(.*)\|$", PAGE, re.MULTILINE)[3:6]
-    names = [name.strip("[] ").partition("]")[0] for name in head.split("|")]
-    features = dict(zip(names, [cell.strip() == "✅" for cell in row.split("|")], strict=True))
-    stated = [entry[key] for key in ("tool_calling", "structured_output", "multimodal", "stream")]
-    assert [features[name] for name in COLUMNS] == stated
 
 
 @pytest.mark.long

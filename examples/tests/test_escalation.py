@@ -5,23 +5,16 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from langchain.chat_models import init_chat_model
 from scipy import stats
 
 from examples.tests.running import run_readme_commands
-from langchain_cfc import CFCRunnable, write_records
 from langchain_cfc.certificates.bounds import lower_bound
-from langchain_cfc.errors import DrawError
-from langchain_cfc.records import Provenance
-from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from tests.lengths import repetitions
-from tests.serving.openai_server import Script, serving
 
 if TYPE_CHECKING:
     from cascade import FirstTier, Split
@@ -125,65 +118,6 @@ def test_escalation_readme_table_equals_the_mean_of_fifty_splits() -> None:
     assert (
         format_table({name: compute_mean(rows) for name, rows in measure_splits(WAYS, 50).items()}) in README
     )
-
-
-@pytest.mark.long
-def test_cascade_figure_shows_costs_of_both_ways(tmp_path: Path) -> None:
-    from cascade_figure import draw_figure
-    from cascade_table import compute_mean, measure_splits
-
-    rows = measure_splits(["cascade", "strong model alone"], 1)
-    one = compute_mean(rows["cascade"])
-    figure = draw_figure({"0.2": one, "0.3": one}, compute_mean(rows["strong model alone"]))
-    figure.savefig(tmp_path / "cascade.png")
-    costs = [np.asarray(line.get_xdata(), dtype=float) for line in figure.axes[0].get_lines()]
-    assert [len(line) for line in costs] == [2, 2, 1]
-    assert costs[0][0] == pytest.approx(one.cost)
-    assert costs[0][0] > costs[1][0]
-
-
-def test_cascade_works_with_a_model_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cascade import FirstTier, Split, certify_second_tier
-    from two_models import CHEAP, STRONG
-
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-    script = replace(Script.of(CHEAP.records), model="cheap-model")
-    with serving(script) as url:
-        monkeypatch.setenv("OPENAI_BASE_URL", url)
-        # As `collect` would have written them: the header states the model and its settings.
-        collected = Provenance(
-            n=10,
-            generator=compute_fingerprint(init_chat_model("openai:cheap-model", temperature=0.7)),
-            verifier={"id": "sequence-probability"},
-        )
-        write_records(tmp_path / "mine.jsonl", CHEAP.records, collected)
-        mine = replace(CHEAP, path=tmp_path / "mine.jsonl", model="openai:cheap-model")
-        split = Split.of(mine, 0)
-        first = FirstTier.of(mine, split)
-        waiting: list[str] = []
-        cheap = CFCRunnable(artifact=first.artifact, **mine.parts())
-        strong = CFCRunnable(artifact=certify_second_tier(STRONG, split, first), **STRONG.parts())
-        chain = cheap.or_else(strong.or_else(waiting.append))
-        rows = [*np.flatnonzero(first.on_test.answered)[:3], *np.flatnonzero(~first.on_test.answered)[:3]]
-        results = [chain.invoke(mine.records[split.test[row]].input, {"max_concurrency": 1}) for row in rows]
-    assert len(script.requests) == 6 * mine.n
-    assert [one.guarantee.artifact_digest for one in results[:3]] == [first.artifact.digest] * 3
-    assert all(one.guarantee.binding == "matched" for one in results[:3])
-    # Past the cheap one it is the strong one's set, or the person's.
-    later = [one for one in results[3:] if one is not None]
-    assert len(later) + len(waiting) == 3
-    assert first.artifact.digest not in {one.guarantee.artifact_digest for one in later}
-
-
-def test_cascade_refuses_questions_that_were_not_recorded(
-    calibrated: tuple[Split, FirstTier],
-) -> None:
-    from two_models import CHEAP
-
-    _, first = calibrated
-    chain = CFCRunnable(artifact=first.artifact, **CHEAP.parts()).or_else(lambda _: "a person")
-    with pytest.raises(DrawError, match="was not recorded"):
-        chain.invoke("Who wrote this?")
 
 
 def test_escalation_recording_has_the_stated_digest_and_licence() -> None:

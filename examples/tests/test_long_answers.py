@@ -34,19 +34,6 @@ def answers(recording: Records) -> list[ClaimsRecord]:
     return list(recording.read_claims())
 
 
-def test_long_answers_recording_has_the_stated_size(answers: list[ClaimsRecord]) -> None:
-    claims = [claim for record in answers for claim in record.claims]
-    stated = (EXAMPLE / "DATA.md").read_text(encoding="utf-8")
-    found = re.search(r"holds ([\d,]+) answers with ([\d,]+) claims", stated)
-    assert found is not None
-    assert [int(one.replace(",", "")) for one in found.groups()] == [len(answers), len(claims)]
-    assert len(answers) >= 400
-    assert len(claims) >= 2_000
-    for topic, share in re.findall(r"\| (country|element|number) \| [\d,]+ \| [\d,]+ \| (\d+) % \|", stated):
-        own = [one for record in answers if record.metadata["topic"] == topic for one in record.claims]
-        assert round(100 * np.mean([one.supported for one in own])) == int(share)
-
-
 def test_long_answers_served_figures_equal_evaluation(
     recording: Records, answers: list[ClaimsRecord]
 ) -> None:

@@ -9,10 +9,9 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import pytest
 
@@ -24,7 +23,7 @@ from langchain_cfc_monitor import CFCMonitor, MonitorStatus
 from langchain_openai import ChatOpenAI
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
-from examples.tests.running import REPOSITORY, needs_model, serve_page
+from examples.tests.running import REPOSITORY, serve_page
 from integrations.lab.tests.report import browser as look
 from langchain_cfc import calibrate, evaluate, write_records
 from langchain_cfc.demo import load_recording
@@ -40,10 +39,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 EXAMPLE = REPOSITORY / "examples" / "qa_bot"
-LOCAL = REPOSITORY / "examples" / "local_model"
 SIZES = [(1280, 900), (390, 844)]  # a laptop, a phone
 PATIENCE = 30_000  # milliseconds; a busy machine is no fault
-Scheme: TypeAlias = Literal["light", "dark"]
 
 
 @pytest.fixture(scope="module")
@@ -125,14 +122,6 @@ class Visitor:
         expect(self.page.locator("[data-testid=stApp][data-test-script-state=notRunning]")).to_be_visible()
         expect(self.page.locator("[data-stale=true]")).to_have_count(0)
 
-    def tab_to(self, target: Locator) -> None:
-        """Reach an element by the Tab key alone."""
-        for _ in range(60):
-            if target.evaluate("one => one === document.activeElement"):
-                return
-            self.page.keyboard.press("Tab")
-        pytest.fail("the Tab key does not get there")
-
     def scrolls_sideways(self) -> bool:
         """Whether the page, or the part of it that scrolls, is wider than its window."""
         found: bool = self.page.evaluate(
@@ -157,13 +146,12 @@ def context(chromium: Browser) -> Iterator[BrowserContext]:
     made.close()
 
 
-@contextmanager
-def _visiting(
-    context: BrowserContext, site: str, *, scheme: Scheme = "light", size: tuple[int, int] = SIZES[0]
-) -> Iterator[Visitor]:
+@pytest.fixture(params=SIZES)
+def visitor(context: BrowserContext, site: str, request: pytest.FixtureRequest) -> Iterator[Visitor]:
+    """A new visitor with a new conversation."""
     page = context.new_page()
-    page.emulate_media(color_scheme=scheme)
-    page.set_viewport_size({"width": size[0], "height": size[1]})
+    width, height = request.param
+    page.set_viewport_size({"width": width, "height": height})
     visitor = Visitor(page)
 
     def keep(payload: str | bytes) -> None:
@@ -172,30 +160,13 @@ def _visiting(
     page.on("request", lambda request: visitor.requested.append(request.url))
     page.on("websocket", lambda socket: socket.on("framereceived", keep))
     try:
+        visitor.open(site)
         yield visitor
         elsewhere = [one for one in visitor.requested if not one.startswith((site, "data:", "blob:"))]
         assert visitor.requested
         assert elsewhere == []
     finally:
         page.close()
-
-
-@pytest.fixture
-def visitor(context: BrowserContext, site: str) -> Iterator[Visitor]:
-    """A new visitor with a new conversation."""
-    with _visiting(context, site) as one:
-        one.open(site)
-        yield one
-
-
-@pytest.fixture(scope="module")
-def conversation(context: BrowserContext, site: str, questions: tuple[str, str]) -> str:
-    """The address of a conversation: one question abstained on, then one answered."""
-    with _visiting(context, site) as one:
-        one.open(site)
-        for question in reversed(questions):
-            one.ask(question)
-        return one.page.url
 
 
 @pytest.fixture(scope="module")
@@ -223,34 +194,6 @@ def _list_rejected(bot: Any, question: str) -> set[str]:
 def test_qa_bot_sends_rejected_answers_only_after_a_click(
     visitor: Visitor, bot: Any, questions: tuple[str, str]
 ) -> None:
-    _check_first_screen(visitor, bot, questions)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("look_at", [(size, scheme) for size in SIZES for scheme in ("light", "dark")])
-def test_qa_bot_shows_the_answer_in_every_size_and_scheme(
-    context: BrowserContext,
-    site: str,
-    bot: Any,
-    questions: tuple[str, str],
-    look_at: tuple[tuple[int, int], Scheme],
-) -> None:
-    size, scheme = look_at
-    with _visiting(context, site, scheme=scheme, size=size) as visitor:
-        visitor.open(site)
-        _check_first_screen(visitor, bot, questions)
-        assert look.faint(visitor.page) == []
-        visitor.page.evaluate(
-            "const one = document.createElement('p');"
-            "one.textContent = 'too faint'; one.style.opacity = '0.3'; document.body.append(one)"
-        )
-        assert [found.split(" ", 1)[1] for found in look.faint(visitor.page)] == ["too faint"]
-        visitor.page.get_by_test_id("stHeading").first.evaluate("one => { one.style.width = '1300px' }")
-        assert visitor.scrolls_sideways()
-
-
-def _check_first_screen(visitor: Visitor, bot: Any, questions: tuple[str, str]) -> None:
-    """Ask both questions, and check what is visible without scrolling."""
     page = visitor.page
     for question in questions:
         visitor.ask(question)
@@ -290,16 +233,12 @@ def test_qa_bot_keeps_the_first_decision_at_any_later_rate(
         expect(
             page.get_by_text(f"answers {100 * everyone.answered / everyone.prompts:.0f} %")
         ).to_be_visible()
-    # By keyboard: one step to the left, then the question.
-    visitor.tab_to(rates.nth(1))
+    rates.nth(1).focus()
     page.keyboard.press("ArrowLeft")
     expect(rates.nth(0)).to_be_checked()
-    visitor.tab_to(visitor.typed)
-    page.keyboard.type(question)
-    page.keyboard.press("Enter")
+    visitor.ask(question)
     expect(visitor.answers).to_have_text("No answer")
     expect(page.get_by_text("at most 5 % get a wrong best answer")).to_be_visible()
-    visitor.settle()
     # The same in other letters, at another rate: the first decision stands, and is shown first.
     visitor.ask(questions[0])
     expect(visitor.answers).to_have_text(["Africa", "No answer"])
@@ -313,79 +252,37 @@ def test_qa_bot_keeps_the_first_decision_at_any_later_rate(
 
 
 @pytest.mark.long
-def test_qa_bot_certificate_opens_by_keyboard(
-    visitor: Visitor, conversation: str, bot: Any, questions: tuple[str, str]
-) -> None:
-    visitor.open(conversation)
-    page = visitor.page
-    guarantee = bot.decide(questions[0], "0.1").guarantee
-    visitor.settle()
-    assert not visitor.was_sent(guarantee.artifact_digest)
-    visitor.tab_to(page.locator("summary", has_text="What is certified").first)
-    page.keyboard.press("Enter")
-    for said in (
-        guarantee.sentence,
-        *guarantee.assumptions,
-        *guarantee.not_promised,
-        guarantee.artifact_digest,
-    ):
-        expect(page.get_by_text(said).first).to_be_visible()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("size", SIZES)
 def test_qa_bot_person_answers_and_checks_and_the_monitor_counts(
-    context: BrowserContext,
-    site: str,
-    bot: Any,
-    questions: tuple[str, str],
-    size: tuple[int, int],
+    visitor: Visitor, context: BrowserContext, site: str, bot: Any, questions: tuple[str, str]
 ) -> None:
-    with _visiting(context, site, size=size) as asker, _visiting(context, site, size=size) as person:
-        asker.open(site)
-        for question in questions:
-            asker.ask(question)
-        page, other = asker.page, person.page
-        asker.tab_to(page.get_by_role("button", name="Ask a person"))
-        page.keyboard.press("Enter")
-        expect(page.get_by_role("button", name="Waiting for a person")).to_be_disabled()
-        other.goto(f"{site}person")
-        form = other.get_by_test_id("stForm").filter(has_text=questions[1])
-        form.get_by_label("Your answer").fill("*It* is $5$, I think")
-        assert not person.scrolls_sideways()
-        form.get_by_label("Your answer").press("Enter")
-        expect(form).to_have_count(0)
-        # The page that asked is not reloaded here, and no Markdown is made of what a person typed.
-        expect(page.get_by_text("*It* is $5$, I think")).to_be_visible()
-        expect(page.get_by_text("A person answered")).to_be_visible()
-        expect(page.get_by_role("button", name="person")).to_have_count(0)
-        asker.settle()
-        shown = page.get_by_test_id("stText").all_inner_texts()
-        page.reload()
-        expect(asker.answers).to_have_count(2)
-        asker.settle()
-        assert page.get_by_test_id("stText").all_inner_texts() == shown
-        # The oldest answer that has not been checked; it may be that of another conversation.
-        person.settle()
-        before = _read_status(bot)
-        unchecked = other.get_by_role("heading", name="Answers to check")
-        counted = unchecked.inner_text()
-        other.get_by_role("button", name="Right").click()
-        expect(unchecked).not_to_have_text(counted)
-        person.settle()
-        assert _read_status(bot).labels == before.labels + 1
-        other.get_by_role("link", name="Monitor").click()
-        expect(other.get_by_text("No alarm: nothing seen so far speaks against them.")).to_be_visible()
-        row = other.get_by_test_id("stTable").get_by_role("row").filter(has_text="at most 10 % wrong")
-        expect(row).to_contain_text(f"0 of {before.labels + 1} checked")
-        everyone = bot.certificates["0.1"].groups[0]
-        expect(row).to_contain_text(f"{100 * everyone.answered / everyone.prompts:.0f} %")
-        person.settle()
-        other.locator("summary", has_text="tests of drift").click()
-        expect(other.get_by_test_id("stDataFrame")).to_be_visible()
-        assert not person.scrolls_sideways()
-        other.get_by_role("link", name="Ask").click()
-        expect(person.typed).to_be_visible()
+    for question in questions:
+        visitor.ask(question)
+    page, person = visitor.page, Visitor(context.new_page())
+    page.get_by_role("button", name="Ask a person").click()
+    expect(page.get_by_role("button", name="Waiting for a person")).to_be_disabled()
+    other = person.page
+    other.goto(f"{site}person")
+    form = other.get_by_test_id("stForm").filter(has_text=questions[1])
+    form.get_by_label("Your answer").fill("*It* is $5$, I think")
+    form.get_by_label("Your answer").press("Enter")
+    expect(form).to_have_count(0)
+    # The page that asked is not reloaded here, and no Markdown is made of what a person typed.
+    expect(page.get_by_text("*It* is $5$, I think")).to_be_visible()
+    expect(page.get_by_role("button", name="person")).to_have_count(0)
+    # The oldest answer that has not been checked; it may be that of another conversation.
+    person.settle()
+    before = _read_status(bot)
+    unchecked = other.get_by_role("heading", name="Answers to check")
+    counted = unchecked.inner_text()
+    other.get_by_role("button", name="Right").click()
+    expect(unchecked).not_to_have_text(counted)
+    person.settle()
+    assert _read_status(bot).labels == before.labels + 1
+    other.get_by_role("link", name="Monitor").click()
+    expect(other.get_by_text("No alarm: nothing seen so far speaks against them.")).to_be_visible()
+    row = other.get_by_test_id("stTable").get_by_role("row").filter(has_text="at most 10 % wrong")
+    expect(row).to_contain_text(f"0 of {before.labels + 1} checked")
+    other.close()
 
 
 def _read_status(bot: Any) -> MonitorStatus:
@@ -393,49 +290,6 @@ def _read_status(bot: Any) -> MonitorStatus:
     store = Path(os.environ["QA_BOT_FOLDER"]) / "monitor.db"
     with CFCMonitor(bot.artifact, store, create=False) as monitor:
         return monitor.read_status()
-
-
-@pytest.mark.long
-def test_qa_bot_explains_questions_it_cannot_answer(visitor: Visitor, bot: Any) -> None:
-    page = visitor.page
-    seen = next(iter(bot.seen.values()))
-    for question, why in (
-        ("Who are you?", "The bot answers from a recording, which does not hold this question."),
-        (seen, "The bot was calibrated with this question,"),
-        ("What's the capital of Tunisa", "Those below come close."),
-    ):
-        visitor.typed.fill(question)
-        visitor.typed.press("Enter")
-        expect(page.get_by_text(why)).to_be_visible()
-        expect(visitor.answers).to_have_count(0)
-    # One of those below, by a click.
-    page.get_by_role("radio", name="What is the capital of Tunisia?").or_(
-        page.get_by_role("button", name="What is the capital of Tunisia?")
-    ).click()
-    expect(visitor.answers).to_have_count(1)
-    expect(page.get_by_text("Those below come close.")).to_have_count(0)
-
-
-@pytest.mark.long
-def test_qa_bot_readme_picture_and_text_match_the_page(
-    context: BrowserContext, site: str, conversation: str, bot: Any, questions: tuple[str, str]
-) -> None:
-    """`CFC_SCREEN=examples/qa_bot/screen.png` keeps it."""
-    picture = EXAMPLE / "screen.png"
-    with _visiting(context, site, size=(880, 1270)) as visitor:
-        visitor.open(conversation)
-        expect(visitor.answers).to_have_count(2)
-        visitor.settle()
-        visitor.page.evaluate("document.activeElement.blur()")
-        taken = visitor.page.screenshot(path=os.environ.get("CFC_SCREEN"))
-    for size in (len(taken), picture.stat().st_size):
-        assert 10_000 < size < 150_000
-    # What the README says beside it.
-    assert questions == ("On which continent is Algeria?", "757 * 902")
-    drawn = [[one.answer for one in bot.decide(question, "0.1").candidates] for question in questions]
-    assert drawn[0] == ["North Africa", "Africa"]
-    assert len(drawn[1]) == len(set(drawn[1])) == 10
-    assert bot.decide(questions[0], "0.1").best == "Africa"
 
 
 @pytest.mark.long
@@ -519,29 +373,3 @@ def test_qa_bot_works_with_a_paid_model_by_one_line(
             assert result.guarantee.binding == "matched"
             assert result.guarantee.wrong_answers.max_wrong_rate == "0.1"
             assert len(result.candidates) == 10
-
-
-@pytest.mark.live
-@needs_model
-def test_qa_bot_works_with_the_local_model_by_one_line(
-    modules: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert modules("qa_bot_store")
-    monkeypatch.chdir(tmp_path)
-    quick = ["--questions", "48", "--n", "5"]
-    subprocess.run([sys.executable, str(LOCAL / "run.py"), *quick], check=True, timeout=540)
-    monkeypatch.syspath_prepend(str(LOCAL))
-    module = _load_changed_module(tmp_path, "make_local_bot")
-    local = module.make_bot()
-    try:
-        result = local.decide(next(iter(local.held_out.values())), "0.5")
-        assert result.guarantee.binding == "matched"
-        assert len(result.candidates) == local.artifact.n == 5
-        # No record holds this one, and it is answered or abstained on all the same.
-        assert local.refusal("What is the plural of cat?") is None
-        asked = local.decide("What is the plural of cat?", "0.5")
-        assert asked.guarantee.wrong_answers.max_wrong_rate == "0.5"
-    finally:
-        module._RUNNING.close()
-        for name in ("local_model", "questions", "run"):
-            sys.modules.pop(name, None)

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from langchain_cfc_lab import ComparisonReport
 from langchain_cfc_lab.comparison_report import Spread
-from langchain_core.documents import Document
-from langchain_core.language_models import FakeListChatModel
 
-from examples.tests.running import MODEL, list_readme_commands, needs_model
-from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, evaluate
-from langchain_cfc.errors import CFCError, FingerprintError, FingerprintWarning
+from examples.tests.running import list_readme_commands
+from langchain_cfc import CalibrationArtifact, CFCResult, evaluate
+from langchain_cfc.errors import FingerprintError
 from langchain_cfc.records import PromptRecord, Records, read_records
-from tests.factories import change_candidates
 from tests.lengths import repetitions
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
@@ -142,50 +137,6 @@ def test_rag_served_figures_equal_evaluation(
     assert np.mean(kept) == pytest.approx(seen.methods["conditional"].kept_promise)
 
 
-def test_rag_bot_refuses_another_prompt_or_retrieval(
-    artifact: CalibrationArtifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import rag_ask
-    import rag_chain
-    from langchain_core.prompts import ChatPromptTemplate
-
-    other = ChatPromptTemplate.from_messages([("human", "{passages} {question}")])
-    with monkeypatch.context() as patch:
-        patch.setattr(rag_chain, "_PREPARED", rag_chain._PREPARED.first | other)  # type: ignore[attr-defined]
-        with pytest.raises(FingerprintError, match="prompt_digest"):
-            rag_ask.bot(artifact)
-    monkeypatch.setattr(rag_ask, "GENERATOR_ID", "elements-bm25-5-passages")
-    with pytest.raises(FingerprintError, match="id is 'elements-bm25-5-passages'"):
-        rag_ask.bot(artifact)
-
-
-def test_rag_passages_are_retrieved_once_for_all_answers(
-    artifact: CalibrationArtifact, shipped: Records, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from rag_ask import bot
-    from rag_retrieval import Bm25Retriever, retriever
-    from rag_verifier import Groundedness
-
-    searched: list[str] = []
-    search = Bm25Retriever._get_relevant_documents
-
-    def counted(self: Bm25Retriever, query: str, **rest: Any) -> list[Document]:
-        searched.append(query)
-        return search(self, query, **rest)
-
-    monkeypatch.setattr(Bm25Retriever, "_get_relevant_documents", counted)
-    question = str(held_out(artifact, shipped)[0].input)
-    chain = bot(artifact)
-    searched.clear()
-    assert len(chain.invoke(question).candidates) == 8
-    # The chain's search for all eight answers, and the verifier's own.
-    assert searched == [question, question]
-    searched.clear()
-    Groundedness()(question, [])
-    assert searched == [question]
-    assert retriever().k == 3
-
-
 def test_rag_citations_name_passages_that_contain_the_answer(
     served: list[tuple[PromptRecord, CFCResult]],
 ) -> None:
@@ -266,23 +217,6 @@ def test_rag_conditional_thresholds_keep_a_promise_the_marginal_breaks(
     assert min(group.kept_promise for group in marginal.groups) < 0.2
 
 
-def test_rag_shuffled_verifier_costs_answers_and_not_the_promise(
-    report: ComparisonReport, shipped: Records
-) -> None:
-    from rag_calibrate import compare_thresholds
-
-    luck = np.random.default_rng(0)
-    records = list(shipped)
-    scores = [one.score for record in records for one in record.candidates]
-    mixed = iter([scores[place] for place in luck.permutation(len(scores))])
-    shuffled = [change_candidates(record, lambda _: {"score": next(mixed)}) for record in records]
-    # Candidates of one answer share a score in the set rule; labels are as they were.
-    other = compare_thresholds(shuffled, SPLITS)
-    ours, theirs = report.methods["conditional"], other.methods["conditional"]
-    assert theirs.mean_distinct_answers > 1.05 * ours.mean_distinct_answers
-    assert not any(is_short(one.figures["kept_promise"], other) for one in theirs.groups)
-
-
 @pytest.mark.long
 def test_rag_works_with_a_model_over_http(
     shipped: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -330,67 +264,3 @@ def test_rag_works_with_a_model_over_http(
     monkeypatch.setattr(rag_ask, "MODEL", rag_models.live("another", url)[0])
     with pytest.raises(FingerprintError, match="model"):
         rag_ask.bot(artifact)
-
-
-@pytest.mark.live
-@needs_model
-def test_rag_collects_with_the_local_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """llama.cpp provides what `rag_collect.py` needs: n choices per request, and log-probabilities."""
-    monkeypatch.syspath_prepend(str(EXAMPLE.parent / "local_model"))
-    from local_model import MODEL_NAME, running_server
-    from rag_collect import main
-
-    with running_server(MODEL, slots=8) as url:
-        main(["--base-url", url, "--model", MODEL_NAME, "--questions", "3", "--folder", str(tmp_path)])
-    rows = list(read_records(tmp_path / "records.jsonl"))
-    assert [len(row.candidates) for row in rows] == [8, 8, 8]
-    sequence = [(one.scores or {})["sequence"] for row in rows for one in row.candidates]
-    # Rounded, the probability of a short answer may be 0 or 1.
-    assert all(0.0 <= score <= 1.0 for score in sequence)
-    assert len(set(sequence)) > 1
-    assert any(one.correct for row in rows for one in row.candidates)
-
-
-@pytest.mark.long
-def test_rag_bot_refuses_questions_that_were_not_recorded(
-    artifact: CalibrationArtifact, tmp_path: Path
-) -> None:
-    from rag_ask import bot
-
-    with pytest.raises(CFCError, match="not recorded"):
-        bot(artifact).invoke("In which year was neon discovered, please?")
-    artifact.save(tmp_path / "artifact.json")
-    question = re.findall(r'`rag_ask.py "(.*?)"`', README)[0]
-    arguments = ("--artifact", tmp_path / "artifact.json", question, "How tall is neon?")
-    known, unknown, promise = run_script(EXAMPLE / "rag_ask.py", *arguments).strip().split("\n\n")
-    assert known.startswith(f"{question}\n1808 [2]\n  [2] Barium, discovery: ")
-    assert unknown.startswith("How tall is neon?\nRefused: ")
-    assert promise == artifact.make_guarantee().sentence
-
-
-def test_rag_question_of_an_unknown_topic_is_an_unknown_category(artifact: CalibrationArtifact) -> None:
-    from rag_chain import answer_of, find_topic
-
-    assert find_topic("How heavy is neon?") == {"topic": "other"}
-    with pytest.warns(FingerprintWarning):
-        chain = CFCRunnable(
-            generator=FakeListChatModel(responses=["10"]),
-            verifier={
-                name: lambda prompt, candidates: [0.0 if prompt else 1.0] * len(candidates)
-                for name in ("groundedness", "sequence")
-            },
-            artifact=artifact,
-            answer=answer_of,
-            answer_id="answer_of",
-            metadata=find_topic,
-        )
-    assert chain.invoke("How heavy is neon?").unknown_categories == ("topic",)
-
-
-def test_rag_corpus_has_a_licence_and_short_titled_passages() -> None:
-    licence = (EXAMPLE / "LICENSE.corpus.txt").read_text(encoding="utf-8")
-    assert "The MIT License (MIT)" in licence
-    assert "mendeleev, version 1.3.0" in licence
-    lines = [json.loads(line) for line in (EXAMPLE / "corpus.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert len({line["title"] for line in lines}) == len(lines)
-    assert max(len(line["text"].split()) for line in lines) <= 80

@@ -17,7 +17,6 @@ from PIL import Image
 
 from examples.tests.running import read_section, run_readme_commands
 from langchain_cfc import CalibrationArtifact, CFCChatModel, read_records
-from langchain_cfc.sampling.fingerprints import compute_fingerprint
 
 if TYPE_CHECKING:
     from vision_stand_in import StandIn
@@ -119,19 +118,6 @@ def test_vision_chain_sends_the_cutting_that_the_question_names(truthful: StandI
     assert generator.invoke(other).text == "50x77" != TRUTHS[SIZE](arrived)
 
 
-def test_with_images_replaces_photograph_addresses_only() -> None:
-    from vision_chain import with_images
-    from vision_questions import address, read_address
-
-    assert read_address(address("cat.jpg", [3, 4, 60, 80])) == ("cat.jpg", [3, 4, 60, 80])
-    held = make_message(Image.new("RGB", (9, 9)), SIZE)
-    assert with_images(held) == held
-    for url in ("photo:../questions.jpg#xywh=0,0,9,9", "photo:/tmp/cat.jpg#xywh=0,0,9,9", "photo:cat.jpg"):
-        named = [HumanMessage([{"type": "image_url", "image_url": {"url": url}}])]
-        with pytest.raises(ValueError, match="no address of a photograph"):
-            with_images(named)
-
-
 @pytest.mark.long
 def test_runnable_and_chat_model_accept_messages_with_images(
     ran: tuple[Path, str], truthful: StandIn
@@ -153,21 +139,6 @@ def test_runnable_and_chat_model_accept_messages_with_images(
     said = chat.invoke(asked)
     assert said.text == "40x25"
     assert said.response_metadata["cfc"]["guarantee"]["artifact_digest"] == artifact.digest
-
-
-def test_vision_config_lines_name_real_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-    text = CONFIG.read_text(encoding="utf-8")
-    others = re.findall(r"^#   (arguments = .*)$", text, re.MULTILINE)
-    names = []
-    for line in others:
-        changed = tmp_path / "collect.toml"
-        changed.write_text(re.sub(r"^arguments = .*$", line, text, count=1, flags=re.MULTILINE), "utf-8")
-        parts = read_config(changed).create_components()
-        known = compute_fingerprint(parts.generator)
-        assert known["temperature"] == 0.7
-        names.append(known["model"])
-    assert names == ["gpt-4o-mini", "Qwen/Qwen2-VL-7B-Instruct"]
 
 
 def test_vision_truths_are_computed_from_pixels() -> None:
