@@ -29,6 +29,8 @@ OUTSIDE = (
     "langchain_cfc/certificates/judged.py",
     "langchain_cfc/artifact/attempts.py",
     "langchain_cfc/guarantee/paper_pac.py",
+    "langchain_cfc/labelers/multiple_choice.py",
+    "langchain_cfc/labelers/numeric.py",
     "integrations/README.md",
     *(f"integrations/{name}/README.md" for name in SYSTEMS),
     "integrations/*/RESULTS.md",
