@@ -336,8 +336,7 @@ class LabelledBatch:
     def concatenate(cls, parts: Iterable[LabelledBatch]) -> LabelledBatch:
         """Concatenate one or more parts of a dataset; raise an InputError if they do not fit together."""
         several = list(parts)
-        # Numbers of claims differ between answers, so only candidates need the same n.
-        sizes = {(part.unit, None if part.unit == "claims" else part.draws.n) for part in several}
+        sizes = {(part.unit, part.draws.n * UNITS[part.unit].is_fixed_count) for part in several}
         if len(sizes) != 1 or len({part.recorded for part in several}) != 1:
             msg = "a dataset needs at least one part, and all parts need the same n"
             raise InputError(msg)

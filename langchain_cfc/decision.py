@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import CandidateBatch, Unit
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.features.statistics import MEAN_SCORE
-from langchain_cfc.set_rules import select_candidates
+from langchain_cfc.set_rules import SetRule
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.thresholds import Level, Thresholds
 
@@ -46,15 +46,10 @@ class AnswerSets:
         draws: CandidateBatch,
         levels: FloatArray,
         thresholds: Thresholds,
-        *,
-        unit: Unit = "answers",
+        rule: SetRule,
     ) -> Self:
-        """Build what (N, n) entry levels and N thresholds admit; a threshold of `inf` flags."""
-        flagged = np.isposinf(thresholds.values)
-        reached = select_candidates(levels, thresholds)
-        # Claims that the threshold reaches are dropped.
-        inside = draws.is_drawn & ~reached if unit == "claims" else reached
-        return cls(draws, inside & ~flagged[:, np.newaxis], flagged)
+        """Build what a rule accepts by (N, n) entry levels and N thresholds; a threshold of `inf` flags."""
+        return cls(draws, rule.accept(draws, levels, thresholds), np.isposinf(thresholds.values))
 
     def fill_empty(self, levels: FloatArray) -> Self:
         """Give every unflagged prompt with an empty set its best candidate alone.
@@ -168,8 +163,8 @@ def decide(
     rule = artifact.parsed_set_rule
     levels = rule.compute_levels(draws)
     if max_mean_score is None:
-        sets = AnswerSets.from_levels(draws, levels, thresholds, unit=rule.unit)
-        if rule.unit == "answers":
+        sets = AnswerSets.from_levels(draws, levels, thresholds, rule)
+        if rule.shows_best_alone:
             sets = sets.fill_empty(levels)
     else:
         sets = AnswerSets.from_best_candidates(draws, levels)

@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
-from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.candidates import UNITS, LabelledBatch
 from langchain_cfc.certificates import compute_outcomes
 from langchain_cfc.certificates.bounds import clopper_pearson, lower_bound, upper_bound
 from langchain_cfc.certificates.coverage import Outcomes
@@ -455,7 +455,7 @@ def _report_method(
 
 def _report_claims(labelled: LabelledBatch, kept: BoolArray, weights: FloatArray) -> ClaimsFigures | None:
     """Compute the figures of claims with (N,) weights of answers; None if whole answers are kept."""
-    if labelled.unit != "claims":
+    if UNITS[labelled.unit].is_fixed_count:
         return None
     wrong = labelled.draws.is_drawn & ~labelled.correct
     total = float(weights @ labelled.draws.counts)

@@ -50,12 +50,14 @@ class SetRule(ABC):
         text: The rule's name, which `parse_set_rule` reads.
         unit: What it accepts or rejects. Claims that a threshold reaches are rejected, answers are accepted.
         at_most: Maximum number of unsupported claims that stay; None for rules about whole answers.
+        shows_best_alone: Whether a set that would be empty holds the best candidate, unless it is flagged.
         needs_answers: Whether it compares answers.
     """
 
     text: str
     unit: Unit = "answers"
     at_most: int | None = None
+    shows_best_alone: bool = True
     needs_answers: bool = False
 
     def compute_levels(self, draws: CandidateBatch) -> FloatArray:
@@ -90,6 +92,20 @@ class SetRule(ABC):
         """
         return np.asarray(np.any(accepted & correct, axis=1), dtype=np.bool_)
 
+    def accept(self, draws: CandidateBatch, levels: FloatArray, thresholds: Thresholds) -> BoolArray:
+        """Accept the candidates that a threshold reaches; none under a threshold of `inf`, which flags.
+
+        Args:
+            draws: N prompts with n candidates each.
+            levels: (N, n) entry levels.
+            thresholds: N thresholds.
+
+        Returns:
+            (N, n) whether each candidate is accepted.
+        """
+        del draws
+        return select_candidates(levels, thresholds) & ~np.isposinf(thresholds.values)[:, np.newaxis]
+
     def choose_shown(self, best: IntArray, accepted: BoolArray, uniforms: FloatArray) -> IntArray:
         """Choose what decides whether a prompt is answered wrongly: its best candidate, or a random claim.
 
@@ -103,6 +119,10 @@ class SetRule(ABC):
         """
         del accepted, uniforms
         return best
+
+    def compute_reach(self, draws: CandidateBatch) -> FloatArray:
+        """Compute (N,) thresholds above every success score of a prompt for which something can be shown."""
+        return np.full(len(draws), CAP)
 
     def measure_sizes(self, draws: CandidateBatch, accepted: BoolArray) -> tuple[FloatArray, float]:
         """Return (N,) sizes, here numbers of candidates in the (N, n) accepted sets, and the largest size."""
@@ -270,8 +290,8 @@ class Claims(SetRule):
     """
 
     unit: Unit = "claims"
-
     at_most: int
+    shows_best_alone = False
 
     def __init__(self, at_most: int) -> None:
         self.at_most = at_most
@@ -288,11 +308,19 @@ class Claims(SetRule):
         """Return (N,) whether at most k unsupported claims are kept."""
         return np.asarray((accepted & ~correct).sum(axis=1) <= self.at_most, dtype=np.bool_)
 
+    def accept(self, draws: CandidateBatch, levels: FloatArray, thresholds: Thresholds) -> BoolArray:
+        """Keep the claims that a threshold does not reach: `inf` reaches all; see `SetRule`."""
+        return draws.is_drawn & ~select_candidates(levels, thresholds)
+
     def choose_shown(self, best: IntArray, accepted: BoolArray, uniforms: FloatArray) -> IntArray:
         """Draw one of the claims kept in each answer, uniformly at random; see `SetRule`."""
         del best
         places = np.floor(uniforms * accepted.sum(axis=1))
         return np.asarray((np.cumsum(accepted, axis=1) > places[:, np.newaxis]).argmax(axis=1), np.int64)
+
+    def compute_reach(self, draws: CandidateBatch) -> FloatArray:
+        """Compute the (N,) largest confidences: only a threshold below keeps a claim; see `SetRule`."""
+        return np.asarray(np.where(draws.is_drawn, self.compute_levels(draws), 0.0).max(axis=1), np.float64)
 
     def measure_sizes(self, draws: CandidateBatch, accepted: BoolArray) -> tuple[FloatArray, float]:
         """Return the (N,) shares of claims that are dropped, and the largest possible share."""

@@ -199,7 +199,7 @@ class ArtifactContent(ArtifactData):
         A guarantee on average over calibration sets does not hold for an artifact that labels have chosen; a
         guarantee with confidence does.
         """
-        return self.bot is not None and self.unit == "claims"
+        return self.bot is not None and any(one.max_mean_score is None for one in self.bot.certificates)
 
     def unpack_state(self, names: Mapping[str, str]) -> dict[str, FloatArray]:
         """Return the arrays of a fitted rule, given their names in a `LevelState`."""

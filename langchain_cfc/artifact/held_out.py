@@ -34,13 +34,12 @@ def tabulate_draws(
         InputError: If a record cannot be used.
     """
     rule = artifact.draw_rule
-    claims = artifact.unit == "claims"
     table = tabulate(
         records,
-        n=artifact.n if rule is None and not claims else None,
+        n=artifact.n if rule is None else None,
         weighted=True,
         shortened=rule is not None,
-        claims=claims,
+        claims=artifact.at_most is not None,
     )
     if rule is None:
         check_first_candidates(table, artifact.provenance)

@@ -21,7 +21,7 @@ from langchain_cfc.artifact.guarantee import build_bot_guarantee, build_guarante
 from langchain_cfc.artifact.prefixes import are_drawn_by, find_rescore, has_separate_scores
 from langchain_cfc.artifact.signatures import PublicKey, check_signature
 from langchain_cfc.artifact.validation import find_problems
-from langchain_cfc.candidates import CandidateBatch
+from langchain_cfc.candidates import UNITS, CandidateBatch
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
 from langchain_cfc.guarantee import Binding, Guarantee
 from langchain_cfc.records import Provenance
@@ -108,7 +108,7 @@ class CalibrationArtifact(ArtifactContent):
         Raises:
             InputError: For the first such prompt.
         """
-        if self.unit == "claims":  # answers differ in their number of claims
+        if not UNITS[self.unit].is_fixed_count:
             return
         if self.draw_rule is None:
             if draws.drawn is None and draws.n == self.n:

@@ -78,7 +78,7 @@ def check_first_candidates(labelled: LabelledBatch, provenance: Provenance | Non
     Raises:
         InputError: If fewer candidates than recorded are used, and a verifier compared them all.
     """
-    if labelled.unit == "claims" or labelled.recorded in (None, labelled.draws.n):
+    if labelled.recorded in (None, labelled.draws.n):
         return
     if has_separate_scores(provenance) is False:
         msg = (

@@ -31,7 +31,7 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.features import AdaptiveAlpha, FeatureMap, name_records_in_errors
 from langchain_cfc.set_rules import SetRule
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.thresholds import CAP, ConditionalThreshold, format_alpha
+from langchain_cfc.thresholds import ConditionalThreshold, format_alpha
 
 # Distance between offered levels, and the largest of them.
 LEVEL_STEP, MAX_LEVEL = 0.05, 0.95
@@ -85,22 +85,13 @@ def fit_adaptive_alpha(
             features=feature_map.transform(fit_split.draws),
             mean_scores=AdaptiveAlpha.read_mean_scores(fit_split.draws),
             success_scores=success_scores,
-            is_reachable=success_scores < _compute_reach_thresholds(fit_split, set_rule),
+            is_reachable=success_scores < set_rule.compute_reach(fit_split.draws),
         )
     grid = _list_offered_levels(alphas)
     sample = np.unique(np.linspace(0, len(fit_split) - 1, MAX_SAMPLE_SIZE).astype(np.int64))
-    is_answers = set_rule.unit == "answers"
-    margin = _choose_margin(prompts.take(sample), grid) if is_answers else 0.0
+    margin = _choose_margin(prompts.take(sample), grid)
     estimate = _ReachabilityModel.fit(prompts)
     return replace(feature_map, adaptive_alpha=estimate.make_levels(grid, margin))
-
-
-def _compute_reach_thresholds(fit_split: LabelledBatch, set_rule: SetRule) -> FloatArray:
-    """Return (M,) thresholds below which a prompt is answered; for claims, below which one can be kept."""
-    if set_rule.unit == "answers":
-        return np.full(len(fit_split), CAP)
-    confidences = np.where(fit_split.draws.is_drawn, set_rule.compute_levels(fit_split.draws), 0.0)
-    return np.asarray(confidences.max(axis=1), dtype=np.float64)
 
 
 def _list_offered_levels(alphas: Sequence[str]) -> list[str]:

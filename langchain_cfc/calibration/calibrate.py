@@ -27,7 +27,7 @@ from langchain_cfc.calibration.fit import (
     take_parts,
 )
 from langchain_cfc.calibration.reference import make_reference_histograms
-from langchain_cfc.candidates import LabelledBatch, Unit
+from langchain_cfc.candidates import UNITS, LabelledBatch, Unit
 from langchain_cfc.certificates import certify_mean_score, certify_shown_claims
 from langchain_cfc.certificates.bounds import required_size
 from langchain_cfc.certificates.coverage import compute_records_digest
@@ -152,7 +152,6 @@ def _calibrate(
         promised=adaptive is None and not config.is_bot_alone,
         # A bot needs no sets, and its labels are still to certify.
         allow_unattainable=config.allow_unattainable or config.is_bot_alone,
-        unit=config.unit,
     )
     confidence = _make_confidence(config, attempt)
     levels, arrays = fit_levels(
@@ -164,7 +163,7 @@ def _calibrate(
     )
     fair = plan.draw_fair_sample(labelled)
     n = prompts.draws.n
-    if prompts.unit == "claims":  # slots hold claims: the answers drawn for each prompt are counted
+    if not UNITS[config.unit].is_fixed_count:  # the answers drawn for each prompt are counted
         n = 1 if provenance is None else provenance.n
     artifact = CalibrationArtifact(
         library_version=__version__,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from langchain_cfc.artifact import AttainableGroup
-from langchain_cfc.candidates import LabelledBatch, Unit
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning, UnattainableTargetError
 from langchain_cfc.features import GuaranteedWeight, name_group
 from langchain_cfc.records import Provenance
@@ -125,7 +125,6 @@ def check_attainable(
     *,
     promised: bool,
     allow_unattainable: bool,
-    unit: Unit = "answers",
 ) -> None:
     """Refuse a target that is out of reach overall; warn if it is out of reach for guaranteed groups."""
     if not is_attainable(strictest, size, reached) and not allow_unattainable:
@@ -137,18 +136,12 @@ def check_attainable(
             else "No alpha is enough"
         )
         msg = (
-            f"alpha = {strictest} is out of reach: {reached:.9g} of {size:.9g} calibration prompts have a "
-            f"correct candidate that can enter the set (attainable coverage {reached / size:.3f}). {least}; "
-            f"for alpha = {strictest} {more}. Draw more candidates, improve the model, choose a larger "
-            "alpha, or pass allow_unattainable=True (on the command line --allow-unattainable) to have "
-            "prompts flagged as not certifiable"
+            f"alpha = {strictest} is out of reach: the promise can be kept for {reached:.9g} of {size:.9g} "
+            f"calibration prompts (attainable coverage {reached / size:.3f}). {least}; for "
+            f"alpha = {strictest} {more}. Add records, draw more candidates, improve the model, choose a "
+            "larger alpha, or pass allow_unattainable=True (on the command line --allow-unattainable) to "
+            "have prompts flagged as not certifiable"
         )
-        if unit == "claims":  # all claims may be dropped, so that only too few prompts are in the way
-            msg = (
-                f"alpha = {strictest} is out of reach of {size:.9g} calibration prompts. {least}; for "
-                f"alpha = {strictest} {more}. Add more records, choose a larger alpha, or pass "
-                "allow_unattainable=True (on the command line --allow-unattainable) to drop all claims"
-            )
         raise UnattainableTargetError(msg)
     hopeless = [group for group in groups[1:] if promised and not group.is_attainable(strictest)]
     if hopeless:

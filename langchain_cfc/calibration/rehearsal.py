@@ -20,7 +20,7 @@ from langchain_cfc.calibration.fit import (
     split_prompts,
     take_parts,
 )
-from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.candidates import UNITS, LabelledBatch
 from langchain_cfc.certificates.bounds import LARGEST_SIZE, required_size
 from langchain_cfc.certificates.cuts import MAIN_SHARE
 from langchain_cfc.errors import CalibrationError, InputError
@@ -79,9 +79,10 @@ def _make_placeholder_candidates(prompts: Sequence[Example], provenance: Provena
     """Return the prompts with made-up candidates that all give one answer, or with one claim; all correct."""
     ids, clusters = [one.id for one in prompts], [one.cluster for one in prompts]
     metadata = [one.metadata for one in prompts]
-    n = 1 if provenance.unit == "claims" else provenance.n
+    is_fixed_count = UNITS[provenance.unit or "answers"].is_fixed_count
+    n = provenance.n if is_fixed_count else 1
     scores, labels = [[0.0] * n for _ in ids], [[True] * n for _ in ids]
-    if provenance.unit == "claims":
+    if not is_fixed_count:
         return LabelledBatch.from_claims(ids, scores, labels, clusters=clusters, metadata=metadata)
     answers = [[""] * n for _ in ids]
     return LabelledBatch.from_arrays(ids, scores, labels, answers, clusters=clusters, metadata=metadata)

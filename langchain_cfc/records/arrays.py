@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from langchain_cfc.candidates import (
+    UNITS,
     LabelledBatch,
     check_unit,
     check_unweighted,
@@ -72,7 +73,8 @@ def tabulate(
     if not claims:
         check_unit(labelled)
     labelled = _keep_first_candidates(labelled, n)
-    if labelled.unit == "answers" and labelled.draws.drawn is not None and not shortened:
+    stopped = UNITS[labelled.unit].is_fixed_count and labelled.draws.drawn is not None
+    if stopped and not shortened:
         msg = (
             "a draw rule stopped drawing these candidates, so they can be used only with this rule: pass it "
             "as draws= (on the command line --draws) to calibrate or compare, evaluate and certify an "
@@ -148,14 +150,14 @@ def _check_provenance(labelled: LabelledBatch, provenance: Provenance | None) ->
     if (provenance.unit or "answers") != labelled.unit:
         msg = f"the table holds {labelled.unit}; expected {provenance.unit or 'answers'}, by the provenance"
         raise InputError(msg)
-    if labelled.unit == "answers" and recorded != provenance.n:
+    if UNITS[labelled.unit].is_fixed_count and recorded != provenance.n:
         msg = f"the table has {recorded} recorded candidates; expected {provenance.n}, by the provenance"
         raise InputError(msg)
 
 
 def _keep_first_candidates(labelled: LabelledBatch, n: int | None) -> LabelledBatch:
     """Return only the first n candidates of each prompt; all of them if None, and all claims."""
-    if labelled.unit == "claims" or n is None or n == labelled.draws.n:
+    if n is None or n == labelled.draws.n or not UNITS[labelled.unit].is_fixed_count:
         return labelled
     fewer = labelled.keep_first_candidates(n)
     if labelled.draws.drawn is not None:  # a draw rule leaves padding, which is no candidate

@@ -27,7 +27,8 @@ def check_binding(
     Raises:
         FingerprintError: If a part differs from the calibrated one.
     """
-    artifact.check_answers(extracted=parts["answer"][0] is not None, failure=FingerprintError)
+    has_extractor = parts.get("answer", (None, None))[0] is not None
+    artifact.check_answers(extracted=has_extractor, failure=FingerprintError)
     provenance = artifact.provenance
     if provenance is None:
         return "unbound"

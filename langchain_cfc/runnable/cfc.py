@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from langchain_cfc.artifact import CalibrationArtifact, Promise
-from langchain_cfc.candidates import Unit
+from langchain_cfc.candidates import UNITS, Unit
 from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter
 from langchain_cfc.errors import AbstentionError, FingerprintError, InputError
 from langchain_cfc.execution import (
@@ -254,9 +254,9 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             "generator": (self.generator, self.generator_id),
             "verifier": (self.verifier, self.verifier_id),
             "answer": (self.answer, self.answer_id),
+            "splitter": (splitter, self.splitter_id),
         }
-        if splitter is not None:
-            parts["splitter"] = (splitter, self.splitter_id)
+        parts = {name: parts[name] for name in UNITS[artifact.unit].parts}
         binding = check_binding(artifact, parts, self.reasoning)
         self._limiter = None if self.max_concurrency is None else ConcurrencyLimiter(self.max_concurrency)
         is_model_known = bool(list_calibrated_models(artifact))
@@ -281,11 +281,13 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         if self.output != unit:
             msg = f"the artifact was calibrated for {unit}: pass output={unit!r}"
             raise InputError(msg)
-        for name in ("answer",) if unit == "claims" else ("splitter", "splitter_id"):
-            if getattr(self, name) is not None:
-                msg = f"{name} has no meaning with output={unit!r}: leave it out"
-                raise InputError(msg)
-        if unit == "answers":
+        parts = UNITS[unit].parts
+        for part in ("answer", "splitter"):
+            for name in (part, f"{part}_id"):
+                if part not in parts and getattr(self, name) is not None:
+                    msg = f"{name} has no meaning with output={unit!r}: leave it out"
+                    raise InputError(msg)
+        if "splitter" not in parts:
             return None
         return SentenceSplitter() if self.splitter is None else self.splitter
 

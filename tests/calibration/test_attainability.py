@@ -85,7 +85,7 @@ def test_calibrate_refuses_an_unattainable_target_and_says_what_would_do() -> No
     with pytest.raises(UnattainableTargetError) as caught:
         calibrate(make_some_hopeless(20, 3), alpha="0.18", features="1")
     message = str(caught.value)
-    assert "alpha = 0.18 is out of reach: 17 of 20" in message
+    assert "alpha = 0.18 is out of reach: the promise can be kept for 17 of 20" in message
     assert "attainable coverage 0.850" in message
     assert "Smallest alpha here: 0.1905;" in message
     assert f"at least {needed} such prompts are needed" in message

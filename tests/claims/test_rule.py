@@ -32,9 +32,7 @@ def make_batch(answers: list[list[tuple[float, bool]]]) -> LabelledBatch:
 def keep_claims(labelled: LabelledBatch, rule: Claims, threshold: float) -> list[list[bool]]:
     size = len(labelled)
     thresholds = Thresholds(np.full(size, threshold), np.zeros(size), np.zeros(size, dtype=np.bool_))
-    sets = AnswerSets.from_levels(
-        labelled.draws, rule.compute_levels(labelled.draws), thresholds, unit=rule.unit
-    )
+    sets = AnswerSets.from_levels(labelled.draws, rule.compute_levels(labelled.draws), thresholds, rule)
     counts = labelled.draws.counts.tolist()
     assert not sets.accepted[~labelled.draws.is_drawn].any()
     return [row[:count] for row, count in zip(sets.accepted.tolist(), counts, strict=True)]
@@ -74,8 +72,9 @@ def test_claims_success_score_is_the_smallest_sufficient_threshold(
 def test_claims_threshold_drops_within_its_error_bound() -> None:
     labelled = make_batch([[(0.5, True)]])
     thresholds = Thresholds(np.array([0.4]), np.array([0.1]), np.array([False]))
-    levels = Claims(0).compute_levels(labelled.draws)
-    sets = AnswerSets.from_levels(labelled.draws, levels, thresholds, unit="claims")
+    rule = Claims(0)
+    levels = rule.compute_levels(labelled.draws)
+    sets = AnswerSets.from_levels(labelled.draws, levels, thresholds, rule)
     assert not sets.accepted.any()
 
 

@@ -29,7 +29,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, name_records_in_errors, precompute_statistics
 from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.guarantee.certified import compute_share
-from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.set_rules import AcceptAll, parse_set_rule
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.thresholds import (
@@ -273,9 +273,9 @@ class ThresholdMethod(Method):
         """See `Method.make_sets`."""
         features, served = self.get_inputs(split.features_text, split.set_rule)
         thresholds = self._compute_thresholds(split, alpha, self.calibrated_on or served, features)
-        unit, levels = split.pool.labelled.unit, split.compute_test_levels(served)
-        sets = AnswerSets.from_levels(split.test_candidates, levels, thresholds, unit=unit)
-        if self.convention.fills_empty and unit == "answers":
+        rule, levels = parse_set_rule(served), split.compute_test_levels(served)
+        sets = AnswerSets.from_levels(split.test_candidates, levels, thresholds, rule)
+        if self.convention.fills_empty and rule.shows_best_alone:
             sets = sets.fill_empty(levels)
         return MethodOutput(sets, thresholds.values, split.draw_counts)
 
@@ -345,7 +345,7 @@ class TopK(Method):
         level = np.full(m, chosen / n)
         thresholds = Thresholds(level, np.zeros(m), np.zeros(m, dtype=np.bool_))
         # K is at least 1, so no set is empty.
-        sets = AnswerSets.from_levels(split.test_candidates, levels[split.test], thresholds)
+        sets = AnswerSets.from_levels(split.test_candidates, levels[split.test], thresholds, AcceptAll())
         return MethodOutput(sets, None, split.draw_counts)
 
     def _compute_ranks(self, pool: Pool) -> FloatArray:
