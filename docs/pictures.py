@@ -70,9 +70,8 @@ def main() -> None:
             shares = (group.kept_promise, group.coverage, group.not_certifiable_rate)
             low, high = group.figures["kept_promise"].interval or (0.0, 1.0)
             print("  {}: kept {:.3f}, covered {:.3f}, flagged {:.3f}".format(group.words, *shares), end="")
-            print(f"; kept between {low:.3f} and {high:.3f}")
-    for attained in report.data.attainable:
-        print(f"attainable, {attained.words}: {attained.seen.mean:.3f}")
+            print(f"; kept between {low:.3f} and {high:.3f}", end="")
+            print(f"; attainable {group.figures['attainable'].mean:.3f}")
 
 
 def asked() -> list[CFCResult]:

@@ -80,7 +80,6 @@ def measure_auroc(records: Iterable[PromptRecord], artifact: CalibrationArtifact
 
 def table(report: ComparisonReport) -> str:
     """Mean shares over the splits as a Markdown table, one row for each topic and one for all questions."""
-    attainable = {one.words: one.seen.mean for one in report.data.attainable}
     lines = [
         "| topic | attainable | conditional: kept | covered | flagged | one threshold: kept | covered |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -88,7 +87,7 @@ def table(report: ComparisonReport) -> str:
     conditional, marginal = report.methods["conditional"], report.methods["marginal"]
     for group, other in zip(conditional.groups, marginal.groups, strict=True):
         topic = group.name.partition("=")[2]
-        lines.append(_row(topic, attainable[group.words], group, other))
+        lines.append(_row(topic, group.figures["attainable"].mean, group, other))
     lines.append(_row("all", report.attainable_coverage, conditional, marginal))
     return "\n".join(lines)
 

@@ -35,12 +35,13 @@ from langchain_cfc_lab.plan import (
     AttainableAt,
     GroupPlan,
     Plan,
+    PlanOptions,
     plan_from_assumptions,
     plan_from_pilot,
 )
 from langchain_cfc_lab.studies import STUDIES, Pattern, StudyName, StudyReport, reproduce_study
-from langchain_cfc_lab.suggest import JudgedOption, RunnerUp, Suggestion, Unusable, suggest
-from langchain_cfc_lab.trials import DEFAULT_MAPS, Option
+from langchain_cfc_lab.suggest import Suggestion, suggest
+from langchain_cfc_lab.trials import DEFAULT_MAPS, JudgedOption, Option
 
 __all__ = [
     "DEFAULT_MAPS",
@@ -65,16 +66,15 @@ __all__ = [
     "Option",
     "Pattern",
     "Plan",
+    "PlanOptions",
     "PublishedCell",
     "RecordedEfficiency",
-    "RunnerUp",
     "Spread",
     "StudyName",
     "StudyReport",
     "Suggestion",
     "SyntheticReport",
     "SyntheticWorld",
-    "Unusable",
     "analyse_efficiency",
     "analyse_recording",
     "compare",

@@ -26,7 +26,6 @@ from langchain_cfc.support.suggestions import suggest_share
 from langchain_cfc.support.text import format_percent
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 from langchain_cfc_lab.comparison_report import (
-    AttainableComparison,
     ComparisonReport,
     DataFacts,
     Gap,
@@ -135,18 +134,6 @@ class Summary:
         """Return the comparison at every level."""
         return [self._build_level(place) for place in range(len(self.alphas))]
 
-    def build_attainable(self) -> list[AttainableComparison]:
-        """Return the attainable coverage of all prompts, and of every group with prompts in some split."""
-        predicted = np.array([one.predicted for one in self.measured])
-        seen = np.array([one.attainable for one in self.measured])
-        comparisons = []
-        for place, words in enumerate(("all prompts", *self.groups.words)):
-            before = compute_spread(predicted[:, place], self.overlap, share=True)
-            after = compute_spread(seen[:, place], self.overlap, share=True)
-            if before is not None and after is not None:
-                comparisons.append(AttainableComparison(words=words, predicted=before, seen=after))
-        return comparisons
-
     def _build_level(self, place: int) -> LevelComparison:
         return LevelComparison(
             alpha=float(self.alphas[place]),
@@ -154,7 +141,7 @@ class Summary:
             n_calibration=round(np.mean([one.calibrated for one in self.measured])),
             n_test=round(np.mean([one.tested for one in self.measured])),
             n_candidates=self.candidates,
-            attainable_coverage=float(np.mean([one.attainable[0] for one in self.measured])),
+            attainable_coverage=float(np.mean([one.attainable for one in self.measured])),
             methods={
                 method.name: self._build_method(method, number * len(self.alphas) + place, self.alphas[place])
                 for number, method in enumerate(self.methods)
@@ -323,7 +310,7 @@ def compare(
         unit,
     )
     sweep = summary.build_levels()
-    data = describe_data(pool, [] if rule is not None else summary.build_attainable())
+    data = describe_data(pool)
     return ComparisonReport(
         **dict(_choose_first_level(sweep)),
         splits=splits,
@@ -352,7 +339,7 @@ def _list_draw_notes(rule: DrawRule | None, pool: Pool, left_out: Sequence[str])
         yield f"Left out, because draw rules apply to threshold methods only: {', '.join(left_out)}."
 
 
-def describe_data(pool: Pool, attainable: list[AttainableComparison]) -> DataFacts:
+def describe_data(pool: Pool) -> DataFacts:
     """Describe the labelled prompts of a pool: counts, score histogram, AUROC and risk curve."""
     draws, correct = pool.draws, pool.correct
     is_drawn = draws.is_drawn
@@ -376,7 +363,6 @@ def describe_data(pool: Pool, attainable: list[AttainableComparison]) -> DataFac
             wrong=np.histogram(draws.scores[is_drawn & ~correct], edges)[0].tolist(),
         ),
         risk=_compute_risk_curve(pool),
-        attainable=attainable,
     )
 
 

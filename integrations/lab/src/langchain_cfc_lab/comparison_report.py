@@ -50,7 +50,8 @@ class GroupComparison(GroupFigures):
     """Results of one method in one group of test prompts, as means over splits; `n` is a mean too.
 
     Attributes:
-        figures: Spreads of `coverage`, `kept_promise`, `not_certifiable_rate`, `mean_set_size` and, for
+        figures: Spreads of `coverage`, `kept_promise`, `not_certifiable_rate`, `mean_set_size`, of the share
+            `attainable` with any threshold, `predicted_attainable` by the development prompts, and, for
             methods with thresholds, of `threshold`, clipped to [0, 1].
     """
 
@@ -115,14 +116,6 @@ class RiskCurve(ReportData):
     wrong: list[float]  # share of these whose best answer is wrong, or that are unsupported
 
 
-class AttainableComparison(ReportData):
-    """Attainable coverage of one group: predicted from development prompts, and seen on test prompts."""
-
-    words: str
-    predicted: Spread
-    seen: Spread
-
-
 class DataFacts(ReportData):
     """Facts about the records on which methods are compared."""
 
@@ -134,7 +127,6 @@ class DataFacts(ReportData):
     auroc: float | None
     scores: Histogram
     risk: RiskCurve
-    attainable: list[AttainableComparison]
 
 
 class ComparisonReport(OmitsDefaults, LevelComparison):

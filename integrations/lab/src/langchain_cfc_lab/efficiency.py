@@ -1,4 +1,4 @@
-"""The paper's efficiency analysis, measured: set sizes of three rules, broken assumptions, and convergence.
+"""The paper's efficiency analysis, measured: set sizes of three rules, and broken assumptions.
 
 `efficiency_world.py` derives the closed forms; `efficiency_recordings.py` applies the analysis to recordings.
 
@@ -9,12 +9,8 @@ independent prompts. So z is approximately standard normal, and 0.27 % of indepe
 chance. Cells of one world share prompts and the calibration set. The learned rule's E|C| is the mean of
 M G_t at the learned thresholds over 2,048 midpoints.
 
-*Convergence.* q(t) is in the span of [1, T], so the learned threshold is a consistent quantile regression
-with errors of order N^(-1/2) (Koenker and Bassett 1978). E|C| is a smooth functional of the threshold, so its
-deviation from the oracle's has the same order. The rate is the slope of a least-squares line through log
-error against log N. The logarithm of a root mean square of R nearly normal errors has standard deviation
-1 / sqrt(2 R), which gives the rate's standard error. The control, one threshold for all, does not converge to
-the oracle: its slope is about 0.
+q(t) is in the span of [1, T], so the learned threshold is a consistent quantile regression with errors of
+order N^(-1/2) (Koenker and Bassett 1978), and so is its E|C|, a smooth functional of the threshold.
 
 *Hidden difficulty.* Let all prompts of the world `rarer` have the same difficulty T in the sense of the
 analysis, and let the chance of a correct candidate be a property of X that T does not show. Then F and G are
@@ -27,7 +23,6 @@ Source: the paper's section "Efficiency Analysis".
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -54,11 +49,9 @@ from langchain_cfc_lab.splits import Progress, check_seed, measure_splits
 
 SizeRule: TypeAlias = Literal["oracle", "marginal", "learned"]
 CALIBRATION_SIZE = 10_000
-SIZES = (100, 300, 1000, 3000, 10_000, 30_000, 100_000)
-# The level used for the inequality checks and for convergence, and the number of candidates M.
+# The level used for the inequality checks, and the number of candidates M.
 ALPHA, N = "0.2", 50
 MAX_Z = 3.0  # standard errors
-MAX_SIZE_ERROR = 0.01  # relative to the oracle's E|C|, at the largest calibration set
 _LEARNED_NODES = 2048
 _HIDDEN_NODES = 512
 
@@ -116,30 +109,6 @@ class InequalityCheck(ReportData):
     holds: bool | None
 
 
-class Convergence(ReportData):
-    """Speed at which the learned rule's E|C| approaches the oracle's in one world.
-
-    Attributes:
-        world: The world.
-        oracle: E|C| of the oracle.
-        sizes: Numbers of calibration prompts N, ascending.
-        mean_sizes: For each N, the mean of the learned rule's E|C| over calibration sets.
-        errors: For each N, the root mean square of its E|C| / (the oracle's) - 1.
-        marginal_errors: The same for one threshold learned from the same prompts, the control.
-        rate: Slope of log `errors` against log N.
-        standard_error: Standard error of `rate`.
-    """
-
-    world: str
-    oracle: float
-    sizes: list[int]
-    mean_sizes: list[float]
-    errors: list[float]
-    marginal_errors: list[float]
-    rate: float
-    standard_error: float
-
-
 class EfficiencyReport(ReportData):
     """Results of the efficiency analysis in worlds with closed forms.
 
@@ -148,9 +117,6 @@ class EfficiencyReport(ReportData):
         cells: Results of three rules in every world, for every level.
         within: Number of cells within three standard errors.
         checks: Comparisons in worlds that meet the assumptions, and in worlds that break some.
-        convergence: Convergence in the worlds that meet the assumptions.
-        passes: Whether all cells are within three standard errors, and the learned rule's mean E|C| is within
-            1 % of the oracle's at the largest calibration set.
         account: What was found, in words.
         recording: The same analysis on records, if it was run.
     """
@@ -159,8 +125,6 @@ class EfficiencyReport(ReportData):
     cells: list[SizeCell]
     within: int
     checks: list[InequalityCheck]
-    convergence: list[Convergence]
-    passes: bool
     account: list[str]
     recording: RecordedEfficiency | None = None
 
@@ -168,8 +132,6 @@ class EfficiencyReport(ReportData):
 def analyse_efficiency(
     prompts: int = 20_000,
     *,
-    repetitions: int = 50,
-    sizes: Sequence[int] = SIZES,
     seed: int = 1,
     jobs: int = 1,
     progress: Progress | None = None,
@@ -178,11 +140,9 @@ def analyse_efficiency(
 
     Args:
         prompts: Number of prompts drawn for each world, at least 2.
-        repetitions: Number of calibration sets of each size for convergence, at least 2.
-        sizes: Numbers of calibration prompts for convergence, ascending, at least two.
         seed: Seed of the random draws, at least 0.
         jobs: Number of processes.
-        progress: Function of tasks and their number that yields the tasks, such as a progress bar.
+        progress: Function of the worlds and their number that yields the worlds, such as a progress bar.
 
     Returns:
         The report.
@@ -191,23 +151,19 @@ def analyse_efficiency(
         InputError: If a number is too small.
         MissingExtraError: If SciPy is not installed.
     """
-    least = {"prompts": prompts, "repetitions": repetitions, "number of sizes": len(sizes)}
-    for name, number in least.items():
-        if number < 2:  # noqa: PLR2004 - for a spread
-            msg = f"{name} must be at least 2, got {number}"
-            raise InputError(msg)
+    if prompts < 2:  # noqa: PLR2004 - for a spread
+        msg = f"prompts must be at least 2, got {prompts}"
+        raise InputError(msg)
     check_seed(seed)
     measured = measure_splits(partial(_measure_cells, prompts, seed), len(WORLDS), jobs, progress)
     cells = [cell for part in measured for cell in part]
-    repeat = partial(_measure_repetition, tuple(sizes), seed)
-    learned = np.array(measure_splits(repeat, repetitions, jobs, progress))
-    convergence = [_summarise_world(world, sizes, learned[:, place]) for place, world in enumerate(WORLDS)]
     checks = [compare_rules(world) for world in (*WORLDS, *(world for world, _ in BROKEN_WORLDS))]
     checks.append(_compare_hidden_difficulty())
     within = sum(abs(cell.z) <= MAX_Z for cell in cells)
-    off = max(abs(one.mean_sizes[-1] / one.oracle - 1.0) for one in convergence)
+    oracle, learned = (
+        np.array([cell.predicted for cell in cells if cell.rule == rule]) for rule in ("oracle", "learned")
+    )
     furthest = max(cells, key=lambda cell: abs(cell.z))
-    rates = ", ".join(f"{one.rate:.2f}" for one in convergence)
     larger = ", ".join(check.world for check in checks if check.holds is False)
     chance = 100.0 * (1.0 - math.erf(MAX_Z / math.sqrt(2.0)))
     return EfficiencyReport(
@@ -215,8 +171,6 @@ def analyse_efficiency(
         cells=cells,
         within=within,
         checks=checks,
-        convergence=convergence,
-        passes=off <= MAX_SIZE_ERROR and within == len(cells),
         account=[
             (
                 f"{within} of {len(cells)} cells have E|C| within {MAX_Z:g} standard errors of the integral; "
@@ -224,10 +178,8 @@ def analyse_efficiency(
                 f"{furthest.z:+.2f} away. Chance alone puts {chance:.2f} % of cells beyond."
             ),
             (
-                f"With {sizes[-1]:,} calibration prompts the learned rule's E|C| is on average within "
-                f"{100 * off:.2f} % of the oracle's. Its error falls as N to the power {rates} (+- "
-                f"{2 * convergence[0].standard_error:.2f}) in {len(WORLDS)} worlds; one half is the rate of "
-                "quantile regression."
+                f"With {CALIBRATION_SIZE:,} calibration prompts the learned rule's E|C| is within "
+                f"{100 * np.abs(learned / oracle - 1.0).max():.1f} % of the oracle's at every level."
             ),
             f"The oracle's sets are larger than those of one threshold in the worlds {larger}.",
         ],
@@ -333,43 +285,4 @@ def _compare_hidden_difficulty() -> InequalityCheck:
             "covariance": None,
             "curvature": None,
         }
-    )
-
-
-def _measure_repetition(sizes: Sequence[int], seed: int, number: int) -> list[list[tuple[float, float]]]:
-    """Return E|C| of the learned rule and of one learned threshold, for each world and size."""
-    nodes = make_nodes(_LEARNED_NODES)
-    results = []
-    for place, world in enumerate(WORLDS):
-        rng = np.random.default_rng([seed, 2, number, place])
-        of_world = []
-        for size in sizes:
-            t = rng.random(size)
-            success, line, asked = (
-                world.draw_success_scores(t, N, rng),
-                _make_features(t),
-                _make_features(nodes),
-            )
-            learned = [_learn_thresholds(ALPHA, line[:, :d], success, asked[:, :d])[0] for d in (2, 1)]
-            conditional, one = (N * float(world.compute_share(each, nodes, N).mean()) for each in learned)
-            of_world.append((conditional, one))
-        results.append(of_world)
-    return results
-
-
-def _summarise_world(world: EfficiencyWorld, sizes: Sequence[int], measured: FloatArray) -> Convergence:
-    """Summarise the (R, sizes, 2) measurements of R repetitions in one world."""
-    oracle = N * float(world.compute_cost(float(compute_tau(ALPHA)), make_nodes(), N).mean())
-    errors, marginal_errors = np.sqrt(((measured / oracle - 1.0) ** 2).mean(axis=0)).T
-    x = np.log(np.array(sizes, dtype=np.float64))
-    x = x - x.mean()
-    return Convergence(
-        world=world.name,
-        oracle=oracle,
-        sizes=list(sizes),
-        mean_sizes=measured[:, :, 0].mean(axis=0).tolist(),
-        errors=errors.tolist(),
-        marginal_errors=marginal_errors.tolist(),
-        rate=float(x @ np.log(errors) / (x @ x)),
-        standard_error=1.0 / math.sqrt(2 * len(measured) * float(x @ x)),
     )

@@ -429,7 +429,7 @@ _OUR_RULES: dict[str, tuple[RuleName, str, str]] = {
 OUR_DEFAULT_METHODS = (*_OUR_RULES, "conditional:best_prefix", "marginal:rank")
 
 
-def make_our_method(name: str, unit: Unit = "answers") -> Method:
+def make_our_method(name: str, unit: Unit = "answers") -> ThresholdMethod:
     """Return one of our methods by name: a threshold rule, optionally followed by `:` and a set rule."""
     kind, colon, set_rule = name.partition(":")
     served = parse_set_rule(set_rule).text if colon else None

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypedDict
 
 import numpy as np
+from typing_extensions import Unpack
 
 from langchain_cfc.calibration.checks import compute_smallest_size
 from langchain_cfc.candidates import LabelledBatch, check_unit, check_unweighted
@@ -215,45 +216,32 @@ def find_pilot_size(attainable: float) -> int:
     return 1 + bisect_left(range(1, _MAX_PILOT_SIZE + 1), True, key=is_narrow)
 
 
-def _describe_obstacles(plan: Plan) -> Iterator[str]:
+def _list_advice(plan: Plan) -> Iterator[str]:
+    overall, *others = plan.groups
     for group in plan.groups:
-        whole = group is plan.groups[0]
-        then = "calibration would refuse it" if whole else "its prompts would be flagged as not certifiable"
+        flagged = "its prompts would be flagged as not certifiable"
+        then = "calibration would refuse it" if group is overall else flagged
         attained = f"n = {plan.n} candidates attain {format_percent(group.attainable, '.3g')} coverage"
-        ways = _describe_ways_out(plan, group)
         chance = group.certifiable_chance
         if group.verdict == "out of reach":
-            yield (
-                f"{group.name}: alpha = {plan.alpha:g} is out of reach, however many prompts are labelled, "
-                f"and {then}: {attained}. {ways}"
-            )
+            problem = f"is out of reach, however many prompts are labelled, and {then}: {attained}"
         elif chance is None:
-            yield (
-                f"{group.name}: alpha = {plan.alpha:g} is estimated to be out of reach, and {then}: "
-                f"{attained}. {ways}"
-            )
+            problem = f"is estimated to be out of reach, and {then}: {attained}"
         elif chance < 1.0 - plan.delta:
-            yield (
-                f"{group.name}: alpha = {plan.alpha:g} is borderline: {attained}. With "
-                f"{group.recommended_calibration} calibration prompts it is missed with probability "
-                f"{1.0 - chance:.2f}, and {then}. {ways}"
+            problem = (
+                f"is borderline: {attained}. With {group.recommended_calibration} calibration prompts it is "
+                f"missed with probability {1.0 - chance:.2f}, and {then}"
             )
-
-
-def _describe_largest_group(plan: Plan) -> Iterator[str]:
-    overall, *groups = plan.groups
-    if plan.labelled_prompts is None or plan.labelled_prompts == overall.prompts_needed:
-        return
-    largest = max(groups, key=lambda group: group.prompts_needed or 0)
-    yield (
-        f"{largest.name} decides how many prompts to label: it is {format_percent(largest.share, '.3g')} of "
-        f"them, so it needs {largest.prompts_needed} in all; without groups {overall.prompts_needed} would "
-        "be enough. Merge rare groups to need fewer."
-    )
-
-
-def _describe_larger_pilot(plan: Plan) -> Iterator[str]:
-    overall, *_ = plan.groups
+        else:
+            continue
+        yield f"{group.name}: alpha = {plan.alpha:g} {problem}. {_describe_ways_out(plan, group)}"
+    if plan.labelled_prompts is not None and plan.labelled_prompts != overall.prompts_needed:
+        largest = max(others, key=lambda group: group.prompts_needed or 0)
+        yield (
+            f"{largest.name} decides how many prompts to label: it is "
+            f"{format_percent(largest.share, '.3g')} of them, so it needs {largest.prompts_needed} in all; "
+            f"without groups {overall.prompts_needed} would be enough. Merge rare groups to need fewer."
+        )
     if overall.pilot_size is None:
         yield (
             f"The attainable coverage is an assumption: {find_pilot_size(overall.attainable)} labelled "
@@ -292,39 +280,26 @@ def _describe_ways_out(plan: Plan, group: GroupPlan) -> str:
     return f"{more}, improve the model, or choose alpha above {larger:g}."
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    """The checked arguments of a plan; see `Plan` and `plan_from_pilot`."""
+class PlanOptions(TypedDict, total=False):
+    """The options of a plan besides its pilot or assumptions.
 
-    alpha: Level
-    n: int
-    slack: float  # amount by which coverage may fall short
-    delta: float  # probability with which it may fall shorter
-    fit: float  # share of the prompts not held out that fits feature maps
-    test: float  # share held out
+    Attributes:
+        slack: Amount by which coverage, given the calibration prompts, may fall short of the target, in
+            [0.001, 1); 0.03 by default.
+        delta: Probability over calibration sets with which it may fall shorter, in (0, 1); 0.1 by default.
+        fit_fraction: Share of the prompts not held out that will fit the feature map, in [0, 1); 0.2 by
+            default.
+        test_fraction: Share of all prompts that will be held out for evaluation, in [0, 1); 0.2 by default.
+        cost_per_candidate: Cost of drawing, scoring and labelling one candidate, in any unit.
+        cost_per_prompt: Cost of one prompt without its candidates, such as writing a reference answer.
+    """
+
+    slack: float
+    delta: float
+    fit_fraction: float
+    test_fraction: float
     cost_per_candidate: float
-    cost_per_prompt: float  # without its candidates
-
-    def __post_init__(self) -> None:
-        format_alpha(self.alpha)
-        make_split_plan(0, fit=self.fit, test=self.test)
-        slack, delta = self.slack, self.delta
-        in_range = _MIN_GAP <= slack < 1.0
-        _check_argument(in_range, "slack", f"in [{_MIN_GAP}, 1){suggest_share(slack)}", slack)
-        _check_argument(0.0 < delta < 1.0, "delta", f"strictly between 0 and 1{suggest_share(delta)}", delta)
-        for name in ("cost_per_candidate", "cost_per_prompt"):
-            cost = getattr(self, name)
-            _check_argument(0.0 <= cost < math.inf, name, "a finite number, at least 0", cost)
-
-    @property
-    def tau(self) -> Fraction:
-        """Target coverage."""
-        return compute_tau(self.alpha)
-
-    @property
-    def calibration_share(self) -> Fraction:
-        """Share of the labelled prompts that calibrates."""
-        return (1 - Fraction(str(self.test))) * (1 - Fraction(str(self.fit)))
+    cost_per_prompt: float
 
 
 @dataclass(frozen=True)
@@ -344,12 +319,7 @@ def plan_from_pilot(
     alpha: Level,
     group: str | None = None,
     n: int | None = None,
-    slack: float = 0.03,
-    delta: float = 0.1,
-    fit_fraction: float = 0.2,
-    test_fraction: float = 0.2,
-    cost_per_candidate: float = 0.0,
-    cost_per_prompt: float = 0.0,
+    **options: Unpack[PlanOptions],
 ) -> Plan:
     """Plan a calibration from a small file of labelled records.
 
@@ -364,13 +334,7 @@ def plan_from_pilot(
         alpha: Error level, 0 < alpha < 1.
         group: A metadata key; the plan has a group for each of its values, as a calibration by `group(KEY)`.
         n: Planned number of candidates per prompt, 1 <= n <= m; m by default.
-        slack: Amount by which coverage, given the calibration prompts, may fall short of the target, in
-            [0.001, 1).
-        delta: Probability over calibration sets with which it may fall shorter, in (0, 1).
-        fit_fraction: Share of the prompts not held out that will fit the feature map, in [0, 1).
-        test_fraction: Share of all prompts that will be held out for evaluation, in [0, 1).
-        cost_per_candidate: Cost of drawing, scoring and labelling one candidate, in any unit.
-        cost_per_prompt: Cost of one prompt without its candidates, such as writing a reference answer.
+        **options: See `PlanOptions`.
 
     Returns:
         The plan.
@@ -401,7 +365,7 @@ def plan_from_pilot(
     check_unweighted(check_unit(labelled))
     drawn = labelled.draws.n
     n = drawn if n is None else _check_candidates(n, drawn)
-    inputs = _Inputs(alpha, n, slack, delta, fit_fraction, test_fraction, cost_per_candidate, cost_per_prompt)
+    tau = compute_tau(alpha)
     # 1, 2, 3, 5, 10, 20, 30, 50, ... and all.
     ladder = (digit * 10**power for power in range(len(str(drawn))) for digit in (1, 2, 3, 5))
     numbers = [*(number for number in ladder if number < drawn), drawn]
@@ -417,11 +381,11 @@ def plan_from_pilot(
             Fraction(len(correct), size),
             estimate_pass_at(correct, n),
             len(correct),
-            find_fewest_candidates(correct, inputs.tau),
+            find_fewest_candidates(correct, tau),
         )
         for name, correct in by_group.items()
     ]
-    return _make_plan(inputs, known, by_n)
+    return _make_plan(alpha, n, known, by_n, **options)
 
 
 def plan_from_assumptions(
@@ -430,12 +394,7 @@ def plan_from_assumptions(
     n: int,
     attainable: float,
     groups: Mapping[str, tuple[float, float]] | None = None,
-    slack: float = 0.03,
-    delta: float = 0.1,
-    fit_fraction: float = 0.2,
-    test_fraction: float = 0.2,
-    cost_per_candidate: float = 0.0,
-    cost_per_prompt: float = 0.0,
+    **options: Unpack[PlanOptions],
 ) -> Plan:
     """Plan a calibration from assumptions about the model, without a pilot.
 
@@ -444,12 +403,7 @@ def plan_from_assumptions(
         n: Candidates per prompt, at least 1.
         attainable: Share of prompts with a correct candidate among n, in [0, 1].
         groups: By name, the share of prompts, in (0, 1], and their attainable coverage; groups are disjoint.
-        slack: See `plan_from_pilot`, also for the following arguments.
-        delta: See there.
-        fit_fraction: See there.
-        test_fraction: See there.
-        cost_per_candidate: See there.
-        cost_per_prompt: See there.
+        **options: See `PlanOptions`.
 
     Returns:
         The plan, without intervals and without other numbers of candidates.
@@ -464,7 +418,6 @@ def plan_from_assumptions(
         [('all prompts', 170, 266), ('rare', 170, 5313)]
     """
     n = _check_candidates(n, None)
-    inputs = _Inputs(alpha, n, slack, delta, fit_fraction, test_fraction, cost_per_candidate, cost_per_prompt)
     overall = _GroupFacts(ALL_PROMPTS, Fraction(1), _parse_share("attainable", attainable))
     members = [
         _GroupFacts(
@@ -475,33 +428,54 @@ def plan_from_assumptions(
         for name, (share, reached) in (groups or {}).items()
     ]
     _check_consistent(overall, members)
-    return _make_plan(inputs, [overall, *members], [])
+    return _make_plan(alpha, n, [overall, *members], [], **options)
 
 
-def _make_plan(inputs: _Inputs, known: Sequence[_GroupFacts], by_n: list[AttainableAt]) -> Plan:
-    settled = find_settled_size(inputs.tau, inputs.tau - Fraction(str(inputs.slack)), inputs.delta)
-    groups = [_plan_group(inputs, one, settled) for one in known]
+def _make_plan(
+    alpha: Level,
+    n: int,
+    known: Sequence[_GroupFacts],
+    by_n: list[AttainableAt],
+    *,
+    slack: float = 0.03,
+    delta: float = 0.1,
+    fit_fraction: float = 0.2,
+    test_fraction: float = 0.2,
+    cost_per_candidate: float = 0.0,
+    cost_per_prompt: float = 0.0,
+) -> Plan:
+    make_split_plan(0, fit=fit_fraction, test=test_fraction)
+    in_range = _MIN_GAP <= slack < 1.0
+    _check_argument(in_range, "slack", f"in [{_MIN_GAP}, 1){suggest_share(slack)}", slack)
+    _check_argument(0.0 < delta < 1.0, "delta", f"strictly between 0 and 1{suggest_share(delta)}", delta)
+    for name, cost in (("cost_per_candidate", cost_per_candidate), ("cost_per_prompt", cost_per_prompt)):
+        _check_argument(0.0 <= cost < math.inf, name, "a finite number, at least 0", cost)
+    tau = compute_tau(alpha)
+    calibrating = (1 - Fraction(str(test_fraction))) * (1 - Fraction(str(fit_fraction)))
+    settled = find_settled_size(tau, tau - Fraction(str(slack)), delta)
+    groups = [_plan_group(one, alpha, settled, delta, calibrating) for one in known]
     total = groups[0].prompts_needed and max(one.prompts_needed or 0 for one in groups)
-    each = inputs.n * inputs.cost_per_candidate + inputs.cost_per_prompt
     plan = Plan(
-        alpha=float(format_alpha(inputs.alpha)),
-        target_coverage=float(inputs.tau),
-        n=inputs.n,
-        slack=inputs.slack,
-        delta=inputs.delta,
-        calibration_share=float(inputs.calibration_share),
+        alpha=float(format_alpha(alpha)),
+        target_coverage=float(tau),
+        n=n,
+        slack=slack,
+        delta=delta,
+        calibration_share=float(calibrating),
         groups=groups,
         by_n=by_n,
         labelled_prompts=total,
-        expected_cost=None if total is None else total * each,
+        expected_cost=None if total is None else total * (n * cost_per_candidate + cost_per_prompt),
         advice=[],
     )
-    advice = [*_describe_obstacles(plan), *_describe_largest_group(plan), *_describe_larger_pilot(plan)]
-    return plan.model_copy(update={"advice": advice})
+    return plan.model_copy(update={"advice": list(_list_advice(plan))})
 
 
-def _plan_group(inputs: _Inputs, known: _GroupFacts, settled: int) -> GroupPlan:
-    attainable, target = float(known.attainable), float(inputs.tau)
+def _plan_group(
+    known: _GroupFacts, alpha: Level, settled: int, delta: float, calibrating: Fraction
+) -> GroupPlan:
+    tau, attainable = compute_tau(alpha), float(known.attainable)
+    target = float(tau)
     low = high = attainable
     interval = None
     if known.pilot_size is not None:
@@ -512,16 +486,16 @@ def _plan_group(inputs: _Inputs, known: _GroupFacts, settled: int) -> GroupPlan:
     verdict: Verdict = "attainable" if low > target else "out of reach"
     if interval is not None and low <= target <= high:
         verdict = "uncertain"
-    minimum = compute_smallest_size(inputs.alpha, attainable)
+    minimum = compute_smallest_size(alpha, attainable)
     size = chance = prompts = None
     if minimum is not None:
         size = max(minimum, settled)
         # With this size the threshold is below the cap. An uncertain estimate may lie arbitrarily close to
         # the target, which would make the size arbitrarily large; `certifiable_chance` is reported instead.
-        if verdict != "uncertain" and known.attainable - inputs.tau >= _MIN_GAP:
-            size = max(size, find_settled_size(inputs.tau, known.attainable, inputs.delta))
-        chance = compute_chance_below(size, inputs.tau, attainable)
-        prompts = math.ceil(size / (known.share * inputs.calibration_share))
+        if verdict != "uncertain" and known.attainable - tau >= _MIN_GAP:
+            size = max(size, find_settled_size(tau, known.attainable, delta))
+        chance = compute_chance_below(size, tau, attainable)
+        prompts = math.ceil(size / (known.share * calibrating))
     return GroupPlan(
         name=known.name,
         share=float(known.share),

@@ -55,9 +55,7 @@ class SplitResult:
     group_sizes: FloatArray  # (G,) number of test prompts in each group
     # (E, P) kept promise of the groups of all properties, one property after the other
     properties: FloatArray
-    # (1 + G,) attainable coverage of all development prompts, and of those in each group
-    predicted: FloatArray
-    attainable: FloatArray  # (1 + G,) the same for test prompts
+    attainable: float  # attainable coverage of the test prompts
     calibrated: int  # number of calibration prompts
     tested: int  # number of test prompts
 
@@ -78,23 +76,22 @@ def measure_methods(
         parse_set_rule(split.set_rule),
     )
     of_test = groups.take(split.test)
+    attainable = split.pool.attainable
+    reach = {
+        name: np.tile(groups.take(rows).compute_means(attainable[rows]), (len(outcomes.kept), 1))
+        for name, rows in (("attainable", split.test), ("predicted_attainable", split.development))
+    }
     along = [one.take(split.test).compute_means(outcomes.kept) for one in properties]
     of_claims = compute_claims_figures(outcomes) if split.pool.labelled.unit == "claims" else {}
     return SplitResult(
         figures=compute_figures(outcomes, of_test, slabs) | of_claims,
-        groups=compute_group_figures(outcomes, of_test),
+        groups=compute_group_figures(outcomes, of_test) | reach,
         group_sizes=of_test.sizes,
         properties=np.concatenate(along, axis=1) if along else np.empty((len(outcomes.kept), 0)),
-        predicted=_compute_attainable(split, split.development, groups.take(split.development)),
-        attainable=_compute_attainable(split, split.test, of_test),
+        attainable=float(attainable[split.test].mean()),
         calibrated=len(split.calibration),
         tested=len(split.test),
     )
-
-
-def _compute_attainable(split: Split, rows: IntArray, groups: Groups) -> FloatArray:
-    attainable = split.pool.attainable[rows]
-    return np.concatenate([[attainable.mean()], groups.compute_means(attainable)])
 
 
 @dataclass(frozen=True)

@@ -26,91 +26,35 @@ of all options, and the rule only compares gaps with each other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from langchain_cfc.calibration import CalibrationConfig
-from langchain_cfc.calibration.checks import check_answers, compute_smallest_alpha, is_attainable
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.errors import CalibrationError, InputError, UnattainableTargetError
+from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.files import find_provenance
 from langchain_cfc.records.splits import digest_ids, make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
-from langchain_cfc.support.arrays import FloatArray
-from langchain_cfc.support.text import format_percent, pluralize
-from langchain_cfc.thresholds import CAP, Level, compute_tau, format_alpha
-from langchain_cfc_lab.compare import compute_standard_error, find_worst_group
+from langchain_cfc.support.text import pluralize
+from langchain_cfc.thresholds import Level, compute_tau, format_alpha
+from langchain_cfc_lab.compare import compute_standard_error
 from langchain_cfc_lab.methods import Pool
-from langchain_cfc_lab.splits import Progress, measure_splits
+from langchain_cfc_lab.splits import Progress
 from langchain_cfc_lab.trials import (
     DEFAULT_SET_RULES,
     MIN_GROUP_SIZE,
-    TEST_SHARE,
+    SPLIT_OVERLAP,
+    JudgedOption,
     Option,
-    TrialResult,
+    OptionResult,
     Trials,
-    get_first_line,
     list_default_maps,
     make_judged_groups,
 )
-
-SPLIT_OVERLAP = TEST_SHARE / (1.0 - TEST_SHARE)
-# An option that flags more than this share of the prompts that have a correct candidate is rejected.
-MAX_WITHHELD_SHARE = 0.5
-
-
-class JudgedOption(Option):
-    """Results of one option over the inner splits.
-
-    Attributes:
-        columns: Number of features.
-        gap: Target coverage minus the kept promise of the worst group, which is the one with the smallest
-            kept promise on average over the splits; at least 0.
-        gap_error: Approximate standard error of the worst group's kept promise; see the module.
-        group: The worst group, in words.
-        size: Mean number of distinct answers shown, where a flagged prompt counts as n answers.
-        kept_promise: Mean share of prompts covered or flagged.
-        not_certifiable_rate: Mean share flagged.
-        abstention_rate: Mean share without an answer, flagged ones included.
-    """
-
-    columns: int
-    gap: float
-    gap_error: float
-    group: str
-    size: float
-    kept_promise: float
-    not_certifiable_rate: float
-    abstention_rate: float
-
-
-class RunnerUp(Option):
-    """The option that the rule would have chosen if the winner had not been tried.
-
-    Attributes:
-        lost: Why it lost, in words.
-    """
-
-    lost: str
-
-
-class Unusable(ReportData):
-    """A feature map, set rule or option that could not be judged.
-
-    Attributes:
-        what: The feature map, set rule or option.
-        reason: Why it could not be judged.
-    """
-
-    what: str
-    reason: str
 
 
 class Suggestion(ReportData):
@@ -122,9 +66,9 @@ class Suggestion(ReportData):
         features: The feature map.
         set_rule: The set rule.
         reason: Why this option was chosen, in words.
-        runner_up: The second best option; None if only one was judged.
+        runner_up: Why the second best option lost, in words; None if only one was judged.
         options: All options that were judged, in the order in which the rule would choose them.
-        unusable: Feature maps, set rules and options that could not be judged.
+        unusable: Feature maps, set rules and options that could not be judged, and why.
         notes: What a reader has to know.
         prompts: Number of selection prompts, one from each cluster.
         digest: SHA-256 over the ids of the fit split; an artifact made with these settings holds the same
@@ -143,9 +87,9 @@ class Suggestion(ReportData):
     features: str
     set_rule: str
     reason: str
-    runner_up: RunnerUp | None
+    runner_up: str | None
     options: list[JudgedOption]
-    unusable: list[Unusable]
+    unusable: dict[str, str]
     notes: list[str]
     prompts: int
     digest: str
@@ -174,61 +118,25 @@ class Suggestion(ReportData):
         return self.model_copy(update={"command": CalibrationConfig(**self.settings).format_command(paths)})
 
 
-@dataclass(frozen=True, eq=False)
-class OptionResult:
-    """An option with its results on the selection prompts."""
+def narrow_options(
+    options: Sequence[OptionResult], tolerance: float
+) -> tuple[list[OptionResult], list[OptionResult]]:
+    """Return the options whose gap is within the tolerance of the smallest, and those of them that are lean.
 
-    shown: JudgedOption
-    sizes: FloatArray  # (J,) `JudgedOption.size` in each split
-
-    @classmethod
-    def from_trials(
-        cls, option: Option, tried: Sequence[TrialResult], words: Sequence[str], tau: float
-    ) -> OptionResult:
-        """Summarise the results of an option over J splits."""
-        kept = np.array([one.kept for one in tried])
-        worst, share = find_worst_group(kept)
-        figures = {name: np.array([one.figures[name] for one in tried]) for name in tried[0].figures}
-        shown = JudgedOption.model_validate(
-            {
-                **dict(option),
-                **{name: float(values.mean()) for name, values in figures.items()},
-                "columns": max(one.columns for one in tried),
-                "gap": max(0.0, tau - share),
-                "gap_error": compute_standard_error(kept[:, worst], SPLIT_OVERLAP),
-                "group": words[worst],
-            }
-        )
-        return cls(shown, figures["size"])
-
-
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """The outcome of the rule of choice for some options."""
-
-    best: OptionResult
-    smallest_gap: OptionResult  # the option with the smallest gap
-    within_error: list[OptionResult]  # options whose gap is within the tolerance of that
-    smallest_set: OptionResult  # the option in `within_error` with the smallest size
-    equally_small: list[OptionResult]  # options in `within_error` whose size is indistinguishable from that
-
-    @classmethod
-    def choose(cls, options: Sequence[OptionResult], tolerance: float) -> Choice:
-        """Apply the rule to at least one option; `tolerance` is one standard error of a gap."""
-        smallest_gap = min(options, key=lambda one: one.shown.gap)
-        within_error = [one for one in options if one.shown.gap <= smallest_gap.shown.gap + tolerance]
-        smallest_set = min(within_error, key=lambda one: one.shown.size)
-        equally_small = [
-            one
-            for one in within_error
-            if one.shown.size - smallest_set.shown.size
-            <= compute_standard_error(one.sizes - smallest_set.sizes, SPLIT_OVERLAP)
-        ]
-        # The error of a difference need not grow with it, so all options up to the largest of these count.
-        largest = max(one.shown.size for one in equally_small)
-        equally_small = [one for one in within_error if one.shown.size <= largest]
-        best = min(equally_small, key=lambda one: (one.shown.columns, one.shown.size))
-        return cls(best, smallest_gap, within_error, smallest_set, equally_small)
+    Lean are those whose size is indistinguishable from the smallest; `tolerance` is one standard error of a
+    gap.
+    """
+    smallest_gap = min(one.shown.gap for one in options)
+    within_error = [one for one in options if one.shown.gap <= smallest_gap + tolerance]
+    smallest = min(within_error, key=lambda one: one.shown.size)
+    # The error of a difference need not grow with it, so all options up to the largest of these count.
+    largest = max(
+        one.shown.size
+        for one in within_error
+        if one.shown.size - smallest.shown.size
+        <= compute_standard_error(one.sizes - smallest.sizes, SPLIT_OVERLAP)
+    )
+    return within_error, [one for one in within_error if one.shown.size <= largest]
 
 
 def compute_tolerance(options: Sequence[OptionResult]) -> float:
@@ -240,166 +148,59 @@ def rank_options(options: Sequence[OptionResult], tolerance: float) -> list[Opti
     """Rank all options: first the rule's choice, then its choice among the rest, and so on."""
     remaining, order = list(options), []
     while remaining:
-        order.append(Choice.choose(remaining, tolerance).best)
+        _, lean = narrow_options(remaining, tolerance)
+        order.append(min(lean, key=lambda one: (one.shown.columns, one.shown.size)))
         remaining.remove(order[-1])
     return order
 
 
-def explain_choice(choice: Choice, options: int, tolerance: float, tau: float) -> str:
-    """Explain in two or three sentences why the winner won."""
-    best, smallest = choice.best.shown, choice.smallest_set.shown
+def _explain_choice(order: Sequence[OptionResult], tolerance: float, tau: float) -> str:
+    """Explain in two or three sentences why the first of the ranked options won."""
+    within_error, lean = narrow_options(order, tolerance)
+    best, smallest = order[0].shown, min(one.shown.size for one in within_error)
     gap = (
         f"Its worst group ({best.group}) falls short of {100 * tau:g} % by {_to_points(best.gap)} points; "
-        f"the smallest gap of {options} options is {_to_points(choice.smallest_gap.shown.gap)}, and the "
-        f"standard error is {_to_points(tolerance)}."
+        f"the smallest gap of {len(order)} options is {_to_points(min(one.shown.gap for one in order))}, and "
+        f"the standard error is {_to_points(tolerance)}."
     )
-    if len(choice.within_error) == 1:
+    if len(within_error) == 1:
         return f"{gap} No other option is within a standard error of the smallest gap."
     size = (
-        f"Of the {len(choice.within_error)} options within a standard error of the smallest gap, the one "
-        f"with the smallest sets returns {smallest.size:.2f} answers a prompt (a flagged prompt counts as "
+        f"Of the {len(within_error)} options within a standard error of the smallest gap, the one "
+        f"with the smallest sets returns {smallest:.2f} answers a prompt (a flagged prompt counts as "
         "all its candidates)"
     )
-    if len(choice.equally_small) == 1:
+    if len(lean) == 1:
         return f"{gap} {size}. It is selected."
-    others = len(choice.equally_small) - 1
-    alike = f"{pluralize(others, 'other')} {'is' if others == 1 else 'are'} statistically indistinguishable"
-    if choice.best is choice.smallest_set:
-        return f"{gap} {size}. It is selected; {alike} in set size and no simpler."
     return (
-        f"{gap} {size}. {alike} in set size, and the one selected, with {best.size:.2f}, is the simplest of "
-        f"them: {pluralize(best.columns, 'feature')}."
+        f"{gap} {size}. {len(lean)} options are statistically indistinguishable in set size, and the one "
+        f"selected, with {best.size:.2f}, is the simplest of them: {pluralize(best.columns, 'feature')}."
     )
 
 
-def explain_loss(choice: Choice, other: OptionResult, tolerance: float) -> str:
-    """Explain in a sentence why an option that the rule did not choose lost."""
-    best, lost = choice.best.shown, other.shown
-    if other not in choice.within_error:
+def _explain_loss(order: Sequence[OptionResult], tolerance: float) -> str:
+    """Explain in a sentence why the second of the ranked options lost."""
+    within_error, lean = narrow_options(order, tolerance)
+    best, lost = order[0].shown, order[1].shown
+    if order[1] not in within_error:
         return (
             f"Its gap of {_to_points(lost.gap)} points ({lost.group}) is more than a standard error of "
-            f"{_to_points(tolerance)} above the smallest, {_to_points(choice.smallest_gap.shown.gap)}."
+            f"{_to_points(tolerance)} above the smallest."
         )
-    if other not in choice.equally_small:
+    if order[1] not in lean or lost.columns <= best.columns:
         return (
             f"Its gap of {_to_points(lost.gap)} points is also within a standard error of the smallest, but "
-            f"it returns {lost.size:.2f} answers a prompt instead of {choice.smallest_set.shown.size:.2f}."
-        )
-    if lost.columns > best.columns:
-        return (
-            f"Its gap of {_to_points(lost.gap)} points and its {lost.size:.2f} answers a prompt are "
-            f"statistically indistinguishable from the winner's, but it fits {lost.columns} numbers "
-            f"instead of {best.columns}."
+            f"it returns {lost.size:.2f} answers a prompt instead of {best.size:.2f}."
         )
     return (
-        f"It is as simple, with a gap of {_to_points(lost.gap)} points, but returns {lost.size:.2f} answers "
-        f"a prompt instead of {best.size:.2f}."
+        f"Its gap of {_to_points(lost.gap)} points and its {lost.size:.2f} answers a prompt are "
+        f"statistically indistinguishable from the winner's, but it fits {lost.columns} numbers "
+        f"instead of {best.columns}."
     )
 
 
 def _to_points(share: float) -> str:
     return f"{100 * share:.1f}"
-
-
-@dataclass(frozen=True, eq=False)
-class OptionJudge:
-    """Tries options on the selection prompts, and records which of them are unusable."""
-
-    trials: Trials
-    splits: int
-    jobs: int
-    progress: Progress | None
-    provenance: Provenance | None
-    unusable: list[Unusable] = field(default_factory=list)  # what was rejected so far
-
-    @property
-    def calibration_size(self) -> int:
-        """Mean number of prompts that calibrate in an inner split."""
-        return round(len(self.trials.pool.labelled) * (1.0 - TEST_SHARE))
-
-    def select_set_rules(self, set_rules: Sequence[str]) -> list[str]:
-        """Return the set rules with which an inner split can reach the level; raise if there are none."""
-        pool, alpha = self.trials.pool, self.trials.alpha
-        size = len(pool.labelled)
-        attained = []
-        refused: list[tuple[int, str]] = []
-        for rule in set_rules:
-            try:
-                check_answers(pool.labelled, self.provenance, needed=parse_set_rule(rule).needs_answers)
-                reached = int((pool.compute_success_scores(rule) < CAP).sum())
-            except InputError as error:
-                self._reject(f"set rule {rule}", get_first_line(error))
-                continue
-            inside = int(Fraction(reached * self.calibration_size, size))
-            if is_attainable(alpha, self.calibration_size, inside):
-                attained.append(rule)
-                continue
-            least = (
-                f"Smallest alpha here: {compute_smallest_alpha(self.calibration_size, inside):g}"
-                if inside
-                else "No alpha is attainable here"
-            )
-            problem = (
-                f"alpha = {alpha} is out of reach: {reached} of {size} selection prompts have a correct "
-                f"candidate that can enter the set by {rule} (attainable coverage {reached / size:.3f}), and "
-                f"about {self.calibration_size} calibrate in an inner split. {least}. Draw more candidates, "
-                "improve the model, choose a larger alpha, or raise fit_fraction"
-            )
-            refused.append((reached, problem))
-            self._reject(f"set rule {rule}", problem)
-        if not attained and refused:
-            raise UnattainableTargetError(max(refused, key=lambda one: one[0])[1])
-        if not attained:
-            raise self.make_error()
-        return attained
-
-    def select_maps(self, maps: Sequence[str]) -> list[str]:
-        """Return the feature maps that can be fitted on the selection prompts."""
-        return [text for text in maps if self._can_fit(text)]
-
-    def _can_fit(self, feature_text: str) -> bool:
-        pool = self.trials.pool
-        try:
-            needed = FeatureMap.parse(feature_text).needs_answers
-            check_answers(pool.labelled, self.provenance, needed=needed)
-            pool.compute_features(feature_text, np.arange(len(pool.labelled)))
-        except InputError as error:
-            self._reject(feature_text, get_first_line(error))
-            return False
-        return True
-
-    def try_options(self, options: Sequence[Option]) -> list[OptionResult]:
-        """Try options on every inner split, and return the results of those that are usable."""
-        trials, tau = self.trials, float(compute_tau(self.trials.alpha))
-        measure = partial(trials.measure_split, options)
-        by_split = measure_splits(measure, self.splits, self.jobs, self.progress) if options else []
-        judged = []
-        for option, results in zip(options, zip(*by_split, strict=True), strict=True):
-            tried = [one for one in results if isinstance(one, TrialResult)]
-            failed = next((one for one in results if isinstance(one, str)), None)
-            if failed is not None:
-                self._reject(option.words, failed)
-                continue
-            one = OptionResult.from_trials(option, tried, trials.groups.words, tau)
-            withheld = float(np.mean([trial.withheld for trial in tried]))
-            if withheld > MAX_WITHHELD_SHARE:
-                self._reject(
-                    option.words,
-                    f"flags {format_percent(withheld)} of the prompts that have a correct candidate: too few "
-                    f"prompts for {pluralize(one.shown.columns, 'feature')} at this level",
-                )
-            else:
-                judged.append(one)
-        return judged
-
-    def make_error(self) -> CalibrationError:
-        """Return the error to raise if no option can be used."""
-        listed = "\n".join(f"- {one.what}: {one.reason}" for one in self.unusable)
-        size = len(self.trials.pool.labelled)
-        return CalibrationError(f"no option can be used on the {size} selection prompts:\n{listed}")
-
-    def _reject(self, what: str, reason: str) -> None:
-        self.unusable.append(Unusable(what=what, reason=reason))
 
 
 def suggest(
@@ -471,22 +272,20 @@ def suggest(
     pool = Pool(part.take(plan.select_one_per_cluster(part)))
     calibration = len(plan.select_one_per_cluster(table.take(rows["calibration"])))
     groups, few = make_judged_groups(pool, judge)
-    trials = Trials(pool, groups, level, plan.seed)
-    option_judge = OptionJudge(trials, splits, jobs, progress, provenance)
-    within_reach = option_judge.select_set_rules(rules)
-    usable = option_judge.select_maps(list_default_maps(pool.draws) if maps is None else maps)
-    judged = option_judge.try_options(
-        [Option(features=text, set_rule=rule) for text in usable for rule in within_reach]
-    )
-    if not judged:
-        raise option_judge.make_error()
+    trials = Trials(pool, groups, level, plan.seed, provenance)
+    within_reach = trials.select_set_rules(rules)
+    usable = trials.select_maps(list_default_maps(pool.draws) if maps is None else maps)
+    options = [Option(features=text, set_rule=rule) for text in usable for rule in within_reach]
+    judged = trials.try_options(options, splits, jobs, progress)
+    tolerance, tau = compute_tolerance(judged), float(compute_tau(level))
+    order = rank_options(judged, tolerance)
     notes = [
         (
             "The gap of the selected option is optimistic, because the option was selected by it. The "
             "promise is not: no prompt used for selection is used for calibration."
         ),
         (
-            f"About {option_judge.calibration_size} prompts calibrate in each inner split, and "
+            f"About {trials.calibration_size} prompts calibrate in each inner split, and "
             f"{calibration} will later: maps with many features flag more prompts here than they will then."
         ),
     ]
@@ -500,8 +299,14 @@ def suggest(
         notes.append(f"{clustered} selection prompts were left out: only one prompt per cluster is used.")
     return Suggestion(
         alpha=level,
-        **_make_choice_fields(judged, float(compute_tau(level))),
-        unusable=option_judge.unusable,
+        target_coverage=tau,
+        features=order[0].shown.features,
+        set_rule=order[0].shown.set_rule,
+        reason=_explain_choice(order, tolerance, tau),
+        runner_up=_explain_loss(order, tolerance) if len(order) > 1 else None,
+        options=[one.shown for one in order],
+        tolerance=tolerance,
+        unusable=trials.unusable,
         notes=notes,
         prompts=len(pool.labelled),
         digest=digest_ids(part.ids),
@@ -512,21 +317,3 @@ def suggest(
         test_fraction=plan.test,
         command="",
     ).with_records(["RECORDS"])
-
-
-def _make_choice_fields(judged: list[OptionResult], tau: float) -> dict[str, Any]:
-    """Return the fields of a `Suggestion` that follow from the rule of choice."""
-    tolerance = compute_tolerance(judged)
-    choice, order = Choice.choose(judged, tolerance), rank_options(judged, tolerance)
-    best, *others = (Option(**one.shown.model_dump(include=set(Option.model_fields))) for one in order)
-    runner_up = None
-    if others:
-        runner_up = RunnerUp(**dict(others[0]), lost=explain_loss(choice, order[1], tolerance))
-    return {
-        **dict(best),
-        "target_coverage": tau,
-        "reason": explain_choice(choice, len(judged), tolerance, tau),
-        "runner_up": runner_up,
-        "options": [one.shown for one in order],
-        "tolerance": tolerance,
-    }

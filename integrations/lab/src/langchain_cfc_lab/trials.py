@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
+from langchain_cfc.calibration.checks import check_answers, compute_smallest_alpha, is_attainable
 from langchain_cfc.candidates import CandidateBatch
-from langchain_cfc.errors import CalibrationError, InputError, ThresholdError
+from langchain_cfc.errors import CalibrationError, InputError, ThresholdError, UnattainableTargetError
 from langchain_cfc.evaluation import ReportData
-from langchain_cfc.features import name_records_in_errors
+from langchain_cfc.features import FeatureMap, name_records_in_errors
+from langchain_cfc.records import Provenance
 from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support.arrays import FloatArray
-from langchain_cfc_lab.methods import OUR_CONVENTION, Pool, Split, ThresholdMethod
+from langchain_cfc.support.text import format_percent, pluralize
+from langchain_cfc.thresholds import CAP, compute_tau
+from langchain_cfc_lab.compare import compute_standard_error, find_worst_group
+from langchain_cfc_lab.methods import Pool, Split, make_our_method
 from langchain_cfc_lab.metrics import (
     Groups,
     Outcomes,
@@ -22,6 +30,7 @@ from langchain_cfc_lab.metrics import (
     make_groups,
     make_property_groups,
 )
+from langchain_cfc_lab.splits import Progress, measure_splits
 
 # Few and diverse options: the more there are, the more the best one owes to chance.
 DEFAULT_MAPS = {
@@ -46,6 +55,9 @@ MAX_KEYS = 3
 MAX_CATEGORIES = 10
 # Share of the selection prompts that an inner split tests on.
 TEST_SHARE = 1.0 / 3.0
+SPLIT_OVERLAP = TEST_SHARE / (1.0 - TEST_SHARE)
+# An option that flags more than this share of the prompts that have a correct candidate is rejected.
+MAX_WITHHELD_SHARE = 0.5
 # Shares in smaller groups are mostly noise.
 MIN_GROUP_SIZE = 20
 
@@ -97,14 +109,41 @@ def make_judged_groups(pool: Pool, judge: Sequence[str] | None) -> tuple[Groups,
     return Groups("", judged, judged, member[:, enough]), int((~enough).sum())
 
 
-@dataclass(frozen=True, eq=False)
-class TrialResult:
-    """Results of one option on the test prompts of one inner split."""
+class JudgedOption(Option):
+    """Results of one option over the inner splits.
 
-    kept: FloatArray  # (P,) kept promise of each group; NaN for a group without test prompts
-    columns: int  # number of features
-    withheld: float  # share flagged among prompts with a correct candidate; 0 if there are none
-    figures: dict[str, float]  # the figures that `JudgedOption` averages over splits
+    Attributes:
+        columns: Number of features.
+        gap: Target coverage minus the kept promise of the worst group, which is the one with the smallest
+            kept promise on average over the splits; at least 0.
+        gap_error: Approximate standard error of the worst group's kept promise.
+        group: The worst group, in words.
+        size: Mean number of distinct answers shown, where a flagged prompt counts as n answers.
+        kept_promise: Mean share of prompts covered or flagged.
+        not_certifiable_rate: Mean share flagged.
+        abstention_rate: Mean share without an answer, flagged ones included.
+    """
+
+    columns: int
+    gap: float
+    gap_error: float
+    group: str
+    size: float
+    kept_promise: float
+    not_certifiable_rate: float
+    abstention_rate: float
+
+
+@dataclass(frozen=True, eq=False)
+class OptionResult:
+    """An option with its results on the selection prompts."""
+
+    shown: JudgedOption
+    sizes: FloatArray  # (J,) `JudgedOption.size` in each split
+
+
+# The (P,) kept promise of each group, NaN for one without test prompts, and the other figures by name.
+Trial: TypeAlias = tuple[FloatArray, dict[str, float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,12 +158,117 @@ class Trials:
     groups: Groups  # P groups of these prompts
     alpha: str
     seed: str
+    provenance: Provenance | None = None
+    unusable: dict[str, str] = field(default_factory=dict)  # what could not be judged so far, and why
 
-    def measure_split(self, options: Sequence[Option], number: int) -> list[TrialResult | str]:
-        """Return each option's results on inner split `number`, or the reason why it cannot be used."""
-        rows = make_split_plan(f"{self.seed}/{number}", fit=0.0, test=TEST_SHARE).list_rows(
-            self.pool.labelled
+    @property
+    def calibration_size(self) -> int:
+        """Mean number of prompts that calibrate in an inner split."""
+        return round(len(self.pool.labelled) * (1.0 - TEST_SHARE))
+
+    def select_set_rules(self, set_rules: Sequence[str]) -> list[str]:
+        """Return the set rules with which an inner split can reach the level; raise if there are none."""
+        pool, size = self.pool, len(self.pool.labelled)
+        attained = []
+        refused: list[tuple[int, str]] = []
+        for rule in set_rules:
+            try:
+                check_answers(pool.labelled, self.provenance, needed=parse_set_rule(rule).needs_answers)
+                reached = int((pool.compute_success_scores(rule) < CAP).sum())
+            except InputError as error:
+                self.unusable[f"set rule {rule}"] = get_first_line(error)
+                continue
+            inside = int(Fraction(reached * self.calibration_size, size))
+            if is_attainable(self.alpha, self.calibration_size, inside):
+                attained.append(rule)
+                continue
+            least = (
+                f"Smallest alpha here: {compute_smallest_alpha(self.calibration_size, inside):g}"
+                if inside
+                else "No alpha is attainable here"
+            )
+            problem = (
+                f"alpha = {self.alpha} is out of reach: {reached} of {size} selection prompts have a correct "
+                f"candidate that can enter the set by {rule} (attainable coverage {reached / size:.3f}), and "
+                f"about {self.calibration_size} calibrate in an inner split. {least}. Draw more candidates, "
+                "improve the model, choose a larger alpha, or raise fit_fraction"
+            )
+            refused.append((reached, problem))
+            self.unusable[f"set rule {rule}"] = problem
+        if not attained and refused:
+            raise UnattainableTargetError(max(refused)[1])
+        if not attained:
+            raise self.make_error()
+        return attained
+
+    def select_maps(self, maps: Sequence[str]) -> list[str]:
+        """Return the feature maps that can be fitted on the selection prompts."""
+        return [text for text in maps if self._can_fit(text)]
+
+    def _can_fit(self, text: str) -> bool:
+        pool = self.pool
+        try:
+            check_answers(pool.labelled, self.provenance, needed=FeatureMap.parse(text).needs_answers)
+            pool.compute_features(text, np.arange(len(pool.labelled)))
+        except InputError as error:
+            self.unusable[text] = get_first_line(error)
+            return False
+        return True
+
+    def try_options(
+        self, options: Sequence[Option], splits: int, jobs: int = 1, progress: Progress | None = None
+    ) -> list[OptionResult]:
+        """Try options on every inner split, and return the results of those that are usable."""
+        measure = partial(self.measure_split, options)
+        by_split = measure_splits(measure, splits, jobs, progress) if options else []
+        judged = []
+        for option, results in zip(options, zip(*by_split, strict=True), strict=True):
+            tried = [one for one in results if not isinstance(one, str)]
+            if len(tried) < len(results):
+                self.unusable[option.words] = next(one for one in results if isinstance(one, str))
+                continue
+            one, withheld = self._summarise(option, tried)
+            if withheld > MAX_WITHHELD_SHARE:
+                self.unusable[option.words] = (
+                    f"flags {format_percent(withheld)} of the prompts that have a correct candidate: too few "
+                    f"prompts for {pluralize(one.shown.columns, 'feature')} at this level"
+                )
+            else:
+                judged.append(one)
+        if not judged:
+            raise self.make_error()
+        return judged
+
+    def make_error(self) -> CalibrationError:
+        """Return the error to raise if no option can be used."""
+        listed = "\n".join(f"- {what}: {reason}" for what, reason in self.unusable.items())
+        size = len(self.pool.labelled)
+        return CalibrationError(f"no option can be used on the {size} selection prompts:\n{listed}")
+
+    def _summarise(self, option: Option, tried: Sequence[Trial]) -> tuple[OptionResult, float]:
+        """Summarise an option's results over J splits; also return the mean share that it withholds."""
+        kept = np.array([groups for groups, _ in tried])
+        worst, share = find_worst_group(kept)
+        figures = {name: np.array([one[name] for _, one in tried]) for name in tried[0][1]}
+        means = {name: float(values.mean()) for name, values in figures.items()}
+        shown = JudgedOption(
+            features=option.features,
+            set_rule=option.set_rule,
+            columns=int(figures["columns"].max()),
+            gap=max(0.0, float(compute_tau(self.alpha)) - share),
+            gap_error=compute_standard_error(kept[:, worst], SPLIT_OVERLAP),
+            group=self.groups.words[worst],
+            size=means["size"],
+            kept_promise=means["kept_promise"],
+            not_certifiable_rate=means["not_certifiable_rate"],
+            abstention_rate=means["abstention_rate"],
         )
+        return OptionResult(shown, figures["size"]), means["withheld"]
+
+    def measure_split(self, options: Sequence[Option], number: int) -> list[Trial | str]:
+        """Return each option's results on inner split `number`, or the reason why it cannot be used."""
+        plan = make_split_plan(f"{self.seed}/{number}", fit=0.0, test=TEST_SHARE)
+        rows = plan.list_rows(self.pool.labelled)
         if not (len(rows["calibration"]) and len(rows["test"])):
             msg = (
                 f"{len(self.pool.labelled)} selection prompts are too few to split again: raise "
@@ -135,17 +279,8 @@ class Trials:
         split = Split(self.pool, everything, rows["calibration"], rows["test"], "1", "all")
         return [self._try_option(option, split) for option in options]
 
-    def _try_option(self, option: Option, split: Split) -> TrialResult | str:
-        method = ThresholdMethod(
-            option.words,
-            "",
-            "",
-            "ours",
-            rule="conditional",
-            convention=OUR_CONVENTION,
-            set_rule=option.set_rule,
-            features=option.features,
-        )
+    def _try_option(self, option: Option, split: Split) -> Trial | str:
+        method = replace(make_our_method("conditional"), set_rule=option.set_rule, features=option.features)
         try:
             output = method.make_sets(split, self.alpha)
         except (InputError, CalibrationError, ThresholdError) as error:
@@ -153,18 +288,17 @@ class Trials:
         outcomes = Outcomes.from_outputs([output], split.test_correct, parse_set_rule(split.set_rule))
         kept, flagged = outcomes.kept[0], outcomes.flagged[0]
         attainable = split.pool.attainable[split.test]
-        return TrialResult(
-            kept=self.groups.take(split.test).compute_means(kept),
-            columns=split.compute_features(option.features, "fit").shape[1],
-            withheld=float((flagged & attainable).sum() / max(int(attainable.sum()), 1)),
-            figures={
-                # A flagged prompt counts as all its candidates.
-                "size": float(np.where(flagged, split.pool.draws.n, outcomes.distinct[0]).mean()),
-                "kept_promise": float(kept.mean()),
-                "not_certifiable_rate": float(flagged.mean()),
-                "abstention_rate": float((outcomes.sizes[0] == 0).mean()),
-            },
-        )
+        figures = {
+            "columns": split.compute_features(option.features, "fit").shape[1],
+            # The share flagged among prompts with a correct candidate; 0 if there are none.
+            "withheld": float((flagged & attainable).sum() / max(int(attainable.sum()), 1)),
+            # A flagged prompt counts as all its candidates.
+            "size": float(np.where(flagged, split.pool.draws.n, outcomes.distinct[0]).mean()),
+            "kept_promise": float(kept.mean()),
+            "not_certifiable_rate": float(flagged.mean()),
+            "abstention_rate": float((outcomes.sizes[0] == 0).mean()),
+        }
+        return self.groups.take(split.test).compute_means(kept), figures
 
 
 def get_first_line(error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import xml.etree.ElementTree as ET
 from importlib.resources import files
 from pathlib import Path
@@ -88,14 +87,3 @@ def test_compare_refuses_invalid_options_with_exit_code_2(options: tuple[str, ..
     assert ran.code == 2
     assert ran.out == ""
     assert said in " ".join(ran.err.split())
-
-
-def test_compare_splits_depend_on_the_seed() -> None:
-    first, again = (
-        run_compare("--json", "--method", "marginal"),
-        run_compare("--json", "--method", "marginal"),
-    )
-    other = run_compare("--json", "--method", "marginal", "--seed", "1")
-    assert first.out == again.out
-    assert json.loads(first.out)["methods"] != other.data["methods"]
-    assert first.data["splits"] == 2

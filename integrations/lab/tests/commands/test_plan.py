@@ -69,11 +69,3 @@ def test_plan_from_assumptions_exits_with_1_if_alpha_is_out_of_reach() -> None:
 )
 def test_plan_without_pilot_or_assumptions_is_refused(arguments: list[str]) -> None:
     assert run("plan", *arguments).code == 2
-
-
-def test_plan_and_ask_refuse_options_that_would_be_ignored(records: Path, artifact: Path) -> None:
-    stated = ["--n", "5", "--attainable", "0.9"]
-    assert run("plan", records, *stated).code == 2
-    assert run("plan", *stated, "--group", "topic").code == 2
-    assert run("plan", *stated, "--assumed-group", "a=0.5:0.9", "--assumed-group", "a=0.3:0.9").code == 2
-    assert run("ask", artifact, "?", "--replay", "demo", "--generator", "x:y").code == 2

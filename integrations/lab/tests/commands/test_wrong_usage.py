@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.resources import files
-from pathlib import Path
 
 import pytest
 
@@ -35,15 +34,6 @@ def test_commands_refuse_invalid_options_at_once(command: tuple[str, ...], said:
     assert ran.code == 2
     assert ran.out == ""
     assert said in " ".join(ran.err.replace("│", " ").split())
-
-
-@pytest.mark.long
-def test_compare_draws_figures_for_methods_without_thresholds(tmp_path: Path) -> None:
-    ran = run("compare", RECORDING, *QUICK, "--method", "TopK", "--figures", tmp_path)
-    assert ran.code == 0, ran.err
-    drawn = {one.stem for one in tmp_path.iterdir()}
-    assert "kept_promise_by_alpha" in drawn
-    assert "threshold_by_difficulty" not in drawn
 
 
 def test_compare_table_of_eight_levels_fits_80_columns() -> None:

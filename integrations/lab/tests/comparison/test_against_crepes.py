@@ -106,18 +106,6 @@ def test_marginal_threshold_equals_that_of_crepes(kind: str) -> None:
         assert seen["round-off that shows"] == seen["round-off"]
 
 
-def test_level_out_of_reach_is_infinite_for_crepes_too() -> None:
-    scores = np.arange(8) / 10
-    with pytest.warns(UserWarning, match="calibration examples is too small"):
-        make_regressor().fit(scores).predict_int(np.zeros(1), confidence=0.9)
-    assert predict_upper_ends(scores, "0.10") == [compute_our_threshold(scores, "0.10")] == [math.inf]
-    assert (
-        predict_upper_ends(np.arange(9) / 10, "0.12")
-        == [compute_our_threshold(np.arange(9) / 10, "0.12")]
-        == [0.8]
-    )
-
-
 @pytest.mark.parametrize("alpha", ["0.05", "0.15", "0.25", "0.30", "0.33", "0.50"])
 def test_group_thresholds_equal_mondrian_categories_of_crepes(alpha: str) -> None:
     rng = np.random.default_rng(int(alpha[2:]))

@@ -69,12 +69,6 @@ def test_back_off_for_claims_equals_a_calculation_by_hand() -> None:
     assert list_kept(make_split(), "back-off", "0.05") == [[]] * TESTED
 
 
-def test_conditional_claims_thresholds_equal_a_calculation_by_hand() -> None:
-    # Four answers in each topic, 5 * 0.7 = 3.5: ours has the fourth smallest mistake of the topic.
-    expected = [keep_above(MISTAKES["ab"[row % 2]][3]) for row in range(TESTED)]
-    assert list_kept(make_split(), "conditional", "0.3") == expected
-
-
 def test_randomised_claims_thresholds_equal_a_calculation_by_hand() -> None:
     # Between the third and the fourth: a claim there is kept if (1 + U) / 5 <= 0.3, that is, U <= 1 / 2.
     split = make_split()

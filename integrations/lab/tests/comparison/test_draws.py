@@ -50,11 +50,3 @@ def test_compare_with_fixed_draws_of_all_changes_nothing() -> None:
     }
     plain, ruled = compare(table, **options), compare(table, draws="fixed(10)", **options)
     assert ruled.methods == plain.methods
-
-
-def test_compare_measures_every_method_with_a_fixed_number_of_draws() -> None:
-    source = load_recording()
-    found = compare(source, draws="fixed(5)", alpha=0.3, splits=1, features="1")
-    first = [one.model_copy(update={"candidates": one.candidates[:5]}) for one in source]
-    expected = compare(first, alpha=0.3, splits=1, features="1")
-    assert found.methods == expected.methods

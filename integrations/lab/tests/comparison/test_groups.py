@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 from langchain_cfc_lab.compare import compare
-from langchain_cfc_lab.metrics import MAX_CATEGORIES, Groups, make_groups, make_property_groups
+from langchain_cfc_lab.metrics import Groups, make_groups, make_property_groups
 from langchain_cfc_lab.splits import Comparison
 
 from integrations.lab.tests.comparison.worlds import draw_world, make_protocol
 from langchain_cfc.candidates import CandidateBatch, Scalar
-from langchain_cfc.errors import FeatureError, InputError
+from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, precompute_statistics
 from langchain_cfc.features.statistics import STATISTICS
 
@@ -48,16 +48,6 @@ def test_make_groups_divides_prompts_as_the_features_do(text: str) -> None:
     assert (other.names, other.words) == (groups.names, groups.words)
     if text.startswith(("bins(mean", "hard(")):  # entropies take few values
         assert not np.array_equal(other.member, groups.member)
-
-
-def test_make_groups_words_are_readable() -> None:
-    draws = precompute_statistics(draw_world(2, 100).draws)
-    assert make_groups("bins(mean_score, 3)", draws, draws).words == tuple(
-        f"mean score: {place} of 3" for place in (1, 2, 3)
-    )
-    assert make_groups("hard(max_score, 0.8)", draws, draws).words == ("easy prompts", "hard prompts")
-    words = make_groups("group(topic)", draws, draws).words
-    assert words == tuple(f"prompts whose topic is '{topic}'" for topic in ("art", "law", "maths"))
 
 
 @pytest.mark.parametrize(
@@ -144,48 +134,6 @@ def test_property_groups_accept_any_key_and_category(key: str) -> None:
     assert len(set(groups.words)) == len(set(groups.names)) == len(values)
     again = make_groups(groups.text, draws, draws)
     assert np.array_equal(again.member, groups.member)
-
-
-def test_property_groups_use_booleans_and_whole_numbers_only() -> None:
-    draws = make_described_prompts(
-        [{"flag": row % 2 == 0, "level": row % 3, "price": row / 7} for row in range(30)]
-    )
-    found = {groups.text: groups for groups in make_property_groups(draws)}
-    assert set(found) == {"group(flag)", "group(level)"}
-    assert found["group(flag)"].sizes.tolist() == [15.0, 15.0]
-    assert found["group(level)"].sizes.tolist() == [10.0, 10.0, 10.0]
-
-
-def test_property_groups_keep_one_and_true_apart() -> None:
-    kinds: list[Scalar] = [1, True, "1"]
-    draws = make_described_prompts([{"k": kinds[row % 3]} for row in range(12)])
-    (groups,) = make_property_groups(draws)
-    assert groups.sizes.tolist() == [4.0, 4.0, 4.0]
-    draws = make_described_prompts([{"k": kinds[row % 2]} for row in range(12)])
-    assert [groups.text for groups in make_property_groups(draws)] == ["group(k)"]
-
-
-def test_property_groups_omit_metadata_missing_from_some_prompts() -> None:
-    both: list[dict[str, Scalar]] = [{"a": str(row % 2), "b": str(row % 2)} for row in range(10)]
-    assert len(make_property_groups(make_described_prompts(both))) == 2
-    for row in (0, 4, 9):
-        some = [dict(one) for one in both]
-        del some[row]["a"]
-        assert [groups.text for groups in make_property_groups(make_described_prompts(some))] == ["group(b)"]
-    assert make_property_groups(make_described_prompts([{} for _ in range(4)])) == ()
-    assert make_property_groups(precompute_statistics(CandidateBatch(np.empty((0, 2)), None, None, ()))) == ()
-
-
-def test_property_groups_omit_constants_and_unique_names() -> None:
-    for count, shown in ((1, False), (2, True), (MAX_CATEGORIES, True), (MAX_CATEGORIES + 1, False)):
-        draws = make_described_prompts([{"k": f"c{row % count}"} for row in range(2 * count)])
-        assert bool(make_property_groups(draws)) == shown
-
-
-def test_make_groups_refuses_an_unknown_category() -> None:
-    draws = make_described_prompts([{"k": str(row % 3)} for row in range(9)])
-    with pytest.raises(FeatureError, match="which group\\(k\\) did not see"):
-        make_groups("group(k)", draws.take(np.array([0, 1, 3, 4])), draws)
 
 
 def test_gap_names_the_worst_group_over_all_splits() -> None:

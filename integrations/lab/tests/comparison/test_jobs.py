@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from langchain_cfc_lab.compare import compare
 from langchain_cfc_lab.comparison_report import ComparisonReport
-from langchain_cfc_lab.splits import _limit_threads, measure_splits
+from langchain_cfc_lab.splits import measure_splits
 
 from integrations.lab.tests.comparison.sent import compute_squared, fail_at_two, read_threads
 from integrations.lab.tests.comparison.worlds import count_progress, draw_world, tabulate_facts
@@ -42,25 +42,6 @@ def test_measure_splits_limits_threads_of_its_processes(monkeypatch: pytest.Monk
     assert os.getpid() not in {process for _, _, process in found}
     # The control: this process is not told the number of threads.
     assert measure_splits(read_threads, 2, 1) == [(number, None, os.getpid()) for number in range(2)]
-
-
-@pytest.mark.parametrize("before", [None, "2", ""])
-def test_limit_threads_restores_the_environment(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    if before is None:
-        monkeypatch.delenv(THREADS, raising=False)
-    else:
-        monkeypatch.setenv(THREADS, before)
-    with _limit_threads():
-        assert os.environ[THREADS] == (before or "1")
-    assert os.environ.get(THREADS) == before
-
-    def failed() -> None:
-        with _limit_threads():
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        failed()
-    assert os.environ.get(THREADS) == before
 
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.long)])

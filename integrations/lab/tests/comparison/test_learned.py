@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 import numpy as np
@@ -31,10 +30,3 @@ def test_predict_learned_attains_the_smallest_pinball_loss(kind: str) -> None:
         # The control: predictions that are all a little larger lose more.
         shifted = residuals - 0.1
         assert np.maximum(tau * shifted, (tau - 1.0) * shifted).sum() > smallest
-
-
-def test_predict_learned_is_infinite_out_of_reach_and_at_the_cap() -> None:
-    for case in cases("outside_row_space", 10):
-        assert np.isinf(predict_learned(fit(case), case.queries).values).all()
-    at_cap = ConditionalThreshold("0.1", cap=1.5, window=None).fit([[1.0]] * 3, [1.5] * 3)
-    assert predict_learned(at_cap, np.ones((1, 1))).values.tolist() == [math.inf]

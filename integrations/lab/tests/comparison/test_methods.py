@@ -7,7 +7,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from langchain_cfc_lab.baselines import BackOffRule
 from langchain_cfc_lab.methods import (
     OUR_DEFAULT_METHODS,
     Method,
@@ -127,34 +126,6 @@ def test_our_methods_on_the_recording_equal_calibrate_and_decide(features: str, 
         assert not is_same(made, decide_by_artifact(labelled, name, alpha, other, 1))
         if set_rule != "unique(rank)" and ":" not in name:  # ranks take few values
             assert not is_same(made, decide_by_artifact(labelled, name, alphas[0], split, 0))
-
-
-@pytest.mark.long
-def test_our_methods_on_random_prompts_equal_calibrate_and_decide() -> None:
-    rng = np.random.default_rng(1)
-    flagged = answered = 0
-    for number in range(40):
-        n = int(rng.integers(1, 6))
-        labelled = draw_world(number, int(rng.integers(100, 220)), n, decimals=int(rng.choice([1, 2, 9])))
-        features = (
-            "1",
-            "hat(mean_score, 3)",
-            "mean_score^2",
-            "group(topic) + mean_score",
-            "bins(mean_score, 2)",
-        )[number % 5]
-        set_rule = ("all", "best_prefix", "rank", "unique", "unique(best_prefix)")[rng.integers(5)]
-        alpha = ("0.1", "0.2", "0.35", "0.5")[rng.integers(4)]
-        comparison = Comparison.from_labelled(
-            labelled, make_protocol(["ours"], features=features, set_rule=set_rule)
-        )
-        split = make_split(comparison, number)
-        for name in OUR_DEFAULT_METHODS:
-            made = get_method(name).make_sets(split, alpha)
-            assert is_same(made, decide_by_artifact(labelled, name, alpha, split, number))
-            flagged += int(made.sets.not_certifiable.sum())
-            answered += int(made.sets.accepted.any(axis=1).sum())
-    assert min(flagged, answered) > 2000
 
 
 # The paper's conventions, by hand --------------------------------------------------------------------------
@@ -300,28 +271,6 @@ def test_paper_pac_slack_is_the_root_of_log_ten_ninths_over_n() -> None:
     assert not made.sets.accepted.any()
 
 
-def test_truncated_paper_methods_change_sets_and_no_threshold() -> None:
-    comparison = Comparison.from_labelled(tabulate_facts(), make_protocol(["paper"]))
-    split = make_split(comparison, 0)
-    for whole, short in (("CFC-FULL", "CFC"), ("CFC-PAC-FULL", "CFC-PAC")):
-        for alpha in ("0.2", "0.4"):
-            full = get_method(whole).make_sets(split, alpha)
-            before = len(split.cache)
-            cut = get_method(short).make_sets(split, alpha)
-            assert len(split.cache) <= before + 1  # the levels of best_prefix, once
-            assert cut.thresholds is full.thresholds
-            assert (cut.sets.accepted <= full.sets.accepted).all()
-            assert (cut.sets.accepted != full.sets.accepted).any()
-            # Only candidates after the best one are cut.
-            assert np.array_equal(cut.sets.best, full.sets.best)
-            assert np.array_equal(cut.sets.accepted.any(axis=1), full.sets.accepted.any(axis=1))
-    # Ours calibrates on what it serves, so that its thresholds differ.
-    plain, ours_cut = (
-        get_method(name).make_sets(split, "0.4") for name in ("conditional", "conditional:best_prefix")
-    )
-    assert not np.array_equal(plain.thresholds, ours_cut.thresholds)  # type: ignore[arg-type]
-
-
 # TopK, by hand ---------------------------------------------------------------------------------------------
 
 
@@ -379,55 +328,6 @@ def test_top_k_equals_a_calculation_by_hand(reaching: bool) -> None:
     assert unreachable > worlds / 6
 
 
-def make_ranked(places: list[int], n: int) -> LabelledBatch:
-    """Prompts whose only correct candidate is the one of this rank; 0 for none."""
-    size = len(places)
-    return LabelledBatch.from_arrays(
-        [f"p{number:03}" for number in range(size)],
-        np.tile(np.arange(n) / n, (size, 1)),
-        [[slot + 1 == place for slot in range(n)] for place in places],
-        [[str(slot) for slot in range(n)] for _ in range(size)],
-    )
-
-
-def compute_top_k_size(
-    places: list[int], alpha: str, *, reaching: bool, grid: tuple[int, ...] | None = None
-) -> int:
-    split = make_split_by_hand(make_ranked([*places, 1], 4), range(1), range(1, len(places)), [len(places)])
-    made = TopK("top", "", "", "paper", reaching, grid).make_sets(split, alpha)
-    return int(made.sets.accepted.sum())
-
-
-def test_top_k_nearest_and_reaching_readings_differ() -> None:
-    # Coverage 0.5, 0.7, 0.9, 0.9 of 10 prompts with K = 1, 2, 3, 4.
-    places = [1] * 5 + [2] * 2 + [3] * 2 + [0]
-    assert compute_top_k_size(places, "0.25", reaching=True) == 3
-    assert compute_top_k_size(places, "0.25", reaching=False) == 2
-    assert (
-        compute_top_k_size(places, "0.1", reaching=True)
-        == compute_top_k_size(places, "0.1", reaching=False)
-        == 3
-    )
-    # Out of reach: all that there are, or the first of those that come nearest.
-    assert compute_top_k_size(places, "0.05", reaching=True) == 4
-    assert compute_top_k_size(places, "0.05", reaching=False) == 3
-    assert compute_top_k_size(places, "0.3", reaching=True, grid=(1, 4, 9)) == 4
-    assert compute_top_k_size(places, "0.3", reaching=False, grid=(1, 4, 9)) in {1, 4}
-
-
-@pytest.mark.parametrize(
-    ("places", "alpha", "expected"),
-    [
-        ([1, 1, 1, 2, 2], "0.2", 1),  # coverage 3/5 and 1 around 4/5
-        ([1] * 7 + [2] * 2 + [0], "0.2", 1),  # 7/10 and 9/10
-        ([1, 2, 0], "0.5", 1),  # 1/3 and 2/3
-        ([1, 2, 2, 3], "0.5", 1),  # 1/4 and 3/4, exact in binary
-    ],
-)
-def test_top_k_takes_the_smaller_of_two_equally_near_k(places: list[int], alpha: str, expected: int) -> None:
-    assert compute_top_k_size(places, alpha, reaching=False) == expected
-
-
 # What no method may look at --------------------------------------------------------------------------------
 
 
@@ -456,48 +356,7 @@ def test_methods_ignore_labels_of_test_prompts(name: str) -> None:
     assert (moved | (changed.sets.not_certifiable != before.sets.not_certifiable)[:, np.newaxis]).any()
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_methods_decide_each_test_prompt_as_if_alone(name: str) -> None:
-    labelled = draw_world(9, 200, 4)
-    features = "hat(mean_score, 4) + group(topic)"
-    together = get_method(name).make_sets(
-        make_split_by_hand(labelled, range(40), range(40, 150), range(150, 200), features=features), "0.25"
-    )
-    for row in (150, 163, 199):
-        alone = get_method(name).make_sets(
-            make_split_by_hand(labelled, range(40), range(40, 150), [row], features=features), "0.25"
-        )
-        assert alone.sets.accepted[0].tolist() == together.sets.accepted[row - 150].tolist()
-        assert alone.sets.not_certifiable[0] == together.sets.not_certifiable[row - 150]
-
-
-def test_our_methods_ignore_fit_labels_and_paper_methods_use_them() -> None:
-    # Labels of the fit split: ours does not look at them, the paper calibrates on them.
-    labelled = draw_world(10, 200, 4)
-    correct = labelled.correct.copy()
-    correct[:40] = ~correct[:40]
-    flipped = replace(labelled, correct=correct)
-    rows = range(40), range(40, 150), range(150, 200)
-    for name, looks in (("conditional", False), ("marginal", False), ("CFC-FULL", True), ("ICP", True)):
-        before, after = (
-            get_method(name).make_sets(make_split_by_hand(one, *rows, features="mean_score"), "0.25")
-            for one in (labelled, flipped)
-        )
-        assert np.array_equal(before.thresholds, after.thresholds) != looks  # type: ignore[arg-type]
-
-
 # Those from elsewhere --------------------------------------------------------------------------------------
-
-
-def test_back_off_method_uses_all_development_prompts() -> None:
-    labelled = draw_world(11, 200, 4)
-    split = make_split_by_hand(labelled, range(40), range(40, 150), range(150, 200))
-    rule = BackOffRule.learn(labelled.draws.scores[:150], labelled.correct[:150])
-    for alpha in ("0.2", "0.5"):
-        made = get_method("back-off").make_sets(split, alpha)
-        assert np.array_equal(made.sets.accepted, rule.make_sets(labelled.draws.scores[150:], alpha))
-        assert not made.sets.not_certifiable.any()
-        assert made.thresholds is None
 
 
 def list_orders(labelled: LabelledBatch) -> list[IntArray]:
@@ -566,14 +425,6 @@ def test_get_methods_expands_families_and_names() -> None:
 def test_get_methods_refuses_unknown_or_duplicate_names(names: list[str | Method], message: str) -> None:
     with pytest.raises(InputError, match=message):
         get_methods(names)
-
-
-def test_get_methods_accepts_a_single_name() -> None:
-    assert get_methods("ours") == get_methods(["ours"])
-    with pytest.raises(InputError, match="unknown method 'magic'"):
-        get_methods("magic")
-    with pytest.raises(InputError, match="names or `Method` objects, got None"):
-        get_methods([None])  # type: ignore[list-item]
 
 
 def test_methods_accept_draws_without_answers() -> None:

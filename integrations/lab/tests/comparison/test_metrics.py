@@ -14,10 +14,8 @@ from langchain_cfc_lab.metrics import (
     Outcomes,
     Slabs,
     compute_figures,
-    compute_group_figures,
     compute_slab_bins,
 )
-from scipy import stats
 
 from integrations.lab.tests.comparison.worlds import compute_mean, draw_world
 from langchain_cfc.candidates import CandidateBatch
@@ -154,117 +152,6 @@ def test_compute_figures_equals_plain_loops_for_every_figure(answers: bool) -> N
         assert any(math.isnan(one) for one in seen[name])
 
 
-def test_compute_figures_equals_a_calculation_by_hand() -> None:
-    draws = CandidateBatch.from_arrays(
-        [[0.2, 0.1, 0.3], [0.5, 0.5, 0.9], [0.1, 0.2, 0.3], [0.4, 0.4, 0.4]],
-        [["x", "y", "x"], ["x", "y", "z"], ["x", "x", "x"], ["x", "y", "y"]],
-    )
-    correct = np.array([[True, False, True], [True, False, False], [False] * 3, [False, True, True]])
-    accepted = np.array([[True, True, True], [True, True, False], [False] * 3, [False, False, False]])
-    made = make_output(
-        draws,
-        accepted,
-        np.array([False, False, True, False]),
-        np.array([0.5, 0.6, math.inf, -0.25]),
-        np.array([1, 3, 0, 2]),
-    )
-    seen = Outcomes.from_outputs([made], correct, AcceptAll())
-    member = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
-    found = {
-        name: values.tolist() for name, values in compute_figures(seen, make_groups_of(member), None).items()
-    }
-    assert found | {"worst_slab_kept_promise": [], "size_stratified_kept_promise": []} == {
-        "coverage": [0.5],
-        "kept_promise": [0.75],
-        "not_certifiable_rate": [0.25],
-        "abstention_rate": [0.5],
-        "mean_set_size": [1.25],
-        "mean_distinct_answers": [1.0],
-        "worst_group_coverage": [0.0],
-        "size_stratified_kept_promise": [],
-        "worst_slab_kept_promise": [],
-        # The best of the first is wrong; of equal scores the earlier is the best, and right in the second.
-        "selective_accuracy": [0.5],
-        # Nothing returned is nothing wrong.
-        "all_correct_rate": [0.5],
-        "mean_candidates_drawn": [1.5],
-    }
-    by_group = compute_group_figures(seen, make_groups_of(member))
-    assert set(by_group) == {"coverage", "kept_promise", "not_certifiable_rate", "mean_set_size", "threshold"}
-    assert_close(by_group["coverage"][0], [1.0, 0.0, NAN])
-    assert_close(by_group["kept_promise"][0], [1.0, 0.5, NAN])
-    assert_close(by_group["not_certifiable_rate"][0], [0.0, 0.5, NAN])
-    assert_close(by_group["mean_set_size"][0], [2.5, 0.0, NAN])
-    assert_close(by_group["threshold"][0], [0.55, 0.5, NAN])  # cut to 1 and to 0
-
-
-def test_group_thresholds_are_missing_for_a_method_without_thresholds() -> None:
-    labelled = draw_world(2, 30, 2)
-    nothing = np.zeros((30, 2), np.bool_)
-    flagged = np.zeros(30, np.bool_)
-    member = np.eye(2)[np.arange(30) % 2]
-    runs = [
-        make_output(labelled.draws, nothing, flagged),
-        make_output(labelled.draws, nothing, flagged, np.full(30, 0.5)),
-    ]
-    found = compute_group_figures(
-        Outcomes.from_outputs(runs, labelled.correct, AcceptAll()), make_groups_of(member)
-    )["threshold"]
-    assert_close(found[0], [NAN, NAN])
-    assert_close(found[1], [0.5, 0.5])
-
-
-def test_size_stratified_kept_promise_uses_strata_of_set_size() -> None:
-    # Sets of 1, 2, 3-4, 5-8, 9-16, 17-32 and more; each size alone, with 20 prompts and with 19.
-    n = 40
-    draws = CandidateBatch(np.full((20, n), 0.5), None, None, ({},) * 20)
-
-    def stratified(accepted: BoolArray, correct: BoolArray) -> FloatArray:
-        run = make_output(draws, accepted, np.zeros(20, np.bool_))
-        everything = make_groups_of(np.ones((20, 1)))
-        figures = compute_figures(Outcomes.from_outputs([run], correct, AcceptAll()), everything, None)
-        return figures["size_stratified_kept_promise"]
-
-    for size in range(1, n + 1):
-        accepted = np.tile(np.arange(n) < size, (20, 1))
-        correct = np.zeros((20, n), np.bool_)
-        correct[:15, 0] = True
-        assert_close(stratified(accepted, correct), [0.75])
-        accepted[0] = False
-        assert_close(stratified(accepted, correct), [NAN])
-    # Neighbours on both sides of an edge: 10 prompts each make a stratum if they belong together.
-    for below, together in (
-        (1, False),
-        (2, False),
-        (3, True),
-        (4, False),
-        (7, True),
-        (8, False),
-        (16, False),
-        (31, True),
-        (32, False),
-        (33, True),
-    ):
-        accepted = np.arange(n) < np.repeat([below, below + 1], 10)[:, np.newaxis]
-        correct = np.ones((20, n), np.bool_)
-        assert_close(stratified(accepted, correct), [1.0 if together else NAN])
-
-
-def test_size_stratified_kept_promise_reveals_coverage_by_huge_sets() -> None:
-    # Half of the prompts get everything, half a useless single candidate: 50 % on average, 0 % in a stratum.
-    draws = CandidateBatch(np.full((100, 8), 0.5), None, None, ({},) * 100)
-    accepted = np.ones((100, 8), np.bool_)
-    accepted[:50, 1:] = False
-    correct = np.zeros((100, 8), np.bool_)
-    correct[:, 7] = True
-    run = make_output(draws, accepted, np.zeros(100, np.bool_))
-    found = compute_figures(
-        Outcomes.from_outputs([run], correct, AcceptAll()), make_groups_of(np.ones((100, 1))), None
-    )
-    assert_close(found["coverage"], [0.5])
-    assert_close(found["size_stratified_kept_promise"], [0.0])
-
-
 # Slabs -----------------------------------------------------------------------------------------------------
 
 
@@ -303,71 +190,6 @@ def test_slabs_find_worst_equals_a_search_over_all_slabs() -> None:
     assert 0 < undefined < 2 * worlds
 
 
-def plant_slab(seed: int, tau: float, *, hole: bool) -> tuple[Slabs, BoolArray, BoolArray]:
-    """Prompts that keep the promise with probability tau; in a hole, the sixth of largest mean, never."""
-    rng = np.random.default_rng(seed)
-    labelled = draw_world(seed, 6000, 4)
-    draws = precompute_statistics(labelled.draws)
-    bins = compute_slab_bins(draws)
-    assert bins is not None
-    kept = rng.random(6000) < tau
-    means = draws.precomputed["mean_score"]
-    inside = np.asarray(means >= np.quantile(means, 5 / 6))
-    if hole:
-        kept &= ~inside
-    return Slabs(bins, rng.random(6000) < 0.5), kept, inside
-
-
-def test_slabs_find_worst_finds_a_planted_slab() -> None:
-    slabs, kept, inside = plant_slab(4, 0.9, hole=True)
-    (found,) = slabs.find_worst(kept[np.newaxis])
-    # The three upper bins of the mean hold a little less than the hole, so that a slab with nothing kept is
-    # there to be found, and on the other half nothing is kept in it either, but for its edge: of a slab of
-    # at least a tenth of 3,000 prompts, neighbouring bins of a twentieth each.
-    assert found < 0.3
-    assert kept.mean() > 0.7
-    assert not kept[inside].any()
-
-
-def test_slabs_find_worst_is_near_the_target_without_a_hole() -> None:
-    # Given the slab, found on the first half, the other half's prompts in it keep the promise independently
-    # with probability tau: their number is binomial. The slab is found again by plain loops, to count them.
-    # Two sides and 3 worlds: an alarm with probability 1e-6 at most. On the half that it was found on the
-    # share of the worst slab is no binomial share: the control, to which the same check says no.
-    tau = 0.9
-    alarms = 0
-    for seed in (5, 6, 7):
-        slabs, kept, _ = plant_slab(seed, tau, hole=False)
-        (found,) = slabs.find_worst(kept[np.newaxis])
-        value, inside = find_worst_slab(slabs, kept, slabs.first)
-        assert found == pytest.approx(kept[inside & ~slabs.first].mean(), abs=1e-12)
-        for half, alarm in ((~slabs.first, False), (slabs.first, True)):
-            count, total = int(kept[inside & half].sum()), int((inside & half).sum())
-            law = stats.binom(total, tau)
-            chance = 2 * min(float(law.cdf(count)), float(law.sf(count - 1)))
-            if alarm:
-                alarms += chance < 0.05
-            else:
-                assert chance > FALSE_ALARM / 3
-        assert value < found
-    assert alarms == 3
-
-
-def find_worst_slab(slabs: Slabs, kept: BoolArray, half: BoolArray) -> tuple[float, BoolArray]:
-    """The smallest share on one half, and which prompts lie in that slab; the first of several."""
-    best, slab = 2.0, np.zeros(len(kept), np.bool_)
-    for direction in slabs.bins.T:
-        counts = np.bincount(direction[half], minlength=SLAB_BINS)
-        sums = np.bincount(direction[half], kept[half], minlength=SLAB_BINS)
-        for low in range(SLAB_BINS):
-            for high in range(low, SLAB_BINS):
-                total = counts[low : high + 1].sum()
-                if total >= 0.1 * half.sum() and sums[low : high + 1].sum() / total < best:
-                    best = sums[low : high + 1].sum() / total
-                    slab = np.asarray((direction >= low) & (direction <= high))
-    return float(best), slab
-
-
 def test_slab_bins_hold_equal_numbers_and_follow_the_statistic() -> None:
     draws = precompute_statistics(draw_world(8, 1000, 5).draws)
     bins = compute_slab_bins(draws)
@@ -386,10 +208,3 @@ def test_slab_bins_hold_equal_numbers_and_follow_the_statistic() -> None:
     assert compute_slab_bins(draw_world(8, 1000, 5).draws) is None  # nothing measured
     flat = CandidateBatch(np.full((9, 3), 0.5), None, None, ({},) * 9)
     assert compute_slab_bins(precompute_statistics(flat)) is None
-
-
-def test_slab_bins_accept_scores_whose_squares_underflow() -> None:
-    scores = np.zeros((30, 2))
-    scores[::3] = 1e-200  # whose square is nothing
-    bins = compute_slab_bins(precompute_statistics(CandidateBatch(scores, None, None, ({},) * 30)))
-    assert bins is None or ((bins >= 0) & (bins < SLAB_BINS)).all()

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from langchain_cfc_lab import STUDIES, compare, list_published_cells, reproduce_study
-from langchain_cfc_lab.methods import Pool, Split, TopK, list_paper_methods
+from langchain_cfc_lab import list_published_cells, reproduce_study
+from langchain_cfc_lab.methods import Pool, Split, TopK
 from langchain_cfc_lab.studies import SETTINGS, _find_patterns
 
 from langchain_cfc import FeatureMap, read_records
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import tabulate
-from tests.cli.running import run
 
 RECORDING = Path(str(files("langchain_cfc") / "demo" / "facts.jsonl.gz"))
 
@@ -28,14 +27,6 @@ def table() -> LabelledBatch:
 def label_draws(draws: CandidateBatch, correct: list[list[bool]]) -> LabelledBatch:
     ids = tuple(map(str, range(len(draws))))
     return LabelledBatch(draws, np.array(correct), ids, (None,) * len(draws), draws.n)
-
-
-def test_settings_cover_every_published_feature_map() -> None:
-    for name, study in STUDIES.items():
-        words = {SETTINGS[one].words for one in (study.setting, *study.ablated)}
-        published = {cell.features for cell in list_published_cells(name)}
-        published |= {cell.features for cell in list_published_cells(f"{name}_ablation")}
-        assert words == published - {None}
 
 
 def test_hard_group_setting_equals_a_calculation_by_hand() -> None:
@@ -57,22 +48,6 @@ def test_hard_group_setting_equals_a_calculation_by_hand() -> None:
         answers=[["a", "b", "c", "d", "e"], ["a"] * 5, ["a", "a", "b", "c", "d"]],
     )
     assert fitted.transform(new)[:, 1].tolist() == [1.0, 1.0, 0.0]
-
-
-def test_quadratic_settings_equal_a_calculation_by_hand() -> None:
-    scores = [[0.1, 0.2, 0.3, 0.4, 0.5, 0.9, 0.9], [0.2, 0.4, 0.6, 0.8, 1.0, 0.0, 0.0]]
-    labelled = label_draws(CandidateBatch.from_arrays(scores), [[True] * 7] * 2)
-    means = {
-        "mean-loss-quadratic-first-5": (0.3, 0.6),
-        "mean-loss-quadratic-first-2": (0.15, 0.3),
-        "mean-loss-quadratic-first-3": (0.2, 0.4),
-        "max-loss-quadratic-first-2": (0.2, 0.4),
-    }
-    for name, (one, other) in means.items():
-        setting = SETTINGS[name]
-        draws = labelled.keep_first_candidates(setting.n).draws
-        found = FeatureMap.parse(setting.features).fit(draws).transform(draws)
-        assert found[:, -2:] == pytest.approx(np.array([[one, one**2], [other, other**2]])), name
 
 
 def test_top_k_of_distinct_answers_equals_a_calculation_by_hand() -> None:
@@ -116,24 +91,6 @@ def test_paper_icp_sizes_are_those_of_distinct_answers(table: LabelledBatch) -> 
     assert last["drawn"].here == (0, 2)
 
 
-def test_compare_group_on_test_makes_bins_of_equal_size(table: LabelledBatch) -> None:
-    found = {
-        group_on: compare(table, alpha="0.3", methods="marginal", splits=1, group_on=group_on)
-        for group_on in ("all", "test")
-    }
-    sizes = {name: [group.n for group in one.methods["marginal"].groups] for name, one in found.items()}
-    assert max(sizes["test"]) - min(sizes["test"]) <= 1
-    assert max(sizes["all"]) - min(sizes["all"]) > 1
-
-
-def test_reproduce_study_uses_a_named_setting(table: LabelledBatch) -> None:
-    found = reproduce_study("triviaqa", table, alpha=["0.3"], splits=1, setting="entropy-linear")
-    assert found.comparison.features == "entropy"
-    assert [one.name for one in found.ablations] == ["entropy-linear", "max-loss-linear"]
-    with pytest.raises(InputError, match="unknown setting 'entropy'; known are hard-group, "):
-        reproduce_study("triviaqa", table, setting="entropy")
-
-
 def test_reproduce_study_uses_at_most_twenty_candidates(table: LabelledBatch) -> None:
     some = table.take(np.arange(300))
     codes = some.draws.answer_codes
@@ -150,16 +107,3 @@ def test_reproduce_study_distinct_needs_answers() -> None:
     draws = CandidateBatch.from_arrays([[0.1, 0.2]] * 4)
     with pytest.raises(InputError, match="distinct answers cannot be counted"):
         reproduce_study("flickr8k", label_draws(draws, [[True, False]] * 4), count="distinct")
-
-
-def test_paper_methods_for_distinct_answers_differ_in_top_k_only() -> None:
-    pairs = zip(list_paper_methods(), list_paper_methods(distinct=True), strict=True)
-    assert [one.name for one, other in pairs if one != other] == ["TopK", "TopK-reaching"]
-
-
-def test_paper_command_accepts_count_group_on_and_setting() -> None:
-    options = ("--count", "distinct", "--group-on", "test", "--setting", "mean-loss-quadratic-first-5")
-    ran = run("paper", "gsm8k", RECORDING, "--alpha", "0.3", "--splits", "1", "--jobs", "1", *options)
-    assert ran.code == 0, ran.err
-    assert "answers per set; alpha" in ran.out
-    assert max(map(len, ran.out.splitlines())) <= 80

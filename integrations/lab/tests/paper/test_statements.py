@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).parents[4]
-VERDICTS = ("holds", "false", "reproduced within band", "not reproducible here")
 
 
 @pytest.fixture(scope="module")
@@ -28,27 +26,6 @@ def test_paper_statements_name_existing_code_and_tests(table: list[dict[str, str
             path, _, name = test.partition("::")
             tree = ast.parse((REPOSITORY / path).read_text(encoding="utf-8"))
             assert name in {one.name for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)}, test
-
-
-def test_paper_statements_cover_every_verdict_and_numbered_statement(table: list[dict[str, str]]) -> None:
-    verdicts = [row["verdict"] for row in table]
-    for kind in VERDICTS:
-        assert any(verdict.startswith(kind) for verdict in verdicts), kind
-    said = " ".join(row["statement"] for row in table)
-    for needed in (
-        "Theorem 4.1",
-        "Theorem 4.2",
-        "Proposition 4.3",
-        "Theorem 4.4",
-        "Algorithm 1",
-        "Algorithm 2",
-    ):
-        assert needed in said, needed
-    for kind, last in (("Table", 13), ("Figure", 6)):
-        listed = re.findall(rf"{kind}s? ((?:\d+(?:, | and )?)+)", said)
-        assert {int(number) for one in listed for number in re.findall(r"\d+", one)} == set(
-            range(1, last + 1)
-        )
 
 
 def test_reproduction_page_contains_the_table_of_statements(table: list[dict[str, str]]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-import numpy as np
 import pytest
 from langchain_cfc_lab import STUDIES, StudyName, StudyReport, list_published_cells, reproduce_study
 from langchain_cfc_lab.studies import _find_patterns
@@ -30,14 +29,6 @@ def trivia(table: LabelledBatch) -> StudyReport:
     return reproduce_study("triviaqa", table, alpha=LEVELS, splits=2)
 
 
-def test_studies_cover_every_published_table() -> None:
-    for name, study in STUDIES.items():
-        cells = list_published_cells(name)
-        assert tuple(dict.fromkeys(cell.alpha for cell in cells)) == study.alphas
-        ablated = {cell.alpha for cell in list_published_cells(f"{name}_ablation")}
-        assert ablated == {study.ablated_alpha}
-
-
 def test_reproduce_study_follows_the_protocol_of_the_paper(trivia: StudyReport) -> None:
     comparison = trivia.comparison
     assert comparison.features == comparison.groups == "hard(entropy, max_score, 0.925)"
@@ -46,12 +37,6 @@ def test_reproduce_study_follows_the_protocol_of_the_paper(trivia: StudyReport) 
         comparison.methods
     )
     assert [one.features for one in trivia.ablations] == [comparison.features, "entropy", "max_score"]
-
-
-def test_reproduce_study_has_about_as_many_hard_prompts_as_the_paper(trivia: StudyReport) -> None:
-    easy, hard = trivia.comparison.methods["ICP"].groups
-    # The top 7.5 % of the larger of two ranks, and all prompts tied with them.
-    assert hard.n / (easy.n + hard.n) >= 0.075
 
 
 def test_reproduce_study_cuts_budgets_to_what_was_recorded(table: LabelledBatch) -> None:
@@ -92,27 +77,6 @@ def test_patterns_equal_those_of_the_published_tables(trivia: StudyReport) -> No
         for level in trivia.comparison.sweep
     )
     assert cut.here == (here, 2)
-
-
-def test_pattern_that_does_not_hold_is_not_counted(trivia: StudyReport) -> None:
-    """Handed the coverage of CFC-FULL, CFC no longer falls below it."""
-    swapped = []
-    for level in trivia.comparison.sweep:
-        methods = {**level.methods, "CFC": level.methods["CFC-FULL"]}
-        swapped.append(level.model_copy(update={"methods": methods}))
-    found = {p.statement: p for p in _find_patterns(list_published_cells("triviaqa"), swapped)}
-    assert found[
-        "cutting sets after calibration costs coverage (CFC below CFC-FULL; by construction)"
-    ].here == (0, 2)
-    assert found["cutting sets makes them smaller (CFC below CFC-FULL; by construction)"].here == (0, 2)
-
-
-def test_reproduce_study_notes_levels_out_of_reach(table: LabelledBatch) -> None:
-    hopeless = LabelledBatch(
-        table.draws, table.correct & (np.arange(len(table)) % 2 == 0)[:, None], table.ids, table.clusters
-    )
-    found = reproduce_study("flickr8k", hopeless, alpha=LEVELS, splits=1)
-    assert any("None of these levels is within reach" in note for note in found.notes)
 
 
 def test_paper_command_prints_tables_patterns_and_ablations() -> None:

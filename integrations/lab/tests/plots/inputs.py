@@ -7,7 +7,6 @@ from itertools import pairwise
 
 from langchain_cfc_lab import get_methods
 from langchain_cfc_lab.comparison_report import (
-    AttainableComparison,
     ComparisonReport,
     DataFacts,
     GroupComparison,
@@ -48,6 +47,7 @@ def make_bin_words(count: int) -> list[str]:
 def make_group(place: int, words: str, kept: float, threshold: float | None) -> GroupComparison:
     coverage = kept - 0.02
     figures = {"kept_promise": make_spread(kept, 0.012), "coverage": make_spread(coverage, 0.015)}
+    figures |= {"attainable": make_spread(0.98 - 0.04 * place), "predicted_attainable": make_spread(0.96)}
     if threshold is not None:
         figures["threshold"] = make_spread(threshold, 0.03)
     return GroupComparison(
@@ -136,7 +136,6 @@ def make_comparison(
     sweep: Sequence[LevelComparison],
     risk: RiskCurve | None = None,
     scores: Histogram | None = None,
-    make_attainable: Sequence[AttainableComparison] = (),
 ) -> ComparisonReport:
     return ComparisonReport(
         **sweep[0].model_dump(),
@@ -155,21 +154,10 @@ def make_comparison(
             auroc=0.8,
             scores=scores or HISTOGRAM,
             risk=risk or RiskCurve(answered=[], wrong=[]),
-            attainable=list(make_attainable),
         ),
         sweep=list(sweep),
         notes=[],
     )
-
-
-def make_attainable(words: Sequence[str]) -> list[AttainableComparison]:
-    shares = [0.99 - 0.04 * place for place in range(len(words))]
-    return [
-        AttainableComparison(
-            words=text, predicted=make_spread(share, 0.008), seen=make_spread(share - 0.01, 0.015)
-        )
-        for text, share in zip(words, shares, strict=True)
-    ]
 
 
 def make_evaluation(words: Sequence[str] = (), alpha: float = 0.1) -> EvaluationReport:

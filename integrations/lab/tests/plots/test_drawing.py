@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from langchain_cfc_lab.report.drawing import COLOURS, HATCHES, MARKERS, Style, label_groups, to_svg
 from langchain_cfc_lab.report.plots import (
-    plot_attainable,
     plot_by_alpha,
     plot_group_miscoverage,
     plot_score_histogram,
@@ -29,7 +28,6 @@ from integrations.lab.tests.plots.inputs import (
     ALPHAS,
     HISTOGRAM,
     TWELVE,
-    make_attainable,
     make_bin_words,
     make_comparison,
     make_level_of,
@@ -51,7 +49,6 @@ FIGURES: dict[str, Callable[[], Axes]] = {
     "bars, long names of methods": lambda: plot_group_miscoverage(make_level_of(MANY, BINS)),
     "thresholds": lambda: plot_threshold_by_difficulty(make_level_of(TWELVE, BINS)),
     "by alpha": lambda: plot_by_alpha([make_level_of(TWELVE, BINS, alpha) for alpha in ALPHAS]),
-    "attainable, twenty groups": lambda: plot_attainable(make_attainable(LONG * 2)),
 }
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from langchain_cfc_lab.comparison_report import AttainableComparison, Histogram, RiskCurve, Spread
-from langchain_cfc_lab.efficiency import Convergence, SizeCell, SizeRule
-from langchain_cfc_lab.efficiency_recordings import CostPoint, RecordedEfficiency, RecordedGroup
+from langchain_cfc_lab.comparison_report import Histogram, RiskCurve
+from langchain_cfc_lab.efficiency import SizeCell, SizeRule
+from langchain_cfc_lab.efficiency_recordings import RecordedEfficiency, RecordedGroup
 from langchain_cfc_lab.report.drawing import assign_styles
-from langchain_cfc_lab.report.efficiency_plots import plot_convergence, plot_costs, plot_sizes
+from langchain_cfc_lab.report.efficiency_plots import plot_costs, plot_sizes
 from langchain_cfc_lab.report.plots import (
     plot_attainable,
     plot_by_alpha,
@@ -29,7 +29,6 @@ from matplotlib.patches import StepPatch
 
 from integrations.lab.tests.plots.inputs import (
     HISTOGRAM,
-    make_attainable,
     make_bin_words,
     make_bot,
     make_comparison,
@@ -218,22 +217,16 @@ def test_plot_score_histogram_draws_both_labels_visibly() -> None:
 
 
 def test_plot_attainable_draws_points_with_intervals() -> None:
-    groups = make_attainable(["all prompts", "mean score: 1 of 2", "mean score: 2 of 2"])
-    sure = Spread(mean=1.0, sd=0.0, interval=None, splits=1)
-    groups.append(AttainableComparison(words="mean score: sure", predicted=sure, seen=sure))
-    ax = plot_attainable(groups)
+    ax = plot_attainable(LEVEL)
     (diagonal,) = [line for line in lines(ax) if line.get_linestyle() == "--"]
     assert data(diagonal) == (list(ax.get_xlim()), list(ax.get_ylim()))
-    assert read_legend(ax) == ["as predicted", "all prompts", "1 of 2", "2 of 2", "sure"]
-    for group, points in zip(groups, containers(ax), strict=True):
+    assert len(read_legend(ax)) == 1 + len(WORDS)
+    for group, points in zip(LEVEL.methods["CFC"].groups, containers(ax), strict=True):
+        predicted, seen = (group.figures[name] for name in ("predicted_attainable", "attainable"))
         centre, (across, up) = points.lines[0], points.lines[2]
-        assert (centre.get_xdata()[0], centre.get_ydata()[0]) == (group.predicted.mean, group.seen.mean)
-        for spread, segment in (
-            (group.predicted, across.get_segments()[0][:, 0]),
-            (group.seen, up.get_segments()[0][:, 1]),
-        ):
-            assert segment == pytest.approx(spread.interval or (1.0, 1.0))
-            assert ax.get_xlim()[0] < segment[0] <= segment[1] < ax.get_xlim()[1]
+        assert (centre.get_xdata()[0], centre.get_ydata()[0]) == (predicted.mean, seen.mean)
+        assert across.get_segments()[0][:, 0] == pytest.approx(predicted.interval)
+        assert up.get_segments()[0][:, 1] == pytest.approx(seen.interval)
 
 
 def test_plot_stated_coverage_shows_stated_and_kept() -> None:
@@ -272,28 +265,7 @@ def test_plot_sizes_draws_predicted_and_simulated_sizes() -> None:
         assert sum(found == pytest.approx(expected) for found in drawn) == 2
 
 
-def test_plot_convergence_names_rates_on_logarithmic_axes() -> None:
-    one = Convergence(
-        world="independent",
-        oracle=1.0,
-        sizes=[100, 10_000],
-        mean_sizes=[1.0, 1.0],
-        errors=[0.1, 0.01],
-        marginal_errors=[0.2, 0.2],
-        rate=-0.5,
-        standard_error=0.1,
-    )
-    ax = plot_convergence([one])
-    assert read_legend(ax) == ["independent: N^-0.50", "one threshold"]
-    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
-    assert [data(line)[1] for line in ax.lines] == [[0.1, 0.01], [0.2, 0.2]]
-
-
 def test_plot_costs_draws_each_group_and_the_one_threshold() -> None:
-    # An interval need not hold the estimate.
-    curve = [
-        CostPoint(coverage=u, size=2.0 * u, interval=(2.0 * u + 0.01, 2.0 * u + 0.1)) for u in (0.2, 0.4)
-    ]
     groups = [
         RecordedGroup(
             words=f"mean score: {place} of 2",
@@ -304,7 +276,7 @@ def test_plot_costs_draws_each_group_and_the_one_threshold() -> None:
             marginal_size=0.7,
             oracle_size=0.7,
             price=1.0,
-            curve=curve,
+            costs={0.2: 0.4, 0.4: 0.8},
         )
         for place in (1, 2)
     ]
@@ -315,7 +287,6 @@ def test_plot_costs_draws_each_group_and_the_one_threshold() -> None:
         largest_atom=0.0,
         hopeless=0.0,
         groups=groups,
-        checks=[],
         saved=0.0,
         saved_interval=(0.0, 0.0),
     )
@@ -342,7 +313,6 @@ SILENT = make_comparison([make_level({"CFC": make_method(0.1, without=["selectiv
         (lambda: plot_by_alpha(SWEEP.sweep, methods=[]), "there are none"),
         (lambda: plot_selective_risk(SILENT), "nothing is answered under CFC"),
         (lambda: plot_score_histogram(EMPTY), "the histogram holds no candidates"),
-        (lambda: plot_attainable([]), "there is no group"),
         (
             lambda: plot_certified_cuts(
                 make_bot([make_trade_off(1, 0, 0.1)]).model_copy(update={"curve": []})
@@ -351,7 +321,6 @@ SILENT = make_comparison([make_level({"CFC": make_method(0.1, without=["selectiv
         ),
         (lambda: plot_sizes([]), "one world"),
         (lambda: plot_sizes([*CELLS, make_cell("oracle", "0.1", 3.0, "other")]), "one world"),
-        (lambda: plot_convergence([]), "no world"),
     ],
 )
 def test_plots_refuse_unknown_methods_and_empty_figures(draw: Callable[[], Axes], message: str) -> None:

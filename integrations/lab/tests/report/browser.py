@@ -77,14 +77,6 @@ def visit(browser: Browser, path: Path, *, width: int = 1280, **options: Any) ->
         context.close()
 
 
-def views(page: Page) -> Iterator[bytes]:
-    """Screenshots of a page from top to bottom, as large as the window, without animations."""
-    height = page.viewport_size["height"] if page.viewport_size else 0
-    for top in range(0, int(page.evaluate("() => document.documentElement.scrollHeight")), height):
-        page.evaluate("top => window.scrollTo({ top, behavior: 'instant' })", top)
-        yield page.screenshot(animations="disabled")
-
-
 def overflowing(page: Page) -> list[str]:
     """Elements that reach beyond the viewport, except inside boxes that scroll."""
     return _strings(

@@ -26,7 +26,6 @@ from langchain_cfc import (
     read_records,
     write_records,
 )
-from langchain_cfc.artifact import HELD_OUT_PART
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.guarantee import PaperPAC
@@ -153,14 +152,6 @@ def test_advice_command_keeps_every_option_and_the_test_part(option: str, record
     assert after == before
 
 
-def test_control_dropping_the_seed_mixes_test_and_calibration_prompts(records: Path) -> None:
-    """The negative control: without the seed, test prompts of the old artifact shape the new one."""
-    old = calibrate_records(records)
-    config = replace(CalibrationConfig.from_artifact(old), seed=0)
-    new = calibrate(read_records(records), **config.to_arguments())
-    assert list_ids(old, records, "test") & list_ids(new, records, "fit", "calibration")
-
-
 ARTIFACTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "pac": {"pac": PaperPAC(ridge=0.01)},
@@ -245,7 +236,3 @@ def test_advice_notes_options_that_the_command_line_cannot_express(records: Path
         assert words in find_advice(seen, "Return every answer once").why
     plain = make_situation(calibrate_records(records), records, unique=False, set_size=3.0, distinct=1.0)
     assert "cannot say" not in find_advice(plain, "Return every answer once").why
-
-
-def test_evaluate_names_the_held_out_part_by_its_constant(records: Path) -> None:
-    assert evaluate(calibrate_records(records), read_records(records)).test_prompts == HELD_OUT_PART

@@ -132,14 +132,6 @@ def test_printed_report_page_is_not_cut_off(chromium: Browser, pages: dict[str, 
 
 
 @on_every_page
-def test_report_page_prints_on_several_sheets(chromium: Browser, pages: dict[str, Path], kind: str) -> None:
-    with look.visit(chromium, pages[kind]) as seen:
-        printed = seen.page.pdf(format="A4", prefer_css_page_size=True)
-    assert printed.startswith(b"%PDF-")
-    assert printed.count(b"/Type /Page\n") > 1
-
-
-@on_every_page
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_report_page_text_is_legible_in_light_and_dark(
     chromium: Browser, pages: dict[str, Path], kind: str, scheme: str
@@ -148,14 +140,6 @@ def test_report_page_text_is_legible_in_light_and_dark(
         assert look.faint(seen.page) == []
         paper = seen.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
         assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 22, 26)"}[scheme]
-
-
-def test_dark_report_page_prints_black_on_white(chromium: Browser, pages: dict[str, Path]) -> None:
-    with look.visit(chromium, pages["facts"], color_scheme="dark") as seen:
-        seen.page.emulate_media(media="print")
-        assert look.faint(seen.page) == []
-        paper = seen.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
-        assert paper == "rgb(255, 255, 255)"
 
 
 @on_every_page
@@ -183,24 +167,6 @@ def test_report_page_links_and_labels_have_targets(
         )
     assert len(aims) > 5
     assert [aim for aim, there in aims if not there] == []
-
-
-def test_report_page_looks_the_same_without_scripts(chromium: Browser, pages: dict[str, Path]) -> None:
-    shots = []
-    for allowed in (True, False):
-        with look.visit(chromium, pages["facts"], java_script_enabled=allowed) as seen:
-            # View after view, for Chromium may fail to capture what is much larger than its window.
-            shots.append(list(look.views(seen.page)))
-    assert len(set(shots[0])) > 1
-    assert shots[0] == shots[1]
-
-
-def test_report_page_skip_link_leads_to_the_report(chromium: Browser, pages: dict[str, Path]) -> None:
-    with look.visit(chromium, pages["facts"]) as seen:
-        seen.page.keyboard.press("Tab")
-        assert seen.page.evaluate("() => document.activeElement.className") == "skip"
-        seen.page.keyboard.press("Enter")
-        assert seen.page.evaluate("() => document.activeElement.id") == "main"
 
 
 def test_control_each_fault_of_a_broken_page_is_found(chromium: Browser, broken: Path) -> None:

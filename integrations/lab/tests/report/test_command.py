@@ -14,8 +14,7 @@ from typer.testing import CliRunner, Result
 from integrations.lab.tests.report.cases import Case, make_case, make_prompt
 from langchain_cfc import CalibrationArtifact, evaluate
 from langchain_cfc.demo import load_recording
-from langchain_cfc.records import Provenance, write_records
-from tests.cli.running import run as run_command
+from langchain_cfc.records import write_records
 from tests.recordings import list_facts
 
 
@@ -82,38 +81,6 @@ def test_report_command_exits_with_1_on_a_broken_promise(tmp_path: Path) -> None
     ran = run(path, tmp_path / "bad.jsonl", "-o", out)
     assert ran.exit_code == 1
     assert "Kept less often than chance explains: all prompts" in out.read_text()
-
-
-def test_report_command_notes_records_of_another_model(artifact: Path, tmp_path: Path) -> None:
-    records = list_facts()
-    source = load_recording().provenance
-    assert source is not None
-    theirs = Provenance(
-        n=source.n, generator={"id": "another"}, verifier=source.verifier, answer=source.answer
-    )
-    renamed = [record.model_copy(update={"id": f"new {record.id}"}) for record in records[:150]]
-    write_records(tmp_path / "theirs.jsonl", renamed, theirs)
-    ran = run(artifact, tmp_path / "theirs.jsonl", "-o", tmp_path / "page.html")
-    assert "another generator than the calibration records" in (tmp_path / "page.html").read_text()
-    assert "note:" in ran.stderr
-
-
-def test_report_command_states_the_mean_number_of_draws(records: Path, tmp_path: Path) -> None:
-    path, out = tmp_path / "artifact.json", tmp_path / "page.html"
-    made = make_case(
-        list_facts(),
-        alpha="0.3",
-        features="1",
-        draws="lead(3, at_most=10)",
-        provenance=load_recording().provenance,
-    )
-    made.artifact.save(path)
-    assert run(path, records, "-o", out).exit_code == 0
-    html, mean = out.read_text(), f"{made.evaluation.mean_draws:.1f}"
-    assert f"at most 10 for each prompt, {mean} on average" in html
-    assert f"of the {mean} candidates drawn on average" in html
-    ran = run_command("evaluate", path, records)
-    assert f"at most 10 candidates each, {mean} on average" in " ".join(ran.out.split())
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 from langchain_cfc_lab.report import find_hardest_prompts
-from langchain_cfc_lab.report.hardest import ANSWER_LENGTH, MOST_ANSWERS, PROMPT_LENGTH
 
-from integrations.lab.tests.report.cases import Case, make_prompt
+from integrations.lab.tests.report.cases import make_prompt
 from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
 from langchain_cfc.errors import AttainabilityWarning, InputError
 from langchain_cfc.records import tabulate
@@ -62,31 +61,6 @@ def test_find_hardest_prompts_states_reasons() -> None:
     }
 
 
-def test_find_hardest_prompts_returns_at_most_the_requested_number() -> None:
-    table = tabulate(ALL)
-    assert [one.id for one in find_hardest_prompts(ARTIFACT, table, most=3).prompts] == [
-        "worse",
-        "harder",
-        "wrong",
-    ]
-    none = find_hardest_prompts(ARTIFACT, table, most=0)
-    assert (none.prompts, none.missed, none.flagged) == ((), 3, 2)
-    with pytest.raises(InputError, match="most must be at least 0"):
-        find_hardest_prompts(ARTIFACT, table, most=-1)
-
-
-def test_find_hardest_prompts_contains_no_text_without_texts() -> None:
-    with_text = find_hardest_prompts(ARTIFACT, tabulate(ALL), texts=ALL)
-    without = find_hardest_prompts(ARTIFACT, tabulate(ALL))
-    assert (with_text.with_text, without.with_text) == (True, False)
-    assert with_text.prompts[0].prompt == "worse"
-    assert [one.answer for one in with_text.prompts[0].answers] == ["no", "yes"]
-    for shown, hidden in zip(with_text.prompts, without.prompts, strict=True):
-        assert hidden.prompt is None
-        assert {(one.answer, one.text) for one in hidden.answers} == {(None, None)}
-        assert [one.score for one in shown.answers] == [one.score for one in hidden.answers]
-
-
 def test_find_hardest_prompts_refuses_texts_that_lack_prompts() -> None:
     with pytest.raises(InputError, match="record 'worse' is missing from the records"):
         find_hardest_prompts(ARTIFACT, tabulate(ALL), texts=[COVERED, *ALL[2:]])
@@ -104,17 +78,6 @@ def test_find_hardest_prompts_groups_candidates_by_answer_and_label() -> None:
         ("other", False, 1, 0.7, False),
         ("no", True, 1, 0.8, False),
     ]
-
-
-def test_find_hardest_prompts_cuts_long_texts_and_many_answers() -> None:
-    n = MOST_ANSWERS + 3
-    artifact = make_artifact(n=n)
-    candidates = [(0.9, f"{slot} {'x' * 10_000}", False) for slot in range(n)]
-    record = make_prompt("long", *candidates, input="y" * 10_000)
-    (prompt,) = find_hardest_prompts(artifact, tabulate([record]), texts=[record]).prompts
-    assert (len(prompt.answers), prompt.left_out) == (MOST_ANSWERS, 3)
-    assert prompt.prompt == "y" * PROMPT_LENGTH + "… (10,000 characters)"
-    assert all(len(one.answer or "") < ANSWER_LENGTH + 30 for one in prompt.answers)
 
 
 @pytest.mark.parametrize(
@@ -156,20 +119,6 @@ def test_find_hardest_prompts_shows_text_that_differs_from_the_answer() -> None:
         ("7", "I think it is 7."),
         ('{"tool":"add"}', None),
     ]
-
-
-def test_find_hardest_prompts_shows_entry_levels_and_scores() -> None:
-    artifact = make_artifact(set_rule="best_prefix")
-    record = make_prompt("x", (0.1, "no", False), (0.2, "yes", True))
-    (prompt,) = find_hardest_prompts(artifact, tabulate([record])).prompts
-    assert [(one.score, one.level) for one in prompt.answers] == [(0.1, 0.1), (0.2, None)]
-    assert prompt.why.endswith("1 of its 2 candidates is correct: the set rule lets none of them in.")
-
-
-def test_hardest_prompt_counts_equal_the_evaluation(facts: Case) -> None:
-    own, size = facts.evaluation.methods["conditional"], facts.evaluation.n_test
-    assert facts.hardest.flagged == round(own.not_certifiable_rate * size)
-    assert facts.hardest.missed == round((1 - own.kept_promise) * size)
 
 
 def test_find_hardest_prompts_of_a_bot_lists_wrong_answers_and_abstentions() -> None:

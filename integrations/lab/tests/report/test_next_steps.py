@@ -171,22 +171,6 @@ def test_check_groups_names_the_worst_groups_and_counts_the_rest() -> None:
     assert "for all" not in hopeless.why
 
 
-def test_check_set_size_recommends_another_verifier_for_large_sets() -> None:
-    (step,) = check_set_size(replace(FINE, distinct=4.0))
-    assert "collect" in step.command
-    assert list(check_set_size(replace(FINE, distinct=1.0))) == []
-
-
-def test_recommended_command_keeps_options_and_the_old_artifact() -> None:
-    (step,) = check_repetition(replace(FINE, set_size=5.0, distinct=2.0))
-    expected = (
-        "langchain-cfc calibrate 'my records.jsonl' --out kept/new-artifact.json --alpha 0.1 "
-        "--features 'hat(mean_score, 5)' --set-rule 'unique(all)' --seed 7 --test-fraction 0.3 "
-        "--allow-unattainable"
-    )
-    assert shlex.split(step.command) == shlex.split(expected)
-
-
 def test_check_claims_suggests_one_more_unsupported_claim() -> None:
     config = CalibrationConfig(alpha="0.1", unit="claims", at_most=1)
     emptied = LITTLE.model_copy(update={"kept": 0.9, "emptied": 0.21})
@@ -232,13 +216,6 @@ def test_recommended_commands_are_valid(command: str) -> None:
     parse_command(command)
 
 
-def test_control_invalid_commands_are_noticed() -> None:
-    with pytest.raises(Exception, match="No such command 'calibrated'"):
-        parse_command("langchain-cfc calibrated records.jsonl")
-    with pytest.raises(Exception, match="No such option"):
-        parse_command("langchain-cfc calibrate records.jsonl --alhpa 0.1")
-
-
 def test_situation_from_evaluation_reads_artifact_and_evaluation(facts: Case) -> None:
     seen = Situation.from_evaluation(facts.artifact, facts.evaluation, FINE.sources)
     own = facts.evaluation.methods["conditional"]
@@ -269,11 +246,6 @@ def test_situation_names_contradicted_groups_in_words(facts: Case) -> None:
     broken = facts.evaluation.model_copy(update={"contradicted": ["group(topic)=capital", "1"]})
     seen = Situation.from_evaluation(facts.artifact, broken)
     assert seen.contradicted == ("topic: capital", "all prompts")
-
-
-def test_situation_of_sets_beside_a_bot_is_not_certified(bot: Case) -> None:
-    seen = Situation.from_evaluation(bot.artifact, bot.evaluation)
-    assert (seen.bot, seen.certified, seen.holds_out) == (True, False, True)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from langchain_cfc_lab.report import check_report, write_report
+from langchain_cfc_lab.report import write_report
 
 from integrations.lab.tests.report.cases import Case, make_case, make_prompt
 from langchain_cfc.errors import InputError
@@ -39,28 +39,3 @@ def test_write_report_keeps_the_old_page_on_failure(small: Case, tmp_path: Path)
         write_report(path, artifact=small.artifact)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_write_report_refuses_standard_output_and_missing_folders(small: Case, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a report cannot be written to standard output"):
-        write_report("-", artifact=small.artifact, evaluation=small.evaluation)
-    with pytest.raises(InputError, match="does not exist"):
-        write_report(tmp_path / "no" / "page.html", artifact=small.artifact, evaluation=small.evaluation)
-
-
-def test_check_report_accepts_a_new_path(tmp_path: Path) -> None:
-    check_report(tmp_path / "new.html")
-
-
-def test_write_report_is_reproducible_with_source_date_epoch(
-    small: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def write(seconds: int) -> str:
-        monkeypatch.setenv("SOURCE_DATE_EPOCH", str(seconds))
-        write_report(tmp_path / "report.html", artifact=small.artifact, evaluation=small.evaluation)
-        return (tmp_path / "report.html").read_text()
-
-    first = write(0)
-    assert "on 1970-01-01." in first
-    assert write(1) == first
-    assert write(86_400) == first.replace("1970-01-01", "1970-01-02")

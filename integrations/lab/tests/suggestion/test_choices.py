@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from langchain_cfc_lab import Option, Suggestion, suggest
 from langchain_cfc_lab.methods import Pool
-from langchain_cfc_lab.suggest import OptionJudge, compute_tolerance, rank_options
+from langchain_cfc_lab.suggest import compute_tolerance, rank_options
 from langchain_cfc_lab.trials import Trials, make_judged_groups
 from scipy import stats
 
@@ -139,8 +139,7 @@ def choose_verifier(tables: list[LabelledBatch], rows: IntArray) -> int:
     for table in tables:
         pool = Pool(table.take(rows))
         groups, _ = make_judged_groups(pool, [])
-        option_judge = OptionJudge(Trials(pool, groups, ALPHA, "0"), 4, 1, None, None)
-        judged += option_judge.try_options([Option(features="1", set_rule="all")])
+        judged += Trials(pool, groups, ALPHA, "0").try_options([Option(features="1", set_rule="all")], 4)
     return judged.index(rank_options(judged, compute_tolerance(judged))[0])
 
 

@@ -50,16 +50,6 @@ def test_suggest_command_prints_a_calibrate_command_that_runs(
     assert "--seed 1" in elsewhere["command"]
 
 
-def test_suggest_command_table_fits_and_names_winner_and_runner_up(ran: Ran) -> None:
-    *text, _ = ran.out.splitlines()
-    assert max(map(len, text)) <= 80
-    shown = ran.out
-    assert "bins(mean_score, 5) with all (" in shown
-    assert "Runner-up 1 with all: Its gap of" in " ".join(shown.split())
-    assert "falls short of 70 %" in " ".join(shown.split())
-    assert [line.split()[0] for line in text if line[:1].isdigit()][1:3] == ["1", "2"]
-
-
 def test_suggest_command_exit_codes_for_unattainable_and_invalid(records: Path) -> None:
     out_of_reach = run("suggest", records, "--alpha", "0.01", *ONE_JOB)
     assert out_of_reach.code == 1

@@ -97,32 +97,6 @@ def test_suggest_ignores_prompts_that_calibrate_or_are_held_out(facts: LabelledB
     assert chosen(replace_outcomes(facts, rows["fit"][::8], rng)).options != as_recorded.options
 
 
-@pytest.mark.long
-def test_suggest_is_the_same_for_any_number_of_jobs(facts: LabelledBatch) -> None:
-    one, two = (suggest(facts, alpha=ALPHA, features=MAPS, splits=2, jobs=jobs) for jobs in (1, 2))
-    assert one == two
-    assert suggest(facts, alpha=ALPHA, features=MAPS, splits=2, seed=1).options != one.options
-
-
-def test_suggest_does_not_depend_on_the_order_of_records(facts: LabelledBatch) -> None:
-    backwards = facts.take(np.arange(len(facts))[::-1])
-    one, two = (suggest(given, alpha=ALPHA, features=MAPS[:3], splits=2) for given in (facts, backwards))
-    assert [name(option) for option in one.options] == [name(option) for option in two.options]
-    assert [option.gap for option in one.options] == pytest.approx([option.gap for option in two.options])
-
-
-def test_suggest_reports_progress_for_every_split(facts: LabelledBatch) -> None:
-    watched = []
-
-    def progress(items: Any, total: int) -> Any:
-        for item in items:
-            watched.append(total)
-            yield item
-
-    suggest(facts, alpha=ALPHA, features=["1"], splits=2, progress=progress)
-    assert watched == [2, 2]
-
-
 # What is said ---------------------------------------------------------------------------------------------
 
 
@@ -149,22 +123,10 @@ def test_suggest_reason_states_the_figures_of_the_table(found: Suggestion) -> No
     ]
     assert said[: len(expected)] == pytest.approx(expected, abs=0.051)
     assert found.runner_up is not None
-    assert (found.runner_up.features, found.runner_up.set_rule) == (second.features, second.set_rule)
-    lost = parse_figures(found.runner_up.lost.replace(second.group, ""))
+    lost = parse_figures(found.runner_up.replace(second.group, ""))
     assert lost[0] == pytest.approx(100 * second.gap, abs=0.051)
     # Control: the figures of another option differ.
     assert abs(100 * found.options[-1].gap - said[1]) > 0.1
-
-
-def test_suggest_lists_options_in_order_of_choice(found: Suggestion) -> None:
-    assert len({name(one) for one in found.options}) == len(found.options) > 10
-    for one in found.options:
-        assert 0.0 <= one.gap <= found.target_coverage
-        assert one.not_certifiable_rate <= one.abstention_rate
-        assert 0.0 <= one.size <= 10.0
-    # On this recording marginal thresholds are known to cover hard prompts too rarely.
-    marginal = next(one for one in found.options if one.features == "1" and one.set_rule == "all")
-    assert marginal.gap > found.options[0].gap + 2 * found.tolerance
 
 
 def test_suggest_command_text_equals_its_settings(found: Suggestion) -> None:
@@ -188,7 +150,7 @@ def test_suggest_command_text_equals_its_settings(found: Suggestion) -> None:
 def test_suggest_sets_maps_aside_that_cannot_be_fitted() -> None:
     table = draw_prompts(np.random.default_rng(1), 400, depends_on="nothing")
     chosen = suggest(table, alpha="0.2", splits=2, fit_fraction=0.5)
-    aside = {one.what: one.reason for one in chosen.unusable}
+    aside = chosen.unusable
     assert set(aside) == {*NEVER_FITS, "set rule best_prefix"}
     assert "at least two different values" in aside["hat(entropy, 5)"]
     assert "out of reach" in aside["set rule best_prefix"]
@@ -201,18 +163,10 @@ def test_suggest_sets_maps_aside_that_cannot_be_fitted() -> None:
 def test_suggest_sets_options_aside_that_flag_nearly_everything(facts: LabelledBatch) -> None:
     greedy = "bins(mean_score, 100)"
     chosen = suggest(facts, alpha="0.2", features=["bins(mean_score, 5)", greedy], splits=2)
-    aside = {one.what: one.reason for one in chosen.unusable}
+    aside = chosen.unusable
     assert greedy + " with all" in aside
     assert re.search(r"flags \d+ % of the prompts that have a correct candidate", aside[greedy + " with all"])
     assert chosen.features == "bins(mean_score, 5)"
-
-
-def test_suggest_judges_unique_set_rules_like_plain_ones(facts: LabelledBatch) -> None:
-    rules = ["all", "unique(all)", "best_prefix", "unique(best_prefix)"]
-    chosen = suggest(facts, alpha=ALPHA, features=["hat(mean_score, 5)"], set_rules=rules, splits=2)
-    by_rule = {one.set_rule: one.model_dump(exclude={"set_rule"}) for one in chosen.options}
-    assert by_rule["all"] == by_rule["unique(all)"] != by_rule["best_prefix"]
-    assert by_rule["best_prefix"] == by_rule["unique(best_prefix)"]
 
 
 def test_suggest_refuses_an_unattainable_level_with_the_smallest_one(facts: LabelledBatch) -> None:
@@ -275,7 +229,7 @@ def test_suggest_ignores_answers_that_serving_could_not_tell_apart(facts: Labell
     mixed = replace(facts, extracted=None)
     rules = ["all", "unique(all)"]
     chosen = suggest(mixed, alpha=ALPHA, features=["1", "hat(entropy, 5)"], set_rules=rules, splits=2)
-    assert {one.what for one in chosen.unusable} == {"hat(entropy, 5)", "set rule unique(all)"}
+    assert set(chosen.unusable) == {"hat(entropy, 5)", "set rule unique(all)"}
     named = Provenance(n=10, answer={"id": "extractor"})
     whole = replace(facts, extracted=False)
     with pytest.raises(CalibrationError, match="names the answer extractor"):

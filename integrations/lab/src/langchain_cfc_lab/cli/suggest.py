@@ -249,10 +249,10 @@ def _print_suggestion(console: Console, found: Suggestion) -> None:
         console.print(f"[dim]and {more} more; --json shows all[/]")
     console.print(f"\n[bold]{escape(found.options[0].words)}[/]: {escape(found.reason)}")
     if found.runner_up is not None:
-        console.print(f"\nRunner-up {escape(found.options[1].words)}: {escape(found.runner_up.lost)}")
+        console.print(f"\nRunner-up {escape(found.options[1].words)}: {escape(found.runner_up)}")
     console.print()
     print_list(console, found.notes)
-    print_list(console, (f"Not usable: {one.what}. {one.reason}" for one in found.unusable))
+    print_list(console, (f"Not usable: {what}. {why}" for what, why in found.unusable.items()))
     _print_command(console, found.command)
 
 

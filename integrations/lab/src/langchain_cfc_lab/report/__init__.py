@@ -10,7 +10,7 @@ from langchain_cfc_lab.report.hardest import (
     HardPrompt,
     find_hardest_prompts,
 )
-from langchain_cfc_lab.report.page import render_report, write_report
+from langchain_cfc_lab.report.page import ReportContent, render_report, write_report
 from langchain_cfc_lab.report.recommendations import Recommendation, Situation, Sources, recommend
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "HardPrompt",
     "HardestPrompts",
     "Recommendation",
+    "ReportContent",
     "Situation",
     "Sources",
     "check_report",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from langchain_cfc.features import name_group
 from langchain_cfc.guarantee import format_share
@@ -104,8 +102,7 @@ def tabulate_sweep(comparison: ComparisonReport) -> Iterator[Table]:
         )
         heads = (f"alpha = {level.alpha:g}" for level in comparison.sweep)
         caption = f"{heading} at every level"
-        whole = Table(f"sweep-{figure.replace('_', '-')}", caption, ("Method", *heads), tuple(rows))
-        yield from _split_columns(whole, keep=1, most=8)
+        yield Table(f"sweep-{figure.replace('_', '-')}", caption, ("Method", *heads), tuple(rows))
 
 
 def tabulate_gaps(comparison: LevelComparison) -> Iterator[Table]:
@@ -170,28 +167,7 @@ def tabulate_compared_groups(comparison: LevelComparison) -> Iterator[Table]:
         f"{format_share(comparison.target_coverage)}."
     )
     head = ("Group", "Prompts", *methods)
-    whole = Table("compared-groups", "Promise kept, group by group", head, tuple(rows), note)
-    yield from _split_columns(whole, keep=2, most=7)
-
-
-def _split_columns(table: Table, *, keep: int, most: int) -> Iterator[Table]:
-    """Split a table too wide for a sheet of paper into several that begin with the same `keep` columns."""
-    others = len(table.head) - keep
-    pieces = math.ceil(others / (most - keep))
-    if pieces <= 1:
-        yield table
-        return
-    each = math.ceil(others / pieces)
-    for piece in range(pieces):
-        columns = slice(keep + piece * each, keep + (piece + 1) * each)
-        cells = slice(columns.start - 1, columns.stop - 1)
-        yield Table(
-            id=f"{table.id}-{piece + 1}",
-            caption=f"{table.caption} ({piece + 1} of {pieces})",
-            head=(*table.head[:keep], *table.head[columns]),
-            rows=tuple(replace(row, cells=(*row.cells[: keep - 1], *row.cells[cells])) for row in table.rows),
-            note=table.note if piece == pieces - 1 else "",
-        )
+    yield Table("compared-groups", "Promise kept, group by group", head, tuple(rows), note)
 
 
 def _make_spread_cell(spread: Spread | None, *, share: bool) -> Cell:

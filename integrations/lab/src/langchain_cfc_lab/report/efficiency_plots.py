@@ -1,4 +1,4 @@
-"""Figures of the efficiency analysis: set sizes by alpha, convergence to the oracle, cost of coverage.
+"""Figures of the efficiency analysis: set sizes by alpha, and the cost of coverage.
 
 They follow the conventions of `plots.py`: each takes data and optionally the axis to draw on, and returns the
 axis.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from langchain_cfc.errors import InputError
-from langchain_cfc_lab.efficiency import Convergence, SizeCell
+from langchain_cfc_lab.efficiency import SizeCell
 from langchain_cfc_lab.efficiency_recordings import RecordedEfficiency
 from langchain_cfc_lab.report.drawing import (
     TARGET_LINE,
@@ -55,32 +55,8 @@ def plot_sizes(cells: Sequence[SizeCell], ax: Axes | None = None) -> Axes:
     return finish_axes(ax, handles, rules, cells[0].world)
 
 
-def plot_convergence(several: Sequence[Convergence], ax: Axes | None = None) -> Axes:
-    """Plot the relative error of E|C| against N, of the learned rule and (dashed) of one threshold.
-
-    Args:
-        several: The convergence in each world.
-        ax: The axis to draw on.
-    """
-    if not several:
-        msg = "there is no world whose convergence was measured"
-        raise InputError(msg)
-    ax = ax or create_axes(WIDTH)
-    handles: list[Any] = []
-    control: Any = None
-    for place, one in enumerate(several):
-        handles.append(draw_points(ax, place, one.sizes, one.errors, joined=True))
-        (control,) = ax.plot(one.sizes, one.marginal_errors, color=Style.at(place).colour, **TARGET_LINE)
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    error = "error of E|C|, relative to the oracle\nroot mean square over calibration sets"
-    label_axes(ax, "calibration prompts N", error)
-    names = [f"{one.world}: N^{one.rate:.2f}" for one in several]
-    return finish_axes(ax, [*handles, control], [*names, "one threshold"])
-
-
 def plot_costs(found: RecordedEfficiency, ax: Axes | None = None) -> Axes:
-    """Plot mean set size against coverage in each group of a recording, with 95 % intervals.
+    """Plot mean set size against coverage in each group of a recording.
 
     A hollow square marks each group's coverage and set size under one threshold for all.
     """
@@ -89,13 +65,8 @@ def plot_costs(found: RecordedEfficiency, ax: Axes | None = None) -> Axes:
     handles: list[Any] = []
     marker: Any = None
     for place, group in enumerate(found.groups):
-        coverages, sizes = [one.coverage for one in group.curve], [one.size for one in group.curve]
-        # An interval of the bootstrap need not hold the estimate.
-        errors = [
-            [max(one.size - one.interval[0], 0.0) for one in group.curve],
-            [max(one.interval[1] - one.size, 0.0) for one in group.curve],
-        ]
-        handles.append(draw_points(ax, place, coverages, sizes, joined=True, yerr=errors))
+        coverages, sizes = list(group.costs), list(group.costs.values())
+        handles.append(draw_points(ax, place, coverages, sizes, joined=True))
         look: dict[str, Any] = {"linestyle": "", "marker": "s", "markersize": 9.0, "markerfacecolor": "none"}
         colour = Style.at(place).colour
         (marker,) = ax.plot([group.marginal_coverage], [group.marginal_size], markeredgecolor=colour, **look)

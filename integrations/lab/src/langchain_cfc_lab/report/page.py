@@ -6,7 +6,9 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Any, TypedDict
+
+from typing_extensions import Unpack
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import Unit
@@ -53,47 +55,6 @@ _PART_NAMES: dict[Unit, dict[str, str]] = {
 }
 # A figure for each family: bars of all methods side by side would be too thin to see.
 _FAMILY_NAMES = {"ours": "methods of this package", "paper": "as in the paper", "outside": "from elsewhere"}
-_ALPHA = "The error level. The target is 1 - alpha."
-_DIFFICULTY = "Groups by a statistic of the {}, such as their mean score; a prompt may belong partly to two."
-_INTERVAL = "Range of the true figure, with confidence 95 %, for prompts drawn like these."
-_CANDIDATE = "One of the answers drawn for a prompt, scored by the verifier; smaller is better."
-_GLOSSARY: dict[Unit | Literal["bot"], dict[str, str]] = {
-    "bot": {
-        "Candidate": _CANDIDATE,
-        "Best answer": "The candidate of lowest score. No other is shown.",
-        "Mean score": "The mean of the candidates' scores. If it is too high, the question is not answered.",
-        "Wrong": "The best answer is shown and incorrect, according to its label.",
-        "Interval": _INTERVAL,
-    },
-    "answers": {
-        "Alpha": _ALPHA,
-        "Candidate": _CANDIDATE,
-        "Threshold": "Limit on a candidate's score, or its entry level. It depends on the prompt.",
-        "Answer set": "The candidates that pass the threshold.",
-        "Covered": "The answer set holds a correct answer.",
-        "Flagged": (
-            "Cannot be certified: too few prompts like this have a correct candidate. No answer is given."
-        ),
-        "Promise kept": "Covered or flagged. This is what is promised.",
-        "Missed": "Neither covered nor flagged: the promise was broken.",
-        "Attainable": "The share of prompts with a correct candidate. No threshold can cover more.",
-        "Very easy … very hard": _DIFFICULTY.format("candidates"),
-        "Interval": _INTERVAL,
-    },
-    "claims": {
-        "Alpha": _ALPHA,
-        "Claim": "A part of an answer, such as a sentence, scored by the verifier; smaller is better.",
-        "Supported": "Right, according to its label.",
-        "Threshold": "Limit on a claim's score. It depends on the prompt.",
-        "Dropped": "Not shown, because the score does not pass. All other claims are kept.",
-        "Promise kept": (
-            "No more unsupported claims left than promised; an answer with no claim left counts, too."
-        ),
-        "Missed": "More unsupported claims are left than that: the promise was broken.",
-        "Very easy … very hard": _DIFFICULTY.format("claims"),
-        "Interval": _INTERVAL,
-    },
-}
 
 
 @dataclass(frozen=True)
@@ -193,10 +154,10 @@ def draw_data(comparison: ComparisonReport) -> Iterator[Figure]:
         )
     if any(data.scores.correct) or any(data.scores.wrong):
         yield make_figure("figure-scores", plot_score_histogram(data.scores, unit=unit), *words)
-    if data.attainable and unit == "answers":
+    if unit == "answers" and any(one.groups for one in comparison.methods.values()):
         yield make_figure(
             "figure-attainable",
-            plot_attainable(data.attainable),
+            plot_attainable(comparison),
             "Attainable coverage of each group, predicted and seen",
             "Points on the diagonal were predicted correctly from the development prompts. Where little is "
             "attainable, prompts are flagged.",
@@ -256,47 +217,68 @@ def draw_comparison(report: ComparisonReport) -> Iterator[Figure]:
         )
 
 
-def render_report(
-    *,
-    artifact: CalibrationArtifact | None = None,
-    evaluation: EvaluationReport | None = None,
-    comparison: ComparisonReport | None = None,
-    hardest: HardestPrompts | None = None,
-    sources: Sources | None = None,
-    notes: Sequence[str] = (),
-    title: str | None = None,
-) -> str:
-    """Return a report as HTML; the arguments are those of `write_report`.
+class ReportContent(TypedDict, total=False):
+    """The contents of a report: an artifact with its evaluation, a comparison of methods, or both.
+
+    Attributes:
+        artifact: The artifact to report on, together with an evaluation of it.
+        evaluation: The artifact's evaluation at one of its levels.
+        comparison: A comparison of methods, with the artifact or by itself.
+        hardest: The artifact's hardest test prompts; with texts only if they were found with texts.
+        sources: Names of files for the recommended commands; placeholders by default.
+        notes: What a reader has to know first, for example that the records come from another model.
+        title: Title of the page; derived from the contents by default.
+    """
+
+    artifact: CalibrationArtifact
+    evaluation: EvaluationReport
+    comparison: ComparisonReport | None
+    hardest: HardestPrompts | None
+    sources: Sources
+    notes: Sequence[str]
+    title: str | None
+
+
+def render_report(**content: Unpack[ReportContent]) -> str:
+    """Return a report as HTML; see `ReportContent` for the arguments.
 
     Returns:
         The page. All text from users is escaped; invisible characters are spelt out.
 
     Raises:
         InputError: If there is nothing to report on, or the evaluation is not the artifact's.
-        MissingExtraError: If jinja2, matplotlib or SciPy is not installed.
     """
-    names = (sources or Sources()).without_passwords()
+    names = content.get("sources", Sources()).without_passwords()
+    artifact, evaluation = content.get("artifact"), content.get("evaluation")
+    comparison, hardest = content.get("comparison"), content.get("hardest")
     if artifact is not None and evaluation is not None:
-        content = _describe_artifact(artifact, evaluation, comparison, hardest, names)
+        page = _describe_artifact(artifact, evaluation, comparison, hardest, names)
     elif comparison is not None and (artifact, evaluation, hardest) == (None, None, None):
-        content = _describe_comparison(comparison, names)
+        page = _describe_comparison(comparison, names)
     else:
         msg = (
             "a report needs an artifact together with its evaluation, or only a comparison; hardest prompts "
             "need an artifact"
         )
         raise InputError(msg)
-    unit = comparison.unit if comparison is not None else "answers"
-    unit = unit if artifact is None else artifact.unit
-    words = "bot" if artifact is not None and artifact.is_bot_alone and comparison is None else unit
-    content |= {
-        "notes": notes,
-        "glossary": _GLOSSARY[words].items(),
-        "contents": tuple(_list_sections(content)),
-    }
-    if title is not None:
-        content["title"] = title
-    return render_page("langchain_cfc_lab.report/page.html.j2", **content)
+    page |= {"notes": content.get("notes", ()), "contents": tuple(_list_sections(page))}
+    page["title"] = content.get("title") or page["title"]
+    return render_page("langchain_cfc_lab.report/page.html.j2", **page)
+
+
+def write_report(path: str | os.PathLike[str], **content: Unpack[ReportContent]) -> None:
+    """Write a report as one HTML file that needs no network and no script.
+
+    Args:
+        path: Path of the file; an earlier report is replaced as a whole, any other file is refused.
+        **content: See `ReportContent`.
+
+    Raises:
+        InputError: If the path holds a file that is not a report, there is nothing to report on, or the
+            evaluation is not the artifact's.
+    """
+    check_report(path)  # before drawing, which takes seconds
+    replace_page(path, render_report(**content))
 
 
 def _list_sections(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -306,7 +288,6 @@ def _list_sections(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "data", "The data"
     if content["hardest"]:
         yield "hardest", "The hardest prompts"
-    yield "words", "Words on this page"
 
 
 def _describe_artifact(
@@ -497,44 +478,3 @@ def _describe_threshold(prompt: HardPrompt, unit: Unit) -> str:
     if unit == "claims":
         return f"Claims of score {1.0 - prompt.threshold:.3f} or more are dropped. {mean}"
     return f"Threshold {prompt.threshold:.3f}: candidates that enter at or below it are in the set. {mean}"
-
-
-def write_report(
-    path: str | os.PathLike[str],
-    *,
-    artifact: CalibrationArtifact | None = None,
-    evaluation: EvaluationReport | None = None,
-    comparison: ComparisonReport | None = None,
-    hardest: HardestPrompts | None = None,
-    sources: Sources | None = None,
-    notes: Sequence[str] = (),
-    title: str | None = None,
-) -> None:
-    """Write a report as one HTML file that needs no network and no script.
-
-    Args:
-        path: Path of the file; an earlier report is replaced as a whole, any other file is refused.
-        artifact: The artifact to report on, together with an evaluation of it.
-        evaluation: The artifact's evaluation at one of its levels.
-        comparison: A comparison of methods, with the artifact or by itself.
-        hardest: The artifact's hardest test prompts; with texts only if they were found with texts.
-        sources: Names of files for the recommended commands; placeholders by default.
-        notes: What a reader has to know first, for example that the records come from another model.
-        title: Title of the page; derived from the contents by default.
-
-    Raises:
-        InputError: If the path holds a file that is not a report, there is nothing to report on, or the
-            evaluation is not the artifact's.
-        MissingExtraError: If jinja2, matplotlib or SciPy is not installed.
-    """
-    check_report(path)  # before drawing, which takes seconds
-    html = render_report(
-        artifact=artifact,
-        evaluation=evaluation,
-        comparison=comparison,
-        hardest=hardest,
-        sources=sources,
-        notes=notes,
-        title=title,
-    )
-    replace_page(path, html)

@@ -23,7 +23,6 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import EvaluationReport, MethodReport
 from langchain_cfc.features import name_group
 from langchain_cfc_lab.comparison_report import (
-    AttainableComparison,
     ComparisonReport,
     Histogram,
     LevelComparison,
@@ -250,22 +249,27 @@ def plot_score_histogram(scores: Histogram, ax: Axes | None = None, *, unit: Uni
     return finish_axes(ax, handles, names)
 
 
-def plot_attainable(attainable: Sequence[AttainableComparison], ax: Axes | None = None) -> Axes:
-    """Plot the attainable coverage of each group as predicted and as seen, with their 95 % intervals.
+def plot_attainable(level: LevelComparison, ax: Axes | None = None) -> Axes:
+    """Plot the attainable coverage of each group as predicted and as seen, with 95 % intervals over splits.
 
     Points on the diagonal were predicted correctly; below it, less was attainable than predicted.
     """
-    _require_data(attainable, "there is no group whose attainable coverage was predicted")
-    shared, labels = label_groups([group.words for group in attainable])
+    groups = next((method.groups for method in level.methods.values()), [])
+    _require_data(groups, "there is no group whose attainable coverage was predicted")
+    shared, labels = label_groups([group.words for group in groups])
     names = ["as predicted", *labels]
     ax = ax or create_axes(SQUARE_WIDTH, names)
-    spreads = [spread for group in attainable for spread in (group.predicted, group.seen)]
-    lows, highs = zip(*(one.interval or (one.mean, one.mean) for one in spreads), strict=True)
-    limits = (min(lows) - EDGE_SPACE, max(highs) + EDGE_SPACE)
-    handles: list[Any] = ax.plot(limits, limits, color=get_ink_colour(ax), **TARGET_LINE)
-    for place, group in enumerate(attainable):
-        x, y = _compute_errors(group.predicted), _compute_errors(group.seen)
-        handles.append(draw_points(ax, place, [group.predicted.mean], [group.seen.mean], xerr=x, yerr=y))
+    handles: list[Any] = []
+    ends: list[float] = []
+    for place, group in enumerate(groups):
+        pair = [group.figures[name] for name in ("predicted_attainable", "attainable")]
+        intervals = [one.interval or (one.mean, one.mean) for one in pair]
+        ends += [end for interval in intervals for end in interval]
+        x, y = pair[0].mean, pair[1].mean
+        errors = ([[at - low], [high - at]] for at, (low, high) in zip((x, y), intervals, strict=True))
+        handles.append(draw_points(ax, place, [x], [y], xerr=next(errors), yerr=next(errors)))
+    limits = (min(ends) - EDGE_SPACE, max(ends) + EDGE_SPACE)
+    handles[:0] = ax.plot(limits, limits, color=get_ink_colour(ax), **TARGET_LINE)
     ax.set_xlim(limits)
     ax.set_ylim(limits)
     coverage = "attainable coverage"
@@ -493,12 +497,6 @@ def _draw_spreads(ax: Axes, places: Iterable[float], spreads: Iterable[Spread], 
     several = list(spreads)
     means, errors = [one.mean for one in several], [one.sd for one in several]
     return ax.errorbar(list(places), means, yerr=errors, **look.make_line_options(ax))
-
-
-def _compute_errors(spread: Spread) -> list[list[float]]:
-    """Return how far the interval reaches below and above the mean, of shape (2, 1); 0 without interval."""
-    low, high = spread.interval or (spread.mean, spread.mean)
-    return [[spread.mean - low], [high - spread.mean]]
 
 
 def _compute_shares(cuts: Sequence[TradeOff], prompts: int) -> tuple[list[float], list[float]]:
