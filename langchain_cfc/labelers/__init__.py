@@ -1,22 +1,14 @@
-"""Labelers decide offline whether each candidate is correct, given the reference of the record.
-
-Importing this package loads nothing; each name is loaded when it is first used.
-"""
+"""Labelers decide offline whether each candidate is correct, given the reference of the record."""
 
 from __future__ import annotations
 
-from langchain_cfc.support.imports import make_lazy
-
-# Type checkers know this name; importing it from `typing` would cost as much as the rest of this module.
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from langchain_cfc.labelers.base import BaseLabeler, CandidateLabeling, Labeler, LabelerInput, Reads
-    from langchain_cfc.labelers.judge import JudgeLabels
-    from langchain_cfc.labelers.matching import ClosedSet, NormalisedMatch
-    from langchain_cfc.labelers.multiple_choice import MultipleChoice, extract_choice
-    from langchain_cfc.labelers.numeric import NumericMatch, extract_number, find_final_number
-    from langchain_cfc.labelers.patterns import JsonField, PatternMatch
-    from langchain_cfc.labelers.verdicts import VerdictExtractor
+from langchain_cfc.labelers.base import BaseLabeler, CandidateLabeling, Labeler, LabelerInput, Reads
+from langchain_cfc.labelers.judge import JudgeLabels
+from langchain_cfc.labelers.matching import ClosedSet, NormalisedMatch
+from langchain_cfc.labelers.multiple_choice import MultipleChoice, extract_choice
+from langchain_cfc.labelers.numeric import NumericMatch, extract_number, find_final_number
+from langchain_cfc.labelers.patterns import JsonField, PatternMatch
+from langchain_cfc.labelers.verdicts import VerdictExtractor
 
 __all__ = [
     "BaseLabeler",
@@ -36,15 +28,3 @@ __all__ = [
     "extract_number",
     "find_final_number",
 ]
-
-_NAMES = {
-    "base": ("BaseLabeler", "CandidateLabeling", "Labeler", "LabelerInput", "Reads"),
-    "judge": ("JudgeLabels",),
-    "matching": ("ClosedSet", "NormalisedMatch"),
-    "multiple_choice": ("MultipleChoice", "extract_choice"),
-    "numeric": ("NumericMatch", "extract_number", "find_final_number"),
-    "patterns": ("JsonField", "PatternMatch"),
-    "verdicts": ("VerdictExtractor",),
-}
-
-__getattr__, __dir__ = make_lazy(globals(), _NAMES)

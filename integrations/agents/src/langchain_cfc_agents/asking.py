@@ -21,7 +21,9 @@ from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphBubbleUp
 
 from langchain_cfc.errors import InputError, ServingError
-from langchain_cfc.extend import add_tags, set_context_variable, withhold_quotes, without_streaming_and_cache
+from langchain_cfc.execution import add_tags, set_context_variable
+from langchain_cfc.extend import withhold_quotes
+from langchain_cfc.sampling import without_streaming_and_cache
 
 Request: TypeAlias = ModelRequest[Any]
 Response: TypeAlias = ModelResponse[Any]

@@ -12,8 +12,8 @@ from langchain_core.tools import BaseTool
 
 from langchain_cfc import CFCChatModel, CFCRunnable
 from langchain_cfc.errors import InputError, ServingError
-from langchain_cfc.extend import walk_runnables
 from langchain_cfc.runnable import ABSTAIN_MESSAGE
+from langchain_cfc.sampling import walk_runnables
 from langchain_cfc_agents.asking import FinalAnswerMiddleware, Request, Response
 from langchain_cfc_agents.prompts import make_prompt_data
 

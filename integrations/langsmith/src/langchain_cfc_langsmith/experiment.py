@@ -16,7 +16,8 @@ from langsmith.schemas import Example, Run
 from langchain_cfc import Candidate, CFCResult, CFCRunnable, PromptRecord, evaluate
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.evaluation import EvaluationReport, MethodReport
-from langchain_cfc.extend import Description, run_flow
+from langchain_cfc.execution import run_flow
+from langchain_cfc.extend import Description
 from langchain_cfc.labelers import CandidateLabeling, Labeler, Reads
 from langchain_cfc.runnable import ScoredCandidate
 from langchain_cfc_langsmith.labelling import label_served

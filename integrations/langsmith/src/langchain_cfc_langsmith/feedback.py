@@ -19,7 +19,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from langchain_cfc import CFCResult
 from langchain_cfc.errors import AbstentionError, CFCWarning, InputError
-from langchain_cfc.extend import run_flow
+from langchain_cfc.execution import run_flow
 from langchain_cfc.labelers import CandidateLabeling, Labeler, Reads
 from langchain_cfc_langsmith.asking import make_client, translate_errors
 from langchain_cfc_langsmith.labelling import label_served

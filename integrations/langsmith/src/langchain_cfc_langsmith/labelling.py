@@ -8,9 +8,10 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.errors import LabelerError
-from langchain_cfc.extend import DrawnCandidate, Steps
+from langchain_cfc.execution import Steps
 from langchain_cfc.labelers import CandidateLabeling, LabelerInput
 from langchain_cfc.runnable import ScoredCandidate
+from langchain_cfc.sampling import DrawnCandidate
 
 
 def label_served(

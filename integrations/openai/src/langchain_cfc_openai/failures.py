@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import openai
 
 from langchain_cfc.errors import ServingError
-from langchain_cfc.extend import describe_error
+from langchain_cfc.execution import describe_error
 
 _STATUS_HINTS = {
     400: (

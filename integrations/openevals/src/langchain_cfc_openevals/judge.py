@@ -27,15 +27,10 @@ from openevals.types import FewShotExample
 from typing_extensions import Unpack
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.extend import (
-    Target,
-    combine_fingerprints,
-    resolve_generator,
-    to_evaluator_inputs,
-    to_python_scalar,
-    without_streaming_and_cache,
-)
+from langchain_cfc.execution import Target
+from langchain_cfc.extend import combine_fingerprints, to_evaluator_inputs, to_python_scalar
 from langchain_cfc.labelers import JudgeLabels
+from langchain_cfc.sampling import resolve_generator, without_streaming_and_cache
 from langchain_cfc.verifiers import EvaluatorVerifier, from_evaluator
 
 INPUTS, OUTPUTS, REFERENCE = "inputs", "outputs", "reference_outputs"

@@ -31,8 +31,10 @@ from langchain_core.runnables import RunnableConfig
 from ray.data import ActorPoolStrategy
 
 from langchain_cfc.errors import CFCError, DrawError, InputError, RecordError
-from langchain_cfc.extend import DrawnCandidate, describe_error, encode_record, make_candidate
+from langchain_cfc.execution import describe_error
+from langchain_cfc.extend import encode_record, make_candidate
 from langchain_cfc.records import Candidate, Example, PromptRecord, make_parquet_schema
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc_ray.worker import Factory, NoJournal, WorkerSettings
 
 if TYPE_CHECKING:

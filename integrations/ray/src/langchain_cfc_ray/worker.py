@@ -12,7 +12,8 @@ from langchain_core.runnables import RunnableConfig
 from ray import cloudpickle
 
 from langchain_cfc.errors import CFCError, InputError
-from langchain_cfc.extend import ConcurrencyLimiter, DrawnCandidate
+from langchain_cfc.execution import ConcurrencyLimiter
+from langchain_cfc.sampling import DrawnCandidate
 
 Factory: TypeAlias = str | Callable[[], Components]
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from langchain_cfc.cli.formatting import report_errors
 from langchain_cfc.errors import InputError
-from langchain_cfc.extend import load_object, report_errors
+from langchain_cfc.extend import load_object
 from langchain_cfc_server.settings import Settings
 
 if TYPE_CHECKING:

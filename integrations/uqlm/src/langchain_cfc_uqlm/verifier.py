@@ -17,7 +17,8 @@ from uqlm import BlackBoxUQ, LLMPanel
 from uqlm.utils.async_utils import run_sync
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.extend import Call, Steps, combine_fingerprints, to_python_scalar
+from langchain_cfc.execution import Call, Steps
+from langchain_cfc.extend import combine_fingerprints, to_python_scalar
 from langchain_cfc.verifiers import BaseVerifier, VerifierInput
 
 Scorer: TypeAlias = BlackBoxUQ | LLMPanel
