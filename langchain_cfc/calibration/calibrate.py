@@ -120,8 +120,8 @@ def _calibrate(
 ) -> CalibrationArtifact:
     config.check()
     rule = parse_set_rule(config.rule_text)
-    given = config.features if isinstance(config.features, FeatureMap) else FeatureMap.parse(config.features)
-    plan = config.plan_split(given)
+    given = config.feature_map
+    plan = config.plan_split()
     provenance = find_provenance(records, provenance)
     prompts = read_prompts(records, config, provenance)
     needs_answers = any(part is not None and part.needs_answers for part in (given, rule, config.draw_rule))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Any
 
-from langchain_cfc.artifact import CalibrationArtifact, make_threshold_rule
+from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import Unit
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import InputError
@@ -24,8 +24,6 @@ from langchain_cfc.records.splits import SplitPlan, make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support.serialization import canonical_json, compute_sha256
 from langchain_cfc.thresholds import (
-    ConditionalThreshold,
-    GroupedThreshold,
     Level,
     format_alpha,
     format_delta,
@@ -179,7 +177,6 @@ class CalibrationConfig:
         # Each property refuses an impossible value.
         _ = self.alphas, self.wrong_rates, self.failure_probability
         _ = self.draw_rule, parse_set_rule(self.rule_text)
-        _ = self.make_rule(self.alphas[0])
         problems = {
             "features: the map came with adaptive levels, so adaptive_alpha must be true": (
                 self.has_given_levels and not self.adaptive_alpha
@@ -301,30 +298,10 @@ class CalibrationConfig:
         """Whether the third split is used up to choose a level."""
         return self.max_wrong_rate is not None and not self.certifies_mean_score
 
-    def make_rule(
-        self,
-        alpha: str,
-        effective_alpha: str | None = None,
-        levels: tuple[str, ...] = (),
-        *,
-        delta: str | None = None,
-    ) -> ConditionalThreshold | GroupedThreshold:
-        """Make the unfitted threshold rule of one level; prompts may have one of `levels` instead.
-
-        With `delta`, order statistics that fail with probability at most delta.
-        """
-        return make_threshold_rule(
-            alpha,
-            effective_alpha=effective_alpha,
-            delta=delta,
-            ridge=0.0 if self.pac is None else self.pac.ridge,
-            levels=levels,
-        )
-
-    def plan_split(self, feature_map: FeatureMap) -> SplitPlan:
+    def plan_split(self) -> SplitPlan:
         """Plan the split; it has a third part, and by default a fit part, only if something needs them."""
+        feature_map, fit_fraction = self.feature_map, self.fit_fraction
         learns = self.adaptive_alpha and not self.has_given_levels
-        fit_fraction = self.fit_fraction
         if feature_map.needs_fit and feature_map.fitted and fit_fraction and not learns:
             msg = (
                 "the feature map is already fitted: omit fit_fraction, or pass the map's text to fit it here"
@@ -347,7 +324,7 @@ class CalibrationConfig:
             "max_wrong_rate": self.wrong_rates,
             "delta": self.failure_probability,
             "seed": str(self.seed),
-            "features": given.to_data() if isinstance(given, FeatureMap) else FeatureMap.parse(given).text,
+            "features": given.to_data() if isinstance(given, FeatureMap) else self.feature_map.text,
             "pac": None if self.pac is None else [self.pac.delta, str(self.pac.ridge)],
             "draws": None if self.draw_rule is None else self.draw_rule.stored_text,
         }

@@ -21,6 +21,7 @@ from langchain_cfc.artifact import (
     PackedArray,
     SelfCheck,
     check_first_candidates,
+    make_threshold_rule,
     replay_prefixes,
 )
 from langchain_cfc.calibration.checks import compute_attainable_groups
@@ -203,7 +204,13 @@ def fit_levels(
         adaptive = data.feature_map.adaptive_alpha
         stated = None if adaptive is None else adaptive.read_alphas(data.features, alpha)
         stated_levels = () if adaptive is None else adaptive.list_levels(alpha)
-        rule = config.make_rule(alpha, effective, stated_levels, delta=delta)
+        rule = make_threshold_rule(
+            alpha,
+            effective_alpha=effective,
+            delta=delta,
+            ridge=0.0 if config.pac is None else config.pac.ridge,
+            levels=stated_levels,
+        )
         fitted: Rule | None = None
         check = None
         if isinstance(rule, ConditionalThreshold):

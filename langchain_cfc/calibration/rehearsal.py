@@ -55,9 +55,8 @@ def rehearse_calibration(
     config.check()
     check_installed({"scipy": "calibrate"}, "a calibration with its evaluation")
     read_creation_time()
-    features = config.features
-    given = features if isinstance(features, FeatureMap) else FeatureMap.parse(features)
-    made_up, plan = _make_placeholder_candidates(prompts, provenance), config.plan_split(given)
+    given = config.feature_map
+    made_up, plan = _make_placeholder_candidates(prompts, provenance), config.plan_split()
     try:
         rehearsed = read_prompts(made_up, config, provenance)
         parts = split_prompts(rehearsed, plan, config)

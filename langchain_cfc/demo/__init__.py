@@ -23,7 +23,6 @@ from langchain_cfc.thresholds import Level
 __all__ = [
     "ALPHA",
     "FEATURES",
-    "MAX_WRONG_RATES",
     "SET_RULE",
     "TEST_FRACTION",
     "BotDemoResult",
@@ -142,7 +141,7 @@ def run_bot_demo(seed: str | int, out: Path, progress: Tracker = lambda prompts,
 
     Raises:
         InputError: If the artifact cannot be written.
-        UnattainableTargetError: If no rate of `MAX_WRONG_RATES` can be certified.
+        UnattainableTargetError: If no rate can be certified.
         CFCError: If the served results differ from those that `evaluate` computes.
     """
     source = load_recording()

@@ -11,7 +11,6 @@ from langchain_cfc.execution.failures import (
 from langchain_cfc.execution.limits import (
     CallLimits,
     ConcurrencyLimiter,
-    RetryingCaller,
     RunManager,
     add_tags,
     apply_config_limits,
@@ -45,7 +44,6 @@ __all__ = [
     "ConcurrencyLimiter",
     "FlowRunnable",
     "Progress",
-    "RetryingCaller",
     "RunManager",
     "Step",
     "Steps",

@@ -156,7 +156,7 @@ def test_certification_split_is_made_only_where_needed() -> None:
     ):
         alpha = None if rate else "0.3"
         config = make_config(alpha=alpha, unit=unit, max_wrong_rate=rate)
-        assert config.plan_split(config.feature_map).certification == share
+        assert config.plan_split().certification == share
 
 
 def test_pac_makes_levels_stricter_and_is_called_a_heuristic() -> None:
