@@ -19,7 +19,6 @@ from langchain_cfc.records import (
     tabulate,
     write_records,
 )
-from tests.records.same import check_line
 
 HEADER = Provenance(n=1, unit="claims", splitter={"id": "sentences"})
 ANSWER = "Lima is the capital. It has 9 moons."
@@ -76,38 +75,6 @@ def test_read_records_refuses_invalid_claims(
     assert where in str(caught.value)
 
 
-DIFFICULT_LINES: list[Any] = [
-    make_fields(),
-    make_fields(answer=ANSWER),
-    make_fields(answer=None),
-    make_fields(answer=ANSWER[:-1]),
-    change_claim(start=..., end=...),
-    change_claim(start=None, end=None),
-    change_claim(score=0),
-    change_claim(score=True),
-    change_claim(score=1e999),
-    change_claim(text=5),
-    change_claim(scores={"a": 1}),
-    change_claim(supported=0),
-    change_claim(end=21),
-    change_claim(start=True),
-    make_fields(metadata={"a": []}),
-    make_fields(cluster=""),
-    make_fields({**CLAIMS[0], "scores": {"a": 1.5}}, {**CLAIMS[1], "scores": {"a": -2}}),
-    make_fields({**CLAIMS[0], "scores": {"a": 1.5}}, {**CLAIMS[1], "scores": {"b": -2}}),
-    make_fields({**CLAIMS[0], "scores": None}, {**CLAIMS[1], "scores": None}),
-    encode_line(make_fields()).replace(b'"score": 0.1', b'"score": 0.1, "score": 0.2'),
-    encode_line(make_fields()).replace(b'"id": "a"', b'"id": "a", "id": "b"'),
-    {"id": "b", "input": "?", "candidates": [{"text": "claims", "score": 0.5, "correct": True}]},
-    {"id": "b", "input": '"claims"', "candidates": [{"text": "claims", "score": 0.5, "correct": True}]},
-]
-
-
-@pytest.mark.parametrize("line", DIFFICULT_LINES, ids=range(len(DIFFICULT_LINES)))
-def test_difficult_claims_are_a_record_that_json_gives_or_a_typed_error(tmp_path: Path, line: Any) -> None:
-    check_line(tmp_path / "records.jsonl", encode_line(line))
-
-
 @pytest.mark.parametrize("name", ["records.jsonl", "records.jsonl.gz"])
 def test_claims_records_round_trip(tmp_path: Path, name: str) -> None:
     records = [
@@ -128,9 +95,12 @@ def test_claims_records_round_trip(tmp_path: Path, name: str) -> None:
     assert path.read_bytes() == first
 
 
+CANDIDATES = {"id": "b", "input": "?", "candidates": [{"text": "claims", "score": 0.5, "correct": True}]}
+
+
 def test_read_records_refuses_mixed_claims_and_candidates(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
-    path.write_bytes(b"\n".join(map(encode_line, [make_fields(), DIFFICULT_LINES[-1]])))
+    path.write_bytes(b"\n".join(map(encode_line, [make_fields(), CANDIDATES])))
     with pytest.raises(RecordError, match="found candidates; expected claims"):
         tabulate(read_records(path), claims=True)
     path.write_bytes(
