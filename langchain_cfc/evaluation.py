@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -31,7 +30,6 @@ from langchain_cfc.records import LabelledRecord, Provenance
 from langchain_cfc.records.files import find_provenance
 from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.support.imports import require
-from langchain_cfc.support.serialization import OmitsDefaults
 from langchain_cfc.support.text import format_percent
 from langchain_cfc.thresholds import CAP, Level, compute_conformal_rank, compute_tau
 
@@ -58,18 +56,6 @@ class ClaimsFigures(ReportData):
     emptied: float
     unsupported: float
     unsupported_kept: float
-
-
-class _WithClaims(OmitsDefaults, ReportData):
-    """Base of reports with figures of claims, for answers that are split into claims.
-
-    Attributes:
-        claims: Figures of the claims; omitted from the serialised data if whole answers are kept.
-    """
-
-    _omitted: ClassVar[tuple[str, ...]] = ("claims",)
-
-    claims: ClaimsFigures | None = None
 
 
 class GroupFigures(ReportData):
@@ -100,7 +86,7 @@ class GroupFigures(ReportData):
     mean_set_size: float
 
 
-class GroupReport(GroupFigures, _WithClaims):
+class GroupReport(GroupFigures):
     """Results of an artifact in one group of test prompts, or under one weighting of them.
 
     Attributes:
@@ -109,6 +95,7 @@ class GroupReport(GroupFigures, _WithClaims):
     """
 
     stated_coverage: float
+    claims: ClaimsFigures | None = None
 
 
 class MethodFigures(ReportData):
@@ -155,7 +142,7 @@ class LevelReport(ReportData):
     attainable_coverage: float
 
 
-class StatedLevelReport(_WithClaims):
+class StatedLevelReport(ReportData):
     """Results on the test prompts for which the same coverage is stated.
 
     Attributes:
@@ -175,9 +162,10 @@ class StatedLevelReport(_WithClaims):
     kept_promise: float
     kept_promise_ci: tuple[float, float]
     not_certifiable_rate: float
+    claims: ClaimsFigures | None = None
 
 
-class MethodReport(MethodFigures, _WithClaims):
+class MethodReport(MethodFigures):
     """Results of one threshold rule over all test prompts.
 
     Attributes:
@@ -198,6 +186,7 @@ class MethodReport(MethodFigures, _WithClaims):
     abstention_ci: tuple[float, float]
     groups: list[GroupReport]
     stated_levels: list[StatedLevelReport] = []
+    claims: ClaimsFigures | None = None
 
 
 class AnswersReport(ReportData):
@@ -222,10 +211,8 @@ class AnswersReport(ReportData):
     contradicted: bool
 
 
-class EvaluationReport(OmitsDefaults, LevelReport):
+class EvaluationReport(LevelReport):
     """Results of an artifact on labelled prompts that it was not calibrated on.
-
-    Some attributes are omitted from the serialised data if they have their default.
 
     Attributes:
         test_prompts: Which prompts of the records were used, in words.
@@ -243,12 +230,6 @@ class EvaluationReport(OmitsDefaults, LevelReport):
         mean_draws: Mean number of candidates drawn for a prompt; None without a draw rule.
         certified_by_people: What people's labels certify about the level and bot mode, in words.
     """
-
-    _omitted: ClassVar[tuple[str, ...]] = (
-        "other_parts",
-        "mean_draws",
-        "certified_by_people",
-    )
 
     test_prompts: str
     artifact_digest: str

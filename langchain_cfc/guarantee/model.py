@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.guarantee.certified import CoverageCertificate, PeopleCertificate, WrongRateCertificate
-from langchain_cfc.support.serialization import OmitsDefaults
 
 GuaranteeKind = Literal["conditional", "certified", "heuristic"]
 Binding = Literal["unchecked", "matched", "unverified", "unbound"]
@@ -30,7 +29,7 @@ class Weighting(BaseModel):
     words: str
 
 
-class Guarantee(OmitsDefaults):
+class Guarantee(BaseModel):
     """A guarantee as data: its level, what it covers, and its assumptions.
 
     Attributes:
@@ -54,14 +53,13 @@ class Guarantee(OmitsDefaults):
         heuristics: Claims without a theorem.
         certificate: What held-out prompts certify about the sets; None without a certificate.
         wrong_answers: What is certified about the answers of a bot; None for a guarantee about sets.
-        people: What people's labels certify about sets and answers; omitted from the data if empty.
+        people: What people's labels certify about sets and answers.
         binding: Whether generator and verifier are known to be those calibrated: `unchecked` (not serving
             yet), `matched`, `unverified` (one has no fingerprint) or `unbound` (the records had none).
         artifact_digest: Digest of the artifact with the threshold.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    _omitted: ClassVar[tuple[str, ...]] = ("people",)
 
     kind: GuaranteeKind
     claim: str

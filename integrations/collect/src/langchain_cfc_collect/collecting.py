@@ -24,6 +24,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from langchain_cfc.candidates import UNITS
 from langchain_cfc.draw_rules import parse_draw_rule
 from langchain_cfc.errors import CollectionError, CollectionWarning, InputError, LabelerError
 from langchain_cfc.execution import ConcurrencyLimiter
@@ -507,7 +508,7 @@ def _format_details(status: CollectionStatus) -> Iterator[str]:
 
 def format_mean_scores(status: CollectionStatus) -> str:
     """Format the mean score of each label that occurs."""
-    labels = ("unsupported", "supported") if status.unit == "claims" else ("wrong", "correct")
+    labels = UNITS[status.unit].wrong, UNITS[status.unit].correct
     means = reversed([*zip(labels, status.mean_scores, strict=True)])
     return ", ".join(f"{label} {mean:.2f}" for label, mean in means if mean is not None)
 

@@ -63,7 +63,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from langchain_cfc.candidates import Unit
+from langchain_cfc.candidates import UNITS, Unit
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError, RecordError, VerifierError
 from langchain_cfc.records import (
@@ -290,9 +290,9 @@ def _label_claims(records: Iterable[LabelledRecord], people: Sheet) -> Iterator[
 
 
 def _make_contradiction_error(record: LabelledRecord, text: str) -> InputError:
-    is_claim = isinstance(record, ClaimsRecord)
-    what, words = ("claim", "supported and unsupported") if is_claim else ("candidate", "correct and wrong")
-    return InputError(f"record {record.id!r} labels the {what} {text!r:.80} both {words}: choose one label")
+    unit = UNITS["claims" if isinstance(record, ClaimsRecord) else "answers"]
+    words = f"both {unit.correct} and {unit.wrong}: choose one label"
+    return InputError(f"record {record.id!r} labels the {unit.item} {text!r:.80} {words}")
 
 
 def _format_cell(value: Any) -> str:
@@ -561,9 +561,7 @@ def _bound_coverage(coverage: float, n: int, error_on_wrong: float, flattering: 
 
 
 def _create_notes(found: Agreement, unit: Unit, rows: int, filled: int) -> Iterator[str]:
-    noun, sides = ("claim", ("unsupported", "supported"))
-    if unit == "answers":
-        noun, sides = ("candidate", ("wrong", "correct"))
+    noun, sides = UNITS[unit].item, (UNITS[unit].wrong, UNITS[unit].correct)
     correct = found.correct_called_correct + found.correct_called_wrong
     called = found.correct_called_correct + found.wrong_called_correct
     if filled < rows:

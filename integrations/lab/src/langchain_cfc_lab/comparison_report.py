@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from langchain_cfc.candidates import Unit
 from langchain_cfc.evaluation import GroupFigures, LevelReport, MethodFigures, ReportData
 from langchain_cfc.set_rules import parse_set_rule
-from langchain_cfc.support.serialization import OmitsDefaults
 
 Family = Literal["ours", "paper", "outside"]
 # Methods shown in figures, one of each kind: more than eight lines or bars cannot be distinguished.
@@ -129,7 +128,7 @@ class DataFacts(ReportData):
     risk: RiskCurve
 
 
-class ComparisonReport(OmitsDefaults, LevelComparison):
+class ComparisonReport(LevelComparison):
     """Results of a comparison: the leading level in the form of `evaluate`'s report, then all levels.
 
     Attributes:
@@ -145,8 +144,6 @@ class ComparisonReport(OmitsDefaults, LevelComparison):
         notes: What a reader has to know, for example how many prompts were left out.
         unit: What methods keep or reject; omitted from the serialised data for answers.
     """
-
-    _omitted: ClassVar[tuple[str, ...]] = ("unit",)
 
     splits: int
     seed: str

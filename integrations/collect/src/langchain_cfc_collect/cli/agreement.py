@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.candidates import UNITS
 from langchain_cfc.cli.formatting import make_table, print_list, print_result, report_errors, track_progress
 from langchain_cfc.cli.inputs import AsJson
 from langchain_cfc.errors import InputError
@@ -21,7 +22,6 @@ from langchain_cfc.records import Records, read_records
 from langchain_cfc_collect.review import ReviewReport, create_review_report
 
 # Words for a positive and a negative label, by unit.
-_LABEL_NAMES = {"answers": ("correct", "wrong"), "claims": ("supported", "unsupported")}
 
 
 def agreement(
@@ -100,7 +100,7 @@ def _print_report(console: Console, report: ReviewReport, *, sheet: str) -> None
 
 
 def _make_confusion_table(report: ReviewReport) -> Table:
-    right, wrong = _LABEL_NAMES[report.unit]
+    right, wrong = UNITS[report.unit].correct, UNITS[report.unit].wrong
     heading = "claims" if report.unit == "claims" else "candidates"
     table = make_table(heading, f"people: {right}", f"people: {wrong}")
     table.add_row(f"labelled {right}", str(report.correct_called_correct), str(report.wrong_called_correct))
@@ -110,7 +110,7 @@ def _make_confusion_table(report: ReviewReport) -> Table:
 
 def _make_rates_table(report: ReviewReport) -> Table:
     table = make_table("mistakes of the labels, %", "share", f"{format_share(report.confidence)} interval")
-    right, wrong = _LABEL_NAMES[report.unit]
+    right, wrong = UNITS[report.unit].correct, UNITS[report.unit].wrong
     of_all = "answers with an e0 mistake" if report.unit == "claims" else "wrong but labelled correct, of all"
     rates = {
         f"{wrong} ones labelled {right} (e0)": report.error_on_wrong,

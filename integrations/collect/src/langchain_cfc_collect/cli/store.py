@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from langchain_cfc.candidates import UNITS
 from langchain_cfc.cli.commands import make_app
 from langchain_cfc.cli.formatting import (
     EXIT_NO,
@@ -322,7 +323,7 @@ def print_status(
     print_lines(console, lines)
     if summary["doubtful_labels"]:
         columns = configuration.get("columns") or {}
-        names = ("unsupported", "supported") if state.unit == "claims" else ("wrong", "correct")
+        names = UNITS[state.unit].wrong, UNITS[state.unit].correct
         _print_doubtful_labels(console, names, summary["doubtful_labels"], columns.get("prompt"))
 
 
