@@ -41,51 +41,6 @@ def make_usage(tokens: int, model: str = MODEL, *, drew: bool = True) -> Usage:
 
 
 @dataclass
-class MemoryJournal:
-    """A journal that lasts as long as the test.
-
-    Attributes:
-        drawn: Candidates by slot.
-        context: What they were drawn for.
-        taken: What the stage took when each was kept.
-        lost: How many requests failed that may have been answered.
-        announced: How many requests of later waves were announced.
-    """
-
-    drawn: dict[int, DrawnCandidate] = field(default_factory=dict)
-    context: str | None = None
-    taken: list[Usage] = field(default_factory=list)
-    lost: int = 0
-    announced: int = 0
-
-    def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
-        """Return the candidates that were drawn in the same context."""
-        if context != self.context:
-            self.drawn, self.context = {}, context
-        return dict(self.drawn)
-
-    def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
-        """One more."""
-        self.drawn[slot] = draw
-        self.taken.append(usage)
-
-    def discard_draws(self) -> None:
-        """Forget all candidates."""
-        self.drawn = {}
-
-    def announce(self, requests: int) -> None:
-        """Count announced requests."""
-        self.announced += requests
-
-    def record_lost_request(self) -> None:
-        """One more."""
-        self.lost += 1
-
-    async def flush(self) -> None:
-        """Do nothing: everything is kept at once."""
-
-
-@dataclass
 class FakeExecutor:
     """An executor with scripted draws, scores and labels that counts its calls.
 

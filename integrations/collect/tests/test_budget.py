@@ -18,13 +18,6 @@ from tests.lengths import repetitions
 ONE = {ANY_MODEL: Price(input=1.0, output=1.0)}
 
 
-def test_budget_without_limits_allows_everything() -> None:
-    budget = Budget()
-    assert not budget.is_limited
-    assert budget.allows(make_usage(10**12), None, 10**6)
-    assert budget.compute_cost(make_usage(10)) is None
-
-
 @pytest.mark.parametrize(
     ("spent", "dearest", "under_way", "allowed"),
     [

@@ -85,15 +85,6 @@ def test_claim_sheet_keeps_all_claims_of_a_sampled_answer_together(tmp_path: Pat
     assert again.read_bytes() == path.read_bytes()
 
 
-def test_claim_sheet_samples_one_answer_of_each_cluster(tmp_path: Path) -> None:
-    records = [make_record(f"p{number}", "a", "b", cluster=f"c{number % 4}") for number in range(12)]
-    path = tmp_path / "sheet.csv"
-    write_review(records, 4, path)
-    assert len({row[0] for row in read_rows_of(path)[1:]}) == 4
-    with pytest.raises(InputError, match="hold 4 independent prompts"):
-        write_review(records, 5, tmp_path / "more.csv")
-
-
 TEXTS = st.lists(
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1),
     min_size=1,
@@ -124,15 +115,6 @@ def test_read_people_claims_returns_the_labels_filled_in(
         candidates=[DrawnCandidate(one.text) for one in records[0].claims],
     )
     assert HumanLabels(path).invoke(asked) == [one.supported for one in read[0].claims]
-
-
-def test_read_people_claims_leaves_out_answers_not_on_the_sheet(tmp_path: Path) -> None:
-    records, path = make_records(20), tmp_path / "sheet.csv"
-    write_review(records, 7, path)
-    fill(path, lambda *_: "yes")
-    read = list(read_people_claims(records, HEADER, path)[0])
-    assert {one.id for one in read} == {row[0][1:] for row in read_rows_of(path)[1:]}
-    assert all(claim.supported for one in read for claim in one.claims)
 
 
 def remove_row(rows: list[list[str]]) -> list[list[str]]:

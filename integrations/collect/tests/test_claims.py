@@ -41,7 +41,6 @@ from integrations.collect.tests.sharing import (
 from langchain_cfc import CFCRunnable, calibrate
 from langchain_cfc.claims import ModelSplitter, SentenceSplitter, Span
 from langchain_cfc.errors import InputError, StoreError
-from langchain_cfc.records import read_records, tabulate, write_records
 from langchain_cfc.runnable import ClaimsResult
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import ClaimAgreement, SequenceProbability
@@ -96,24 +95,6 @@ def test_collect_claims_scores_and_labels_each_claim_once(path: Path) -> None:
         )
     collect_claims(path, make_parts(claiming))
     assert set(claiming.asked.values()) == {1, SIZE - len(CLAIMING)}
-
-
-def test_claims_calibrate_alike_from_store_and_file(path: Path, tmp_path: Path) -> None:
-    collect_claims(path, make_parts(Claiming()), 60)
-    file = tmp_path / "claims.jsonl"
-    with Store(path) as store:
-        write_records(file, store.read_all(), store.read_provenance())
-        table, header = tabulate_store(store), store.read_provenance()
-        with pytest.raises(InputError, match="holds claims of one answer"):
-            next(store.read_records())
-    read = read_records(file)
-    assert read.provenance == header
-    expected = tabulate(read.read_claims(), claims=True)
-    assert table.ids == expected.ids
-    assert (table.draws.scores == expected.draws.scores).all()
-    options: dict[str, Any] = {"unit": "claims", "at_most": 1, "alpha": 0.2, "features": "1"}
-    of_store = calibrate(table, provenance=header, **options)
-    assert of_store.levels == calibrate(read, **options).levels
 
 
 def test_served_claims_equal_the_collected_claims(path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from langchain_cfc_collect.collecting import CallPolicy, CollectionResult, collect
 from langchain_cfc_collect.executor import (
     Components,
+    Journal,
     Labels,
     LocalExecutor,
     Outcome,
@@ -24,7 +25,6 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_openai import ChatOpenAI
 
-from integrations.collect.tests.fakes import MemoryJournal
 from integrations.collect.tests.sharing import make_recorded_model, make_silent_options
 from langchain_cfc import CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.errors import (
@@ -195,19 +195,13 @@ def score_half(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]
 def label_texts(labeler: RecordingLabeler, **parts: Any) -> Labels:
     executor = LocalExecutor(Components(lambda prompt: prompt, score_half, labeler, N, **parts))
     draws = [DrawnCandidate(text) for text in yield_letters("?")]
-    found = asyncio.run(executor.label(examples(1)[0], draws, MemoryJournal())).result
+    found = asyncio.run(executor.label(examples(1)[0], draws, Journal())).result
     assert isinstance(found, Labels)
     return found
 
 
 def strip_marks(text: str) -> str:
     return text.rstrip("!?")
-
-
-def test_labeler_without_extractor_receives_every_candidate() -> None:
-    labeler = RecordingLabeler("!")
-    assert label_texts(labeler) == Labels([True, False, False, False], None, {})
-    assert labeler.shown == [["a!", "b", "a", "b?"]]
 
 
 def test_labeler_receives_each_distinct_answer_once() -> None:
@@ -327,7 +321,7 @@ def test_draws_fill_the_concurrency_limit_prompt_by_prompt() -> None:
         executor = LocalExecutor(
             Components(RunnableLambda(answer), score_half, NormalisedMatch(), N), ConcurrencyLimiter(3)
         )
-        await asyncio.gather(*(executor.draw(one, MemoryJournal()) for one in examples(40)))
+        await asyncio.gather(*(executor.draw(one, Journal()) for one in examples(40)))
 
     asyncio.run(drawn())
     assert under_way.most == 3
@@ -349,8 +343,8 @@ def test_stages_settle_every_rate_limited_call() -> None:
         )
         example = examples(1)[0]
         return [
-            await executor.draw(example, MemoryJournal()),
-            await executor.score(example, [DrawnCandidate("x")] * N, MemoryJournal()),
+            await executor.draw(example, Journal()),
+            await executor.score(example, [DrawnCandidate("x")] * N, Journal()),
         ]
 
     drawn, failed = asyncio.run(worked())
@@ -376,9 +370,9 @@ def test_each_stage_returns_its_own_error_type() -> None:
         executor = LocalExecutor(Components(RunnableLambda(broken), wrong, wrong, N))
         example, draws = examples(1)[0], [DrawnCandidate("x")] * N
         found = [
-            await executor.draw(example, MemoryJournal()),
-            await executor.score(example, draws, MemoryJournal()),
-            await executor.label(example, draws, MemoryJournal()),
+            await executor.draw(example, Journal()),
+            await executor.score(example, draws, Journal()),
+            await executor.label(example, draws, Journal()),
         ]
         return [one.result for one in found]
 
@@ -388,7 +382,7 @@ def test_each_stage_returns_its_own_error_type() -> None:
 def test_score_stage_checks_values_and_number_of_scores() -> None:
     async def scored(verifier: Any) -> Any:
         executor = LocalExecutor(Components(lambda prompt: prompt, verifier, NormalisedMatch(), N))
-        return (await executor.score(examples(1)[0], [DrawnCandidate("x")] * N, MemoryJournal())).result
+        return (await executor.score(examples(1)[0], [DrawnCandidate("x")] * N, Journal())).result
 
     assert asyncio.run(scored(score_half)) == VerifierScores([0.5] * N)
     for few in ([0.5] * (N - 1), [float("nan")] * N):

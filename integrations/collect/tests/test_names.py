@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.store import Store
-from langchain_cfc_monitor.store import MonitorStore
 
 from integrations.collect.tests.fakes import FakeExecutor, run
 from integrations.collect.tests.sharing import make_numbered_examples, mount
@@ -47,25 +46,6 @@ def test_store_lock_refuses_a_file_with_a_hard_link(path: Path) -> None:
         os.link(path, path.with_name("link.db"))
         with pytest.raises(StoreError, match="has 2 names"), store.lock():
             pass
-
-
-@pytest.mark.long
-def test_symbolic_link_to_a_hard_linked_store_is_refused(path: Path) -> None:
-    link = path.with_name("symbolic.db")
-    link.symlink_to(path)
-    with Store(link) as store:
-        assert store.count_stages()[Stage.OPEN] == 3
-    os.link(path, path.with_name("hard.db"))
-    with pytest.raises(StoreError, match="has 2 names"):
-        Store(link)
-
-
-def test_monitor_store_with_a_hard_link_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "monitor.db"
-    MonitorStore(path, create=True).close()
-    os.link(path, path.with_name("link.db"))
-    with pytest.raises(StoreError, match="has 2 names"):
-        MonitorStore(path)
 
 
 @pytest.fixture(params=["a name with spaces.db", "plain.db"])

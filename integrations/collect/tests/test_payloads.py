@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from langchain_cfc_collect import CollectionResult, Components, Store, collect
-from langchain_cfc_collect.config import read_config
 from langchain_cfc_collect.store import ShrinkResult
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
@@ -125,22 +124,6 @@ def test_claims_of_a_stripped_candidate_are_stripped() -> None:
     assert "One." in repr(claim)
     with pytest.raises(CollectionError, match=r"'One\.' was removed from the store"):
         _ = claim.message
-
-
-def test_keep_payloads_does_not_change_record_settings() -> None:
-    given = {
-        "store": "s.db",
-        "n": 2,
-        "source": {"path": "q.csv", "input": "q"},
-        "generator": {"factory": "a:b"},
-        "verifier": {"factory": "a:b"},
-        "labeler": {"factory": "a:b"},
-    }
-    read = read_config(None, given)
-    kept = read_config(None, given, ["run.keep_payloads=true"])
-    assert (read.run.keep_payloads, kept.run.keep_payloads) == (False, True)
-    assert read.record_settings() == kept.record_settings()
-    assert kept.create_call_policy() == read.create_call_policy()
 
 
 # Shrinking

@@ -272,17 +272,6 @@ def test_people_certify_refuses_bad_sheets(artifact: CalibrationArtifact, tmp_pa
         sample.certify(by_prompt)
 
 
-def test_people_certify_refuses_a_sheet_of_another_share(
-    artifact: CalibrationArtifact, tmp_path: Path
-) -> None:
-    sheet = tmp_path / "sheet.csv"
-    draw(artifact, share=0.2).write_sheet(sheet)
-    with pytest.raises(RecordError, match="Was the sheet written for another share"):
-        draw(artifact, share=0.1).certify(sheet)
-    with pytest.raises(RecordError, match="was one deleted"):
-        draw(artifact, share=0.3).certify(sheet)
-
-
 def test_people_sample_refuses_calibration_prompts(artifact: CalibrationArtifact) -> None:
     with pytest.raises(OverlapError, match="calibrated on"):
         draw(artifact, judge(prompts(0, 600), 2))

@@ -22,7 +22,7 @@ from langchain_cfc_collect.collecting import (
 from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc_collect.executor import Labels
 from langchain_cfc_collect.relabeling import discard_labels
-from langchain_cfc_collect.store import PAGE_SIZE, Store, rows, schema
+from langchain_cfc_collect.store import Store, rows, schema
 from langchain_cfc_collect.store.schema import Write
 from langchain_cfc_collect.store.summary import summarize_store
 from langchain_core.messages import AIMessage
@@ -31,7 +31,6 @@ from sqlalchemy import create_engine, select
 from integrations.collect.tests import batching
 from integrations.collect.tests.batch_server import Faults, Provider, serve
 from integrations.collect.tests.batching import SimulatedKill, kill_at, shorten_waits
-from integrations.collect.tests.claiming import Claiming, count_lines, make_examples, make_parts
 from integrations.collect.tests.crashing import (
     AT_ONCE,
     CONCURRENCY,
@@ -44,9 +43,8 @@ from integrations.collect.tests.crashing import (
 )
 from integrations.collect.tests.fakes import is_free
 from integrations.collect.tests.postgres import Server, postgres
-from integrations.collect.tests.sharing import make_silent_options
 from langchain_cfc.errors import DrawError, LabelerError, StoreError, VerifierError
-from langchain_cfc.records import Candidate, Example, PromptRecord, Provenance
+from langchain_cfc.records import Candidate, PromptRecord, Provenance
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
 from tests.concurrency import wait_until, wait_until_async
@@ -96,43 +94,6 @@ def finish(store: Store, position: int, draws: Sequence[DrawnCandidate], paid: U
 
 
 # Both kinds of stores
-
-
-def test_store_adds_examples_once_in_order(store: Store) -> None:
-    many = examples(PAGE_SIZE + 2)
-    assert store.add(many[:2]) == 2
-    assert store.add(many) == PAGE_SIZE
-    assert [work.example for work in store.read_unfinished()] == many
-
-
-def test_store_refuses_a_changed_prompt_and_adds_nothing(store: Store) -> None:
-    store.add(examples(2))
-    changed = Example(id="p1", input="question 1", reference="another")
-    with pytest.raises(StoreError, match="'p1' has another reference"):
-        store.add([*examples(5)[2:], changed])
-    assert store.count_stages()[Stage.OPEN] == 2
-
-
-def test_store_returns_draws_and_scores_unchanged(store: Store) -> None:
-    store.add(examples(2))
-    message = AIMessage(
-        "one ü €", response_metadata={"logprobs": {"content": [{"token": "a", "logprob": -0.1}]}}
-    )
-    draws = [
-        DrawnCandidate("one ü €", message),
-        DrawnCandidate('{"a":1}', None, {"a": 1}),
-        DrawnCandidate(""),
-    ]
-    scores = [0.1, 5e-324, math.nextafter(1.0, 0.0)]
-    write_nonempty(store, rows.insert_draws(1, draws, Usage()))
-    write_nonempty(
-        store, rows.insert_scores(1, VerifierScores(scores, [{"p": 0.3}, {"p": 0.1}, {"p": 1.0}]), Usage())
-    )
-    first, second = store.read_unfinished()
-    assert first.draws is None
-    assert first.scores is None
-    assert second.scores is not None
-    assert (second.draws, second.scores.scores) == (draws, scores)
 
 
 def test_store_refuses_to_write_a_stage_twice(store: Store) -> None:
@@ -545,16 +506,3 @@ def test_run_ends_when_the_postgres_server_stops_and_resumes_later(
         after = count_calls(log)
         assert {prompt: after[prompt] for prompt in safe} == {prompt: before[prompt] for prompt in safe}
         assert sum(after.values()) <= PROMPTS * N + AT_ONCE * N
-
-
-def test_claims_are_stored_alike_in_sqlite_and_postgres(where: str) -> None:
-    options = make_silent_options()
-    assert collect(make_examples(10), make_parts(Claiming()), where, options).complete
-    with Store(where) as store:
-        store.check()
-        records, wrong = list(store.read_claims()), summarize_store(store).doubtful_labels
-        assert summarize_store(store).without_claims == 2
-        assert sum(len(one.claims) for one in records) == sum(
-            count_lines(f"question {number}") for number in range(10)
-        )
-    assert wrong[0].answer in {claim.text for record in records for claim in record.claims}

@@ -188,12 +188,6 @@ def test_relabel_keeps_labels_if_the_budget_is_used_up(path: Path) -> None:
     assert not any(one.correct for record in read(path) for one in record.candidates)
 
 
-def test_relabel_labels_the_prompts_that_the_labeler_knows(path: Path) -> None:
-    status = run(path, make_labeler(lambda k: k >= 20), "new", relabel=True).status
-    assert (status.labelled, status.failed) == (SIZE - 20, 20)
-    assert [record.id for record in read(path)] == [str(k) for k in range(20, SIZE)]
-
-
 def test_relabel_counts_the_tokens_of_the_trial_label(path: Path) -> None:
     judge = NumberedModel(echoing=True)
 

@@ -19,7 +19,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from langchain_cfc_collect import HumanLabels
-from langchain_cfc_collect.human import read_sheet
 from langchain_cfc_collect.review import MAX_CELL_SIZE, write_review
 from scipy.special import betaincinv
 from scipy.stats import binom
@@ -115,27 +114,6 @@ def test_review_sheet_cells_are_safe_from_spreadsheet_conversion(tmp_path: Path)
     assert not [cell for row in rows for cell in row if is_formula(cell) or is_reformatted(cell)]
     # The negative control: the texts themselves would be.
     assert sum(is_formula(text) or is_reformatted(text) for text in TRAPS) == 10
-
-
-def without_marks(rows: list[Row], *, header: bool, every: int) -> list[Row]:
-    """Remove the quote marks of every `every`-th row, and of the header."""
-    return [
-        [cell.removeprefix("'") if (header if number == 0 else number % every == 0) else cell for cell in row]
-        for number, row in enumerate(rows)
-    ]
-
-
-@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-@pytest.mark.parametrize(("header", "every"), [(False, 10**9), (False, 2), (True, 1)])
-def test_read_sheet_accepts_other_separators_and_missing_quote_marks(
-    tmp_path: Path, delimiter: str, *, header: bool, every: int
-) -> None:
-    records = [make_record(f"0{number}", ("3/4; or =1,5\n\tso", True)) for number in range(6)]
-    rows = write_and_read_sheet(tmp_path, records, 6)
-    path = write_rows(tmp_path / "back.csv", without_marks(rows, header=header, every=every), delimiter)
-    read = read_sheet(path, partly=True)
-    assert read.rows.keys() == {(one.id, "3/4; or =1,5\n\tso") for one in records}
-    assert all(row.correct is None for row in read.rows.values())
 
 
 def depends_on_labels(write: Writer, folder: Path) -> bool:

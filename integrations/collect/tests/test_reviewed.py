@@ -23,7 +23,7 @@ from integrations.collect.tests.filling import (
     read_rows_of,
     write_rows,
 )
-from langchain_cfc import Candidate, PromptRecord
+from langchain_cfc import PromptRecord
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError, RecordError
 from tests.lengths import mostly_long
@@ -293,16 +293,6 @@ def test_true_coverage_bounds_are_zero_if_all_labels_are_wrong(tmp_path: Path) -
     )
     assert report.error_on_wrong.high == report.flattering.high == 1.0
     assert (report.promises[0].independent, report.promises[0].at_worst) == (0.0, 0.0)
-
-
-def test_review_report_reads_sheets_by_prompt_and_structured_candidates(tmp_path: Path) -> None:
-    tool = Candidate(message={"b": 1, "a": "é"}, score=0.5, correct=True)
-    given = [PromptRecord(id="a", input=[{"x": 1}], candidates=(tool,)), make_record("b", ("a", False))]
-    rows = [['[{"x":1}]', '{"a":"é","b":1}', "yes"], ["What is b?", "a", "no"]]
-    report = create_review_report(
-        given, write_rows(tmp_path / "a.csv", [["prompt", "text", "correct"], *rows])
-    )
-    assert (report.correct_called_correct, report.wrong_called_wrong) == (1, 1)
 
 
 UNFIT_SHEETS = [

@@ -90,13 +90,6 @@ def read_status(path: Path) -> CollectionStatus:
         return CollectionStatus.from_store(store)
 
 
-def test_run_of_an_empty_store_is_complete_without_coverage(path: Path) -> None:
-    ran = run(path, FakeExecutor())
-    assert ran.complete
-    assert ran.status.coverage is None
-    assert ran.status.mean_scores == (None, None)
-
-
 # Failures
 
 

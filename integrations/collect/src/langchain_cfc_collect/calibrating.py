@@ -35,7 +35,7 @@ from langchain_cfc.support.imports import require
 from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.verifiers import Verifier
-from langchain_cfc_collect.collecting import CollectionOptions, CollectionResult, acollect, collect
+from langchain_cfc_collect.collecting import CollectionOptions, CollectionResult, acollect, run_in_new_loop
 from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.executor import Components, LocalExecutor
 from langchain_cfc_collect.sources import Rows, read_examples
@@ -126,31 +126,9 @@ def calibrate_chain(
     Warns:
         CollectionWarning: As in `collect`.
     """
-    plan = _make_plan(
-        generator,
-        examples,
-        verifier=verifier,
-        labeler=labeler,
-        n=n,
-        splitter=splitter,
-        answer=answer,
-        metadata=metadata,
-        sampling=sampling,
-        reasoning=reasoning,
-        generator_id=generator_id,
-        verifier_id=verifier_id,
-        answer_id=answer_id,
-        splitter_id=splitter_id,
-        store=store,
-        out=out,
-        report=report,
-        test_fraction=test_fraction,
-        collection=collection,
-        **calibration,
-    )
-    plan.check()
-    with plan.open_store_path() as path:
-        return plan.finish(path, collect(plan.examples, plan.components, path, collection))
+    given = dict(locals())
+    options = given.pop("calibration")
+    return run_in_new_loop("acalibrate_chain(...)", acalibrate_chain(**given, **options))
 
 
 async def acalibrate_chain(

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from langchain_core.rate_limiters import BaseRateLimiter, InMemoryRateLimiter
 from langchain_core.runnables import RunnableConfig
@@ -43,6 +43,8 @@ from langchain_cfc_collect.run import Run
 from langchain_cfc_collect.sources import Examples
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store
+
+T = TypeVar("T")
 
 _MIN_SPARE_PROMPTS = 8
 # Number of unusable references that an error lists.
@@ -202,12 +204,10 @@ def collect(
             component is the same; as soon as there are signs that the records will not calibrate well, and at
             the end if prompts failed.
     """
-    return run_in_new_loop(
-        "acollect(...), or acalibrate_chain(...),", acollect(examples, components, store, options)
-    )
+    return run_in_new_loop("acollect(...)", acollect(examples, components, store, options))
 
 
-def run_in_new_loop(instead: str, run: Coroutine[Any, Any, CollectionResult]) -> CollectionResult:
+def run_in_new_loop(instead: str, run: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end; where a loop is running already, the error says what to await instead."""
     try:
         asyncio.get_running_loop()

@@ -76,19 +76,21 @@ class Outcome:
     scores: VerifierScores | None = None
 
 
-class Journal(Protocol):
-    """Persistent log of one stage: the candidates drawn, and requests that may have been billed."""
+class Journal:
+    """Log of one stage: the candidates drawn, and requests that may have been billed. This one keeps nothing.
 
-    @property
-    def drawn(self) -> Mapping[int, DrawnCandidate]:
-        """Candidates that are already stored, by slot."""
+    Attributes:
+        drawn: Candidates that are already stored, by slot.
+        context: Digest of the prepared input that they were drawn for.
+    """
 
-    @property
-    def context(self) -> str | None:
-        """Digest of the prepared input that the stored candidates were drawn for."""
+    drawn: Mapping[int, DrawnCandidate] = {}
+    context: str | None = None
 
     def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
         """Return the stored candidates that were drawn for the prepared input with this digest."""
+        del context
+        return {}
 
     def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
         """Store a candidate and the usage of the stage so far."""

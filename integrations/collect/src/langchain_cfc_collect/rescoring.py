@@ -196,9 +196,8 @@ class Rescorer:
         error: CFCError | None = None
         for prompt, candidates in islice(prompts, MAX_FAILURES_AT_START):
             answers = prompt.draws if self._source.unit == "claims" else None
-            journal: Any = _TrialJournal()
             _PROMPT_ID.set(prompt.example.id)
-            outcome = await self._executor.score(prompt.example, candidates, journal, answers)
+            outcome = await self._executor.score(prompt.example, candidates, Journal(), answers)
             self._tried[prompt.example.id] = outcome
             if not isinstance(outcome.result, CFCError):
                 return
@@ -285,16 +284,6 @@ def _add_recorded(
 
 def _has_no_verdict(one: Any) -> bool:
     return bool(one.no_verdict or getattr(one, "no_answer", None))
-
-
-class _TrialJournal:
-    """Journal of a trial before there is a store: nothing is written."""
-
-    async def flush(self) -> None:
-        """Do nothing."""
-
-    def record_lost_request(self) -> None:
-        """Do nothing."""
 
 
 def _refuse(*given: Any) -> NoReturn:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from langchain_cfc_collect.review import create_review_report, format_candidate, write_review
 
-from integrations.collect.tests.filling import fill_in, write_rows
+from integrations.collect.tests.filling import fill_in
 from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
 from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.records import Provenance, read_records, tabulate, write_records
@@ -101,15 +101,6 @@ def test_agreement_json_is_the_review_report(records: Path, sheet: Path) -> None
     assert run("store", "agreement", records, sheet, "--json").data["promises"] == ran.data["promises"][:1]
 
 
-def test_agreement_accepts_records_in_several_files(records: Path, sheet: Path, tmp_path: Path) -> None:
-    given = list(read_records(records))
-    for name, part in (("a", given[:500]), ("b", given[500:])):
-        write_records(tmp_path / f"{name}.jsonl", part)
-    ran = run("store", "agreement", tmp_path / "a.jsonl", tmp_path / "b.jsonl", sheet, "--json")
-    assert ran.data == run("store", "agreement", records, sheet, "--json").data
-    run("store", "agreement", tmp_path / "a.jsonl", sheet).assert_refused("is in none of the records")
-
-
 def test_agreement_reads_promised_coverage_from_an_artifact(
     records: Path, sheet: Path, tmp_path: Path
 ) -> None:
@@ -172,37 +163,3 @@ def test_agreement_rounds_bounds_down(records: Path, sheet: Path) -> None:
     for words, kind in zip(shown, ("independent", "at_worst"), strict=True):
         for word, exact in zip(words[-2:], (promise[kind], promise[f"{kind}_limit"]), strict=True):
             assert 100 * exact - 0.1 < float(word) <= 100 * exact
-
-
-@pytest.mark.parametrize(
-    ("rows", "says"),
-    [
-        (
-            [["currency-Lebanon", "no such text", "yes"]],
-            "'no such text' is not a candidate of 'currency-Lebanon'",
-        ),
-        ([["unknown", "Lima", "yes"]], "'unknown' is in none of the records"),
-        ([["currency-Lebanon", "Lima", ""]], "no row of sheet.csv is filled in"),
-        ([["currency-Lebanon", "Lima", "perhaps"]], "found 'perhaps'; expected true or false"),
-    ],
-)
-def test_agreement_refuses_sheets_that_do_not_fit(
-    records: Path, tmp_path: Path, rows: list[list[str]], says: str
-) -> None:
-    ran = run("store", "agreement", records, write_rows(tmp_path / "sheet.csv", [HEADER, *rows]))
-    assert ran.code == 2
-    assert says in join_words(ran.err)
-    assert ran.out == ""
-
-
-@pytest.mark.parametrize("coverage", ["0", "1", "1.5", "nan", "many"])
-def test_agreement_refuses_an_invalid_coverage(records: Path, sheet: Path, coverage: str) -> None:
-    ran = run("store", "agreement", records, sheet, "--coverage", coverage)
-    assert ran.code == 2
-
-
-def test_agreement_refuses_missing_files(records: Path, sheet: Path, tmp_path: Path) -> None:
-    assert run("store", "agreement", tmp_path / "none.jsonl", sheet).code == 2
-    assert run("store", "agreement", records, tmp_path / "none.csv").code == 2
-    assert run("store", "agreement", records, sheet, "--artifact", tmp_path / "none.json").code == 2
-    assert run("store", "agreement", records).code == 2

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import pytest
 
 from langchain_cfc import PromptRecord, read_records
-from langchain_cfc.labelers import extract_number
 from langchain_cfc.sampling.comparison import explain_doubt
 from tests.cli.running import Ran, run
 from tests.recordings import list_facts
@@ -214,16 +213,6 @@ def test_id_given_on_the_command_line_to_a_store_ends_the_notice(
     assert collect().code == 2
 
 
-def test_collect_dry_run_states_the_price_of_batches(collect: Collect, script: Script) -> None:
-    planned = collect("--dry-run", "--batch", "--json").data
-    assert planned["batch_cost"] == pytest.approx(0.5 * planned["cost"])
-    share = collect("--dry-run", "--batch", "--set", "prices.gpt-4o-mini.batch=0.1", "--json").data
-    assert share["batch_cost"] == pytest.approx(0.1 * planned["cost"])
-    assert " as batches, " in collect("--dry-run", "--set", "run.batch=true").out
-    assert " as batches" not in collect("--dry-run").out
-    assert script.requests == []
-
-
 def test_collect_dry_run_estimates_from_finished_prompts(collect: Collect) -> None:
     assert collect("--limit", "4").code == 0
     taken = collect("--limit", "4", "--json").data
@@ -264,27 +253,6 @@ def test_collect_reports_failures_and_retries_them_on_request(
     ran = collect("--retry-failed")
     assert (ran.code, ran.err) == (0, "")
     assert count_draws(script) == N * COUNT
-
-
-def test_collect_refuses_another_configuration_before_any_request(collect: Collect, script: Script) -> None:
-    assert collect("--limit", "1").code == 0
-    asked = len(script.requests)
-    collect("--set", "generator.arguments.temperature=0.9").assert_refused(
-        "generator.temperature was 0.7 and is now 0.9"
-    )
-    ran = collect("-n", "9")
-    assert "n was 3 and is now 9" in ran.err
-    assert len(script.requests) == asked
-
-
-def test_collect_refuses_a_changed_input_under_the_same_id(collect: Collect, folder: Path) -> None:
-    path = folder / "questions.csv"
-    lines = path.read_text().splitlines()
-    named = ["id," + lines[0], *(f"{number},{line}" for number, line in enumerate(lines[1:]))]
-    path.write_text("\n".join(named) + "\n")
-    assert collect("--id", "id").code == 0
-    path.write_text(path.read_text().replace(named[1].split(",")[1], "Something else?", 1))
-    collect("--id", "id").assert_refused("the prompt '0' has another input")
 
 
 def test_collect_relabel_uses_new_references_and_columns(
@@ -334,15 +302,6 @@ def test_store_export_writes_a_review_sheet_once(collect: Collect, folder: Path)
     )
 
 
-def test_status_prints_prompts_and_model_of_the_store(collect: Collect, folder: Path) -> None:
-    assert collect("--limit", "3").code == 0
-    ran = run("store", "status", folder / "facts.db")
-    assert ran.code == 0
-    assert "3 of 3 finished, 0 failed" in ran.out
-    assert f"drawn by      {MODEL} (requested: gpt-4o-mini)" in ran.out
-    assert "sk-" not in run("store", "status", folder / "facts.db", "--json").out
-
-
 def test_status_refuses_other_files_and_missing_stores(tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     with closing(sqlite3.connect(other)) as connection, connection:
@@ -387,56 +346,6 @@ def test_collect_suggests_other_labelers_if_nothing_is_correct(collect: Collect,
 
 
 ANYWHERE = ("--set", "labeler.arguments.anywhere=true")
-
-
-def test_collect_relabel_with_another_labeler_sends_no_requests(
-    collect: Collect, folder: Path, script: Script
-) -> None:
-    out = folder / "records.jsonl"
-    assert collect("--out", out).code == 0
-    before, asked = list(read_records(out)), len(script.requests)
-    collect(*ANYWHERE).assert_refused("--relabel makes all of them again")
-    extracting = ("--answer", "langchain_cfc.labelers:extract_number", "--set", "answer.id=numbers")
-    assert collect(*ANYWHERE, *extracting, "--relabel", "--out", out).code == 0
-    assert len(script.requests) == asked
-    after = read_records(out)
-    assert "anywhere" in str(after.provenance)
-    for one, other in zip(before, after, strict=True):
-        assert [c.text for c in one.candidates] == [c.text for c in other.candidates]
-        assert [c.score for c in one.candidates] == [c.score for c in other.candidates]
-        assert [c.answer for c in other.candidates] == [extract_number(str(c.text)) for c in one.candidates]
-    assert run("store", "check", folder / "facts.db").code == 0
-    # And back again, to the byte.
-    assert collect("--relabel", "--out", out).code == 0
-    assert list(read_records(out)) == before
-    assert len(script.requests) == asked
-
-
-def test_collect_relabel_refuses_another_generator_and_keeps_labels(collect: Collect, folder: Path) -> None:
-    # A new store has no labels yet.
-    assert collect("--limit", "3", "--relabel").code == 0
-    ran = collect("--relabel", *ANYWHERE, "--set", "generator.arguments.temperature=0.9")
-    assert ran.code == 2
-    assert "generator.temperature was 0.7 and is now 0.9" in ran.err
-    assert "labeler" not in ran.err.partition("Its records")[0]
-    assert run("store", "status", folder / "facts.db", "--json").data["finished"] == 3
-
-
-def test_collect_relabel_labels_prompts_that_failed_before(
-    collect: Collect, folder: Path, facts: list[PromptRecord]
-) -> None:
-    lines = [
-        {"prompt": one.input, "text": candidate.text, "correct": candidate.correct}
-        for one in facts[:COUNT:2]
-        for candidate in one.candidates
-    ]
-    (folder / "people.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    sheet = f"labeler.arguments.path={folder / 'people.jsonl'}"
-    ran = collect("--labeler", "langchain_cfc_collect:HumanLabels", "--set", sheet)
-    assert ran.code == 1
-    assert 0 < run("store", "status", folder / "facts.db", "--json").data["failed"] < COUNT
-    assert collect("--relabel").code == 0
-    assert run("store", "status", folder / "facts.db", "--json").data["finished"] == COUNT
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -123,15 +123,6 @@ def test_read_examples_yields_nothing_after_a_bad_row() -> None:
         next(examples)
 
 
-def test_bad_rows_error_lists_twenty_rows_and_counts_the_rest() -> None:
-    for count, last in [(20, "  row 21: input: found 5"), (21, "  and 1 more"), (1000, "  and 980 more")]:
-        rows: list[dict[str, Any]] = [{"q": "fine"}, *({"q": 5} for _ in range(count))]
-        lines = catch_record_error(rows, INPUT).problem.split("\n")
-        assert lines[0].startswith(f"{count} bad rows;")
-        assert len(lines) == 1 + min(count, 21)
-        assert lines[-1].startswith(last)
-
-
 @pytest.mark.parametrize("policy", ["refuse", "set_aside"])
 def test_dataset_of_bad_rows_only_is_refused(policy: str) -> None:
     assert "2 bad rows" in catch_record_error([{"q": 1}, {"q": 2}], INPUT, policy).problem
@@ -280,15 +271,6 @@ def test_control_csv_cell_is_text_unless_in_json_columns(tmp_path: Path) -> None
     columns = Columns(id="n", input="q", reference="r")
     assert [example.reference for example in read_examples(path, columns)] == ['["a"]']
     assert list(read_examples(path, columns)) != list(read_examples(rows, columns))
-
-
-@settings(max_examples=repetitions(100, share=0.3))
-@given(texts=st.lists(TEXT, min_size=1, max_size=8, unique=True))
-def test_default_ids_do_not_depend_on_row_order(texts: list[str]) -> None:
-    rows = [{"q": text} for text in texts]
-    made = dict(zip(texts, read_ids(rows), strict=True))
-    assert len(set(made.values())) == len(texts)
-    assert read_ids(rows[::-1]) == [made[text] for text in reversed(texts)]
 
 
 def test_parquet_nan_and_missing_inputs_are_bad_rows(tmp_path: Path) -> None:

@@ -93,12 +93,6 @@ def test_csv_rows_are_numbered_by_their_first_line(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["a.json", "a.parquet"])
-def test_json_and_parquet_rows_are_numbered_from_one(tmp_path: Path, name: str) -> None:
-    rows = list_rows(WRITERS[name](tmp_path / name, ROWS))
-    assert [number for number, _ in rows] == [1, 2]
-
-
 BAD_LINES = [
     pytest.param(b"{", "not JSON", id="cut off"),
     pytest.param(b"[1]", "found [1]; expected one JSON object per line", id="list"),
@@ -117,14 +111,6 @@ def test_jsonl_line_that_is_no_object_is_a_bad_row(tmp_path: Path, line: bytes, 
     assert (first.number, first.field) == (1, "")
     assert words in first.problem
     assert [row[0] for row in others if not isinstance(row, BadRow)] == [2, 3]
-
-
-def test_json_item_that_is_no_object_is_a_bad_row(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", '[{"a": 1}, 5, {"a": 2}, {"a": 3, "a": 4}]')
-    assert [row for row in read_rows(path) if isinstance(row, BadRow)] == [
-        BadRow(2, "", "found 5; expected an object of values by column"),
-        BadRow(4, "", "found the key 'a' twice in one object; expected an object of values by column"),
-    ]
 
 
 BAD_CELLS = [
@@ -250,11 +236,6 @@ EMPTY = [
 def test_file_without_rows_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
     path = write(tmp_path / name, content)
     assert catch_damage(path).problem == "no rows; expected at least one"
-
-
-def test_parquet_file_without_rows_is_refused(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"question": pa.array([], pa.string())}), tmp_path / "a.parquet")
-    assert catch_damage(tmp_path / "a.parquet").problem == "no rows; expected at least one"
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.csv.zip", "a", "a.gz", "a.xlsx"])

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
-from langchain_cfc_collect import CallPolicy, Columns, Outcome, Usage
+from langchain_cfc_collect import CallPolicy, Columns, Journal, Outcome, Usage
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -35,7 +35,7 @@ from langchain_cfc.execution import describe_error
 from langchain_cfc.extend import encode_record, make_candidate
 from langchain_cfc.records import Candidate, Example, PromptRecord, make_parquet_schema
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc_ray.worker import Factory, NoJournal, WorkerSettings
+from langchain_cfc_ray.worker import Factory, WorkerSettings
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -293,15 +293,15 @@ class _Collector:
 
     async def _draw(self, example: Example, row: Mapping[str, Any]) -> Outcome:
         del row
-        return _unwrap(await self._executor.draw(example, NoJournal()))
+        return _unwrap(await self._executor.draw(example, Journal()))
 
     async def _score_and_label(self, example: Example, drawn: Outcome) -> PromptRecord:
         """Score and label the candidates of a prompt, and return the record."""
         draws: Sequence[DrawnCandidate] = drawn.result
         scores = drawn.scores
         if scores is None:
-            scores = _unwrap(await self._executor.score(example, draws, NoJournal())).result
-        labels = _unwrap(await self._executor.label(example, draws, NoJournal())).result
+            scores = _unwrap(await self._executor.score(example, draws, Journal())).result
+        labels = _unwrap(await self._executor.label(example, draws, Journal())).result
         nothing = [None] * len(draws)
         candidates = zip(
             draws,

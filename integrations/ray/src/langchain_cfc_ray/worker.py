@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from langchain_cfc_collect import CallPolicy, Components, LocalExecutor, Usage
+from langchain_cfc_collect import CallPolicy, Components, LocalExecutor
 from langchain_core.runnables import RunnableConfig
 from ray import cloudpickle
 
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.execution import ConcurrencyLimiter
-from langchain_cfc.sampling import DrawnCandidate
 
 Factory: TypeAlias = str | Callable[[], Components]
 
@@ -49,33 +48,6 @@ class WorkerSettings:
         limiter = ConcurrencyLimiter(policy.concurrency)
         components = _create_components(self.factory)
         return LocalExecutor(components, limiter, policy.create_retry_policy(), self.config)
-
-
-class NoJournal:
-    """The journal of a stage that keeps nothing: a pipeline stores whole prompts, not single calls."""
-
-    drawn: Mapping[int, DrawnCandidate] = {}
-    context: str | None = None
-
-    def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
-        """Return no candidates."""
-        del context
-        return {}
-
-    def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
-        """Do nothing."""
-
-    def discard_draws(self) -> None:
-        """Do nothing."""
-
-    def announce(self, requests: int) -> None:
-        """Do nothing."""
-
-    def record_lost_request(self) -> None:
-        """Do nothing."""
-
-    async def flush(self) -> None:
-        """Do nothing."""
 
 
 def _create_components(factory: Factory) -> Components:

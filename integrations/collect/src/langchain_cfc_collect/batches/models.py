@@ -1,8 +1,7 @@
 """Find the chat models of a collection whose requests can go through batches, and redirect these requests.
 
-Only this module uses non-public names of the OpenAI and Anthropic packages and of LangChain's packages for
-them, so that an incompatible release breaks one module: `ChatOpenAI.root_async_client` and `async_client`,
-`ChatAnthropic._async_client`, and the HTTP client in `_client` of both official clients.
+A model gets a copy of its official client whose HTTP client hands each request to this package. All names
+that this takes are public, except for `ChatAnthropic._async_client`.
 """
 
 from __future__ import annotations
@@ -33,11 +32,12 @@ class Client:
 
     provider: ProviderName
     official: Any  # `openai.AsyncOpenAI` or `anthropic.AsyncAnthropic`, with the settings of the models
+    http: Any  # HTTP client of `official`
     address: str  # base URL of its requests, without a slash at the end
 
     async def send(self, request: Any) -> Any:
         """Send a request as the models would have sent it, and return the response with its content."""
-        return await self.official._client.send(request)  # noqa: SLF001 - see above
+        return await self.http.send(request)
 
 
 # Function that answers a request of a client's models in place of the server.
@@ -119,8 +119,8 @@ class BatchedModels:
         # A subclass is a client of another service, which has another batch interface or none.
         if type(root) is not official.AsyncOpenAI:
             return False
-        is_own = model.http_async_client is not None
-        replaced = self._replace_client("openai", root, official.DefaultAsyncHttpxClient, is_own=is_own)
+        make_http = partial(official.DefaultAsyncHttpxClient, proxy=model.openai_proxy)
+        replaced = self._replace_client("openai", root, make_http, model.http_async_client)
         if replaced is None:
             return False
         self._set_clients(model, root_async_client=replaced, async_client=replaced.chat.completions)
@@ -130,34 +130,34 @@ class BatchedModels:
         package, official = sys.modules.get("langchain_anthropic"), sys.modules.get("anthropic")
         if package is None or official is None or not isinstance(model, package.ChatAnthropic):
             return False
-        root = model._async_client  # noqa: SLF001 - see above
+        root = model._async_client  # noqa: SLF001 - there is no public name
         if type(root) is not official.AsyncAnthropic:
             return False
-        is_own = model.anthropic_proxy is not None
-        replaced = self._replace_client("anthropic", root, official.DefaultAsyncHttpxClient, is_own=is_own)
-        if replaced is None:
-            return False
+        make_http = partial(official.DefaultAsyncHttpxClient, proxy=model.anthropic_proxy)
+        replaced = self._replace_client("anthropic", root, make_http)
         # The client is a cached property, and copies of the model inherit the cached value.
         self._set_clients(model, _async_client=replaced)
         return True
 
-    def _replace_client(self, provider: ProviderName, root: Any, make_http: Any, *, is_own: bool) -> Any:
+    def _replace_client(self, provider: ProviderName, root: Any, make_http: Any, own: Any = None) -> Any:
         """Return a copy of an official client with our transport; None if it uses another HTTP library.
 
-        `is_own` means that the user made its HTTP client or set a proxy for it. Other clients share one HTTP
-        client that LangChain caches, which the event loops of several runs cannot share; it is replaced.
+        `own` is the HTTP client that the user made for it. Other clients share one that LangChain caches,
+        which the event loops of several runs cannot share, so they get a new one.
         """
         if id(root) not in self._replaced:
             # A client of another HTTP library could not send our requests.
-            library = next(one for one in make_http.__mro__ if one.__name__ == "AsyncClient")
-            if not isinstance(root._client, library):  # noqa: SLF001 - see above
+            library = next(one for one in make_http.func.__mro__ if one.__name__ == "AsyncClient")
+            if own is not None and not isinstance(own, library):
                 return None
-            official = root
-            if not is_own:
-                official = self._copy_client(root, make_http(base_url=root.base_url, timeout=root.timeout))
-            client = Client(provider, official, str(root.base_url).rstrip("/"))
-            http = make_http(base_url=root.base_url, transport=_Transport(client, self._send))
+            official, http = root, own
+            if own is None:
+                http = make_http(base_url=root.base_url, timeout=root.timeout)
+                official = self._copy_client(root, http)
+            client = Client(provider, official, http, str(root.base_url).rstrip("/"))
+            transport = _Transport(client, self._send)
             self.clients.append(client)
+            http = make_http.func(base_url=root.base_url, transport=transport)
             self._replaced[id(root)] = self._copy_client(root, http)
         return self._replaced[id(root)]
 

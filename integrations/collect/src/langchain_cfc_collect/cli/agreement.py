@@ -141,45 +141,33 @@ def _format_bound(share: float) -> str:
 
 
 def _list_assumptions(report: ReviewReport) -> Iterator[str]:
-    sure = format_share((1 + report.confidence) / 2)
-    if report.unit == "claims":
+    is_claims = report.unit == "claims"
+    event = "prompts whose set holds a correct candidate, or that are flagged"
+    if is_claims:
+        event = "answers with no more unsupported claims left than promised"
+    yield (
+        f"[bold]True at least[/]: share of {event}. This assumes that people are right and the sheet is a "
+        f"random sample. Each bound holds with {format_share((1 + report.confidence) / 2)} confidence, over "
+        "all prompts together. The last column is the best bound that a sheet of this size can give."
+    )
+    if is_claims:
         yield (
-            "[bold]True at least[/]: share of answers with no more unsupported claims left than promised. "
-            "This assumes that people are right and the answers are a random sample. Each bound holds "
-            f"with {sure} confidence, over all prompts together. The last column is the best bound that a "
-            "sheet of this size can give."
+            "- It assumes nothing about the mistakes. Each answer with an e0 mistake counts as broken; their "
+            "share is the upper end of the third interval."
+        )
+    else:
+        yield (
+            "- [bold]independent[/] assumes that the distinct answers of a set, at most "
+            f"{report.n}, are mislabelled independently of each other, of scores and of features, wrong ones "
+            "with probability at most e0, at the upper end of its interval. This fails if labels and "
+            "verifier err on the same answers."
         )
         yield (
-            "- It assumes nothing about the mistakes. The promise holds for every answer without an e0 "
-            "mistake. All other answers count as broken; their share is the upper end of the third interval."
+            "- [bold]of any kind[/] assumes nothing about the mistakes. A prompt has at most "
+            f"{report.n} times the third share of wrong candidates labelled correct, at the upper end of its "
+            "interval."
         )
-        yield (
-            "- Supported claims labelled unsupported (e1) do not weaken the promise; they only cause more "
-            "claims to be dropped."
-        )
-        return
-    yield (
-        "[bold]True at least[/]: share of prompts whose set holds a correct candidate, or that are flagged. "
-        "This assumes that people are right and the rows are a random sample. Each bound holds with "
-        f"{sure} confidence, over all prompts together. The last column is the best bound that a sheet of "
-        "this size can give."
-    )
-    yield (
-        "- [bold]independent[/] assumes that the distinct answers of a set, at most "
-        f"{report.n}, are mislabelled independently of each other, of scores and of features, and wrong ones "
-        "with probability at most e0, at the upper end of its interval. This fails if labels and verifier "
-        "err on the same answers."
-    )
-    yield (
-        "- [bold]of any kind[/] assumes nothing about the mistakes. A set falsely counts as covered only if "
-        f"it holds a wrong candidate labelled correct; a prompt has {report.n} times the third share of "
-        "these, at the upper end of its interval. It also holds for independent mistakes, and may be the "
-        "better bound."
-    )
-    yield (
-        "- Correct candidates labelled wrong (e1) do not weaken the promise; they only make answer sets "
-        "larger."
-    )
+    yield f"- {' ones labelled '.join(_LABEL_NAMES[report.unit])} (e1) do not weaken the promise."
 
 
 def _list_empty_promises(report: ReviewReport) -> Iterator[str]:

@@ -22,19 +22,26 @@ _part_option = partial(typer.Option, rich_help_panel="Model, verifier and labele
 _call_option = partial(typer.Option, rich_help_panel="Concurrency and cost")
 
 
+ConfigPath = Annotated[
+    Path | None,
+    _settings_option("--config", "-c", help="TOML file with the settings; options here take precedence."),
+]
+Settings = Annotated[
+    list[str] | None,
+    _settings_option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any setting of the file, with a TOML value: generator.arguments.temperature=0.7",
+    ),
+]
+RetryFailed = Annotated[
+    bool, typer.Option("--retry-failed", help="Retry prompts that failed in an earlier run.")
+]
+
+
 def collect(
-    config: Annotated[
-        Path | None,
-        _settings_option("--config", "-c", help="TOML file with the settings; options here take precedence."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        _settings_option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Any setting of the file, with a TOML value: generator.arguments.temperature=0.7",
-        ),
-    ] = None,
+    config: ConfigPath = None,
+    settings: Settings = None,
     store: Annotated[
         str | None,
         _settings_option(help="Store of the collection: SQLite file, or URL of a PostgreSQL database."),
@@ -119,9 +126,7 @@ def collect(
             "After a kill or Ctrl-C, batches go on at the provider; the same command fetches them.",
         ),
     ] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Retry prompts that failed in an earlier run.")
-    ] = False,
+    retry_failed: RetryFailed = False,
     relabel: Annotated[
         bool,
         typer.Option(

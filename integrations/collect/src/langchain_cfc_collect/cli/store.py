@@ -30,6 +30,7 @@ from langchain_cfc.no_answers import describe_unscored
 from langchain_cfc.records import LabelledRecord, read_records, write_records
 from langchain_cfc.support.text import format_percent
 from langchain_cfc_collect.cli.agreement import agreement
+from langchain_cfc_collect.cli.collect import ConfigPath, RetryFailed, Settings
 from langchain_cfc_collect.cli.people import certify
 from langchain_cfc_collect.collecting import format_cost, format_mean_scores
 from langchain_cfc_collect.config import read_scoring_config
@@ -43,11 +44,12 @@ app = make_app(no_args_is_help=True, help="Export, import, rescore, review, chec
 app.command("agreement")(agreement)
 app.command("certify")(certify)
 _MOST_LISTED = 10
+StoreName = Annotated[str, typer.Argument(help=STORE_HELP)]
 
 
 @app.command("status")
 def status(
-    store: Annotated[str, typer.Argument(help=STORE_HELP)],
+    store: StoreName,
     as_json: AsJson = False,
 ) -> None:
     """Show a collection's progress, its labels and what failed."""
@@ -69,7 +71,7 @@ def status(
 
 @app.command("export")
 def export(
-    store: Annotated[str, typer.Argument(help=STORE_HELP)],
+    store: StoreName,
     records: Annotated[Path, typer.Argument(help="File to write: .jsonl, .jsonl.gz or .parquet.")],
     sample_for_review: Annotated[
         int | None,
@@ -148,21 +150,9 @@ def rescore(
             "has, recorded outputs are used, and nothing is called.",
         ),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", "-c", help="TOML file of a collection; its verifier and limits are used."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="A setting of the file: verifier.model=openai:gpt-4o-mini, run.max_cost=5",
-        ),
-    ] = None,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Retry prompts that failed in an earlier run.")
-    ] = False,
+    config: ConfigPath = None,
+    settings: Settings = None,
+    retry_failed: RetryFailed = False,
     as_json: AsJson = False,
 ) -> None:
     """Score the stored candidates with another verifier, into a new store; nothing is drawn or labelled.
@@ -198,7 +188,7 @@ def _parse_verifiers(given: Sequence[str]) -> dict[str, Any]:
 
 @app.command("check")
 def check(
-    store: Annotated[str, typer.Argument(help=STORE_HELP)],
+    store: StoreName,
     as_json: AsJson = False,
 ) -> None:
     """Read a whole store, and check every prompt against its digests.
@@ -217,7 +207,7 @@ def check(
 
 @app.command("shrink")
 def shrink(
-    store: Annotated[str, typer.Argument(help=STORE_HELP)],
+    store: StoreName,
     as_json: AsJson = False,
 ) -> None:
     """Remove the raw messages of labelled prompts, such as log-probabilities, and free the disk space.
