@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -20,18 +20,11 @@ from langchain_cfc.candidates import (
 from langchain_cfc.errors import InputError
 from langchain_cfc.records.dataset import check_records
 from langchain_cfc.records.files import Records
-from langchain_cfc.records.schema import (
-    Candidate,
-    ClaimsRecord,
-    LabelledRecord,
-    Provenance,
-    require_candidates,
-    require_claims,
-)
+from langchain_cfc.records.schema import ClaimsRecord, LabelledRecord, Provenance
 from langchain_cfc.records.splits import cluster_repeated_inputs, digest_inputs
 
 # Number of records turned into arrays at a time.
-_BATCH_SIZE = 64
+_BATCH_SIZE = 256
 
 
 def tabulate(
@@ -96,50 +89,51 @@ def _stack_records(
     else:
         stream = check_records(records, provenance)
     at_most = None if provenance is None or provenance.draws is None else provenance.n
-    while several := list(islice(stream, _BATCH_SIZE)):
-        yield _stack(several, at_most)
+    # Not the records themselves, whose many objects keep the garbage collector busy.
+    rows = map(_list_values, stream)
+    while several := list(islice(rows, _BATCH_SIZE)):
+        yield _stack({name: [row[name] for row in several] for name in several[0]}, at_most)
 
 
-def _stack(records: Sequence[LabelledRecord], at_most: int | None) -> LabelledBatch:
-    """Make a table of records of one kind, which have fewer than `at_most` candidates if a rule stopped."""
-    ids = [one.id for one in records]
-    about: dict[str, Any] = {
-        "clusters": [one.cluster for one in records],
-        "metadata": [one.metadata for one in records],
-        "prompt_kinds": find_prompt_kinds(one.input for one in records),
+def _list_values(record: LabelledRecord) -> dict[str, Any]:
+    """Return a record's part of each argument of `LabelledBatch.from_arrays` or `from_claims`, and more."""
+    values: dict[str, Any] = {
+        "ids": record.id,
+        "clusters": record.cluster,
+        "metadata": record.metadata,
+        "inputs": record.input,
     }
-    if isinstance(records[0], ClaimsRecord):
-        claims = [require_claims(one).claims for one in records]
-        scores = [[one.score for one in row] for row in claims]
-        supported = [[one.supported for one in row] for row in claims]
-        table = LabelledBatch.from_claims(ids, scores, supported, **about)
+    if isinstance(record, ClaimsRecord):
+        values["scores"] = [one.score for one in record.claims]
+        values["supported"] = [one.supported for one in record.claims]
     else:
-        candidates = [require_candidates(one).candidates for one in records]
-        table = _stack_candidates(ids, candidates, at_most, about)
-    return replace(table, inputs=digest_inputs(one.input for one in records))
+        candidates = record.candidates
+        values["scores"] = [one.score for one in candidates]
+        values["correct"] = [one.correct for one in candidates]
+        values["answers"] = [one.answer_key for one in candidates]
+        values["extracted"] = [one.answer is not None for one in candidates]
+        values["has_verdict"] = [one.no_verdict is None for one in candidates]
+    return values
 
 
-def _stack_candidates(
-    ids: Sequence[str],
-    drawn: Sequence[tuple[Candidate, ...]],
-    at_most: int | None,
-    about: Mapping[str, Any],
-) -> LabelledBatch:
-    recorded = at_most or len(drawn[0])
-    # The first candidate pads a row that a draw rule left short; `keep_drawn` overwrites it.
-    rows = [row + row[:1] * (recorded - len(row)) for row in drawn]
-    extracted = {one.answer is not None for row in rows for one in row}
-    table = LabelledBatch.from_arrays(
-        ids,
-        [[one.score for one in row] for row in rows],
-        [[one.correct for one in row] for row in rows],
-        [[one.answer_key for one in row] for row in rows],
-        extracted=extracted.pop() if len(extracted) == 1 else None,
-        **about,
-    )
-    has_verdict = np.array([[one.no_verdict is None for one in row] for row in rows])
-    draws = replace(table.draws, lengths=np.where(has_verdict, np.asarray(table.draws.lengths), 0))
-    return replace(table, draws=draws).keep_drawn(np.array([len(row) for row in drawn]))
+def _stack(columns: dict[str, Any], at_most: int | None) -> LabelledBatch:
+    """Make a table of some records, which have fewer than `at_most` candidates if a draw rule stopped."""
+    inputs = columns.pop("inputs")
+    columns["prompt_kinds"] = find_prompt_kinds(inputs)
+    if "supported" in columns:
+        table = LabelledBatch.from_claims(**columns)
+    else:
+        drawn = np.array([len(row) for row in columns["scores"]])
+        n = at_most or int(drawn[0])
+        for name in ("scores", "correct", "answers", "extracted", "has_verdict"):
+            # The first value pads a row that a draw rule left short; `keep_drawn` overwrites it.
+            columns[name] = [row + row[:1] * (n - len(row)) for row in columns[name]]
+        has_verdict, extracted = (np.array(columns.pop(name)) for name in ("has_verdict", "extracted"))
+        columns["extracted"] = True if extracted.all() else None if extracted.any() else False
+        table = LabelledBatch.from_arrays(**columns)
+        draws = replace(table.draws, lengths=np.where(has_verdict, np.asarray(table.draws.lengths), 0))
+        table = replace(table, draws=draws).keep_drawn(drawn)
+    return replace(table, inputs=digest_inputs(inputs))
 
 
 def _check_provenance(labelled: LabelledBatch, provenance: Provenance | None) -> None:

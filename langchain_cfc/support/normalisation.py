@@ -209,10 +209,10 @@ def normalise_answer(text: str) -> str:
         if inner.endswith("!") and _EXCLAMATION.search(inner):
             inner = inner.rstrip("!")
         for opening, closing in _MARKS:
-            middle = inner[len(opening) : -len(closing)]
-            is_marked = inner.startswith(opening) and inner.endswith(closing) and middle
-            if is_marked and opening not in middle and closing not in middle:
-                inner = middle.strip()
+            if inner.startswith(opening) and inner.endswith(closing):
+                middle = inner[len(opening) : -len(closing)]
+                if middle and opening not in middle and closing not in middle:
+                    inner = middle.strip()
         if inner == folded:
             return inner
         folded = inner
