@@ -21,8 +21,6 @@ from langchain_cfc.guarantee import format_bound, format_share
 from langchain_cfc.records import Records, read_records
 from langchain_cfc_collect.review import ReviewReport, create_review_report
 
-# Words for a positive and a negative label, by unit.
-
 
 def agreement(
     records: Annotated[list[Path], typer.Argument(help="Labelled records that the sheet was sampled from.")],
@@ -167,7 +165,8 @@ def _list_assumptions(report: ReviewReport) -> Iterator[str]:
             f"{report.n} times the third share of wrong candidates labelled correct, at the upper end of its "
             "interval."
         )
-    yield f"- {' ones labelled '.join(_LABEL_NAMES[report.unit])} (e1) do not weaken the promise."
+    traits = UNITS[report.unit]
+    yield f"- {traits.correct} ones labelled {traits.wrong} (e1) do not weaken the promise."
 
 
 def _list_empty_promises(report: ReviewReport) -> Iterator[str]:
