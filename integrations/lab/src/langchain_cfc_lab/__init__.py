@@ -28,7 +28,6 @@ from langchain_cfc_lab.paper import (
     SyntheticReport,
     SyntheticWorld,
     list_published_cells,
-    list_published_tables,
     reproduce_synthetic,
 )
 from langchain_cfc_lab.plan import (
@@ -81,7 +80,6 @@ __all__ = [
     "get_methods",
     "list_draw_rules",
     "list_published_cells",
-    "list_published_tables",
     "plan_bot",
     "plan_from_assumptions",
     "plan_from_pilot",

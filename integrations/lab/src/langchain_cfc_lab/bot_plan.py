@@ -109,7 +109,6 @@ def plan_bot(
 
     Raises:
         InputError: If there are no prompts, they have weights, or an argument is out of range.
-        MissingExtraError: If SciPy is not installed.
 
     Examples:
         >>> import numpy as np

@@ -21,7 +21,6 @@ from langchain_cfc.records.files import find_provenance
 from langchain_cfc.scoring import compute_auroc
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support.arrays import FloatArray
-from langchain_cfc.support.imports import require
 from langchain_cfc.support.suggestions import suggest_share
 from langchain_cfc.support.text import format_percent
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
@@ -68,7 +67,9 @@ def compute_spread(values: FloatArray, overlap: float, *, share: bool = False) -
     mean, sd = float(known.mean()), float(known.std())
     if count == 1:
         return Spread(mean=mean, sd=sd, interval=None, splits=1)
-    quantile = require("scipy.special", "calibrate", "intervals over splits").stdtrit(count - 1, 0.975)
+    from scipy.special import stdtrit  # late: SciPy takes long to import
+
+    quantile = stdtrit(count - 1, 0.975)
     half = float(quantile) * compute_standard_error(known, overlap)
     low, high = mean - half, mean + half
     if share:
@@ -266,7 +267,6 @@ def compare(
         InputError: If an argument or a record cannot be used.
         FeatureError: If a feature map does not suit a split, for example if its fit part lacks a category.
         CalibrationError: If a split leaves a required part empty.
-        MissingExtraError: If SciPy is not installed.
     """
     provenance = find_provenance(records, provenance)
     splits = check_count(splits, "splits", "splits")

@@ -142,7 +142,7 @@ class ComparisonReport(LevelComparison):
         data: Facts about the records.
         sweep: All levels in the order requested, including the leading one.
         notes: What a reader has to know, for example how many prompts were left out.
-        unit: What methods keep or reject; omitted from the serialised data for answers.
+        unit: What methods keep or reject.
     """
 
     splits: int

@@ -149,7 +149,6 @@ def analyse_efficiency(
 
     Raises:
         InputError: If a number is too small.
-        MissingExtraError: If SciPy is not installed.
     """
     if prompts < 2:  # noqa: PLR2004 - for a spread
         msg = f"prompts must be at least 2, got {prompts}"

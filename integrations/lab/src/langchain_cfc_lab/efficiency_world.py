@@ -62,7 +62,6 @@ from typing import TypeAlias
 import numpy as np
 
 from langchain_cfc.support.arrays import BoolArray, FloatArray
-from langchain_cfc.support.imports import require
 from langchain_cfc_lab.paper import SyntheticWorld
 
 Line: TypeAlias = tuple[float, float]  # values at T = 0 and at T = 1
@@ -230,8 +229,9 @@ def find_marginal_threshold(world: EfficiencyWorld, coverage: float, n: int) -> 
 
     if compute_miss(1.0) <= 0.0:
         return 1.0
-    solve = require("scipy.optimize", "calibrate", "the efficiency analysis").brentq
-    return float(solve(compute_miss, 0.0, 1.0, xtol=1e-13))
+    from scipy.optimize import brentq  # late: SciPy takes long to import
+
+    return float(brentq(compute_miss, 0.0, 1.0, xtol=1e-13))
 
 
 def check_assumptions(world: EfficiencyWorld, n: int) -> dict[str, bool]:

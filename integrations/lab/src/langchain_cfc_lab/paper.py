@@ -77,7 +77,7 @@ from importlib.resources import files
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-from pydantic import Field, computed_field
+from pydantic import Field
 
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
@@ -201,7 +201,7 @@ class PublishedCell(ReportData, strict=True):
     """One number of the paper's tables, as printed.
 
     Attributes:
-        table: Name of the table, see `list_published_tables`.
+        table: Name of the table.
         kind: `main` for a dataset's full sweep over alpha, `ablation`, or `excerpt` for a table of the main
             text that repeats cells of another.
         label: The table's label in the paper's source.
@@ -246,21 +246,11 @@ class PublishedCell(ReportData, strict=True):
         return float(Decimal(1).scaleb(-len(self.mean.partition(".")[2])))
 
 
-def list_published_tables() -> tuple[str, ...]:
-    """Return the names of all tables of the paper.
-
-    Examples:
-        >>> list_published_tables()[:4]
-        ('synthetic', 'synthetic_ablation', 'synthetic_excerpt', 'triviaqa')
-    """
-    return tuple(_load_tables())
-
-
 def list_published_cells(table: str) -> tuple[PublishedCell, ...]:
     """Return the cells of one of the paper's tables, in the order of the table.
 
     Args:
-        table: A name returned by `list_published_tables`.
+        table: Name of the table, such as `synthetic` or `triviaqa`.
 
     Returns:
         At least one cell.
@@ -348,18 +338,11 @@ def compare_cell(published: PublishedCell, figures: FloatArray | Sequence[float]
     )
 
 
-class Target(ReportData):
-    """Criteria that the reproduction of a table has to meet."""
-
-    cells: int  # number of cells in the table
-    in_band: int  # smallest number of cells in the published band
-    beyond: int | None = None  # largest number of cells with |z| above 2.6; None for no limit
-    far_beyond: int | None = None  # largest number of cells with |z| above 3.3; None for no limit
-
-
-TARGETS: dict[Table, Target] = {
-    "main": Target(cells=120, in_band=105, beyond=3, far_beyond=0),
-    "ablation": Target(cells=36, in_band=33),
+# For each table the number of its cells, the fewest in the published band, and the most with |z| above each
+# of the two limits; None for no limit.
+TARGETS: dict[Table, tuple[int, int, int | None, int | None]] = {
+    "main": (120, 105, 3, 0),
+    "ablation": (36, 33, None, None),
 }
 
 
@@ -371,7 +354,8 @@ class Agreement(ReportData):
         in_band: Number of cells in the published band.
         beyond: Number of cells with |z| above 2.6.
         far_beyond: Number of cells with |z| above 3.3.
-        target: The criteria for the table.
+        passes: Whether all cells were compared and meet the target; None if there are too few seeds to tell.
+        words: The counts, the target and the verdict, in words.
     """
 
     table: Table
@@ -379,53 +363,35 @@ class Agreement(ReportData):
     in_band: int
     beyond: int
     far_beyond: int
-    seeds: int
-    target: Target
-
-    @computed_field  # type: ignore[prop-decorator] # mypy knows no decorated properties
-    @property
-    def passes(self) -> bool | None:
-        """Whether all cells were compared and meet the target; None if there are too few seeds to tell."""
-        if self.seeds < MIN_SEEDS:
-            return None
-        target = self.target
-        limits = ((self.beyond, target.beyond), (self.far_beyond, target.far_beyond))
-        return (
-            self.cells == target.cells
-            and self.in_band >= target.in_band
-            and all(most is None or number <= most for number, most in limits)
-        )
-
-    @computed_field  # type: ignore[prop-decorator] # as above
-    @property
-    def words(self) -> str:
-        """The counts, the target and the verdict, in words."""
-        target = self.target
-        few = f"No verdict: fewer than {MIN_SEEDS} seeds."
-        verdict = {True: "Reached.", False: "Not reached.", None: few}[self.passes]
-        beyond, far = (
-            "" if most is None else (f" (at most {most} allowed)")
-            for most in (target.beyond, target.far_beyond)
-        )
-        return (
-            f"{self.table}: {self.in_band} of {self.cells} cells lie in the published band (target: at "
-            f"least {target.in_band} of {target.cells}); {self.beyond} are further than {Z_LIMIT} standard "
-            f"errors of a five-seed mean from the published value{beyond}, {self.far_beyond} further than "
-            f"{FAR_Z_LIMIT}{far}. {verdict}"
-        )
+    passes: bool | None
+    words: str
 
 
 def count_agreement(cells: Sequence[Cell]) -> Agreement:
-    """Count how many cells of one table agree, and pair the counts with the table's target."""
-    table = cells[0].table
+    """Count how many cells of one table agree, and judge the counts by the table's target."""
+    table, in_band = cells[0].table, sum(cell.in_band for cell in cells)
+    beyond, far = (sum(abs(cell.z) > limit for cell in cells) for limit in (Z_LIMIT, FAR_Z_LIMIT))
+    expected, least, *limits = TARGETS[table]
+    passes: bool | None = len(cells) == expected and in_band >= least
+    passes = passes and all(
+        most is None or count <= most for count, most in zip((beyond, far), limits, strict=True)
+    )
+    verdict = "Reached." if passes else "Not reached."
+    if min(cell.seeds for cell in cells) < MIN_SEEDS:
+        passes, verdict = None, f"No verdict: fewer than {MIN_SEEDS} seeds."
+    allowed = ["" if most is None else f" (at most {most} allowed)" for most in limits]
     return Agreement(
         table=table,
         cells=len(cells),
-        in_band=sum(cell.in_band for cell in cells),
-        beyond=sum(abs(cell.z) > Z_LIMIT for cell in cells),
-        far_beyond=sum(abs(cell.z) > FAR_Z_LIMIT for cell in cells),
-        seeds=min(cell.seeds for cell in cells),
-        target=TARGETS[table],
+        in_band=in_band,
+        beyond=beyond,
+        far_beyond=far,
+        passes=passes,
+        words=(
+            f"{table}: {in_band} of {len(cells)} cells lie in the published band (target: at least {least} "
+            f"of {expected}); {beyond} are further than {Z_LIMIT} standard errors of a five-seed mean from "
+            f"the published value{allowed[0]}, {far} further than {FAR_Z_LIMIT}{allowed[1]}. {verdict}"
+        ),
     )
 
 
@@ -488,7 +454,6 @@ def reproduce_synthetic(
 
     Raises:
         InputError: If there are too few seeds.
-        MissingExtraError: If SciPy is not installed.
     """
     if seeds < 2:  # noqa: PLR2004 - for a spread
         msg = f"a spread needs at least two seeds, got {seeds}"

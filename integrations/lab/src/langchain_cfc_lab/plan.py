@@ -22,7 +22,6 @@ from langchain_cfc.evaluation import ReportData
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.support.arrays import BoolArray
-from langchain_cfc.support.imports import require
 from langchain_cfc.support.suggestions import suggest_share
 from langchain_cfc.support.text import format_percent, join_names
 from langchain_cfc.thresholds import Level, compute_conformal_rank, compute_tau, format_alpha
@@ -169,8 +168,9 @@ def compute_chance_below(size: int, tau: Fraction, coverage: float) -> float:
     rank = compute_conformal_rank(size, tau)
     if rank > size:
         return 0.0
-    tail = require("scipy.special", "calibrate", "a plan").betainc
-    return float(tail(rank, size + 1 - rank, min(1.0, max(0.0, coverage))))
+    from scipy.special import betainc  # late: SciPy takes long to import
+
+    return float(betainc(rank, size + 1 - rank, min(1.0, max(0.0, coverage))))
 
 
 def find_settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
@@ -342,7 +342,6 @@ def plan_from_pilot(
     Raises:
         InputError: If there are no prompts, they have weights, or an argument is out of range.
         FeatureError: If a prompt's metadata lacks the key, or holds a number with decimals under it.
-        MissingExtraError: If SciPy is not installed.
 
     Examples:
         >>> import numpy as np
@@ -410,7 +409,6 @@ def plan_from_assumptions(
 
     Raises:
         InputError: If an argument is out of range, or the groups contradict each other or `attainable`.
-        MissingExtraError: If SciPy is not installed.
 
     Examples:
         >>> plan = plan_from_assumptions(alpha=0.1, n=10, attainable=0.95, groups={"rare": (0.05, 0.97)})

@@ -198,7 +198,6 @@ def reproduce_study(
     Raises:
         InputError: If a record cannot be used, there are too few candidates, or a setting is unknown.
         FeatureError: If the study's feature map does not suit the records.
-        MissingExtraError: If SciPy is not installed.
     """
     study = STUDIES[name]
     provenance = find_provenance(records, provenance)

@@ -7,10 +7,8 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from langchain_cfc_lab import ComparisonReport
 
 from tests.cli.running import Ran, run
-from tests.evaluation.fields import GROUP_FIELDS, METHOD_FIELDS, REPORT_FIELDS
 
 RECORDING = Path(str(files("langchain_cfc") / "demo" / "facts.jsonl.gz"))
 
@@ -28,22 +26,6 @@ def test_compare_prints_every_method_in_80_columns() -> None:
     assert "…" not in ran.out.partition("points below target")[0]
 
 
-def test_compare_json_has_the_keys_of_evaluate_json(tmp_path: Path) -> None:
-    ran = run_compare("--json", "--method", "ours")
-    assert set(ran.data) >= REPORT_FIELDS
-    for name in ("conditional", "marginal"):
-        method = ran.data["methods"][name]
-        assert set(method) >= METHOD_FIELDS
-        assert all(set(group) >= GROUP_FIELDS for group in method["groups"])
-    assert ComparisonReport.model_validate_json(ran.out).alpha == 0.3
-    # The same keys as those of an evaluation.
-    artifact = tmp_path / "artifact.json"
-    run("calibrate", RECORDING, "--out", artifact, "--alpha", "0.3", "--test-fraction", "0.3")
-    evaluated = run("evaluate", artifact, RECORDING, "--json").data
-    assert set(evaluated) >= REPORT_FIELDS
-    assert set(evaluated["methods"]["conditional"]) >= METHOD_FIELDS
-
-
 @pytest.mark.long
 def test_compare_writes_figures_and_report(tmp_path: Path) -> None:
     page, folder = tmp_path / "page.html", tmp_path / "figures"
@@ -58,14 +40,6 @@ def test_compare_writes_figures_and_report(tmp_path: Path) -> None:
     for one in drawn:
         ET.fromstring(one.read_text(encoding="utf-8"))  # noqa: S314 - written above
         assert one.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_compare_does_not_overwrite_foreign_files(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.html"
-    mine.write_text("mine", encoding="utf-8")
-    assert run_compare("--report", mine).code == 2
-    assert run_compare("--figures", mine).code == 2
-    assert mine.read_text(encoding="utf-8") == "mine"
 
 
 @pytest.mark.parametrize(

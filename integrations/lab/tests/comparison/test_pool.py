@@ -5,7 +5,6 @@ import pytest
 from langchain_cfc_lab.methods import Pool
 
 from integrations.lab.tests.comparison.worlds import draw_world
-from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.features.statistics import STATISTICS
 from langchain_cfc.set_rules import parse_set_rule
@@ -37,20 +36,3 @@ def test_pool_equals_direct_features_levels_and_success_scores(decimals: int) ->
                     assert np.array_equal(
                         pool.compute_success_scores(text, cap), rule.compute_success_scores(labelled, cap)
                     )
-
-
-def test_pool_fits_a_map_on_the_given_rows_only() -> None:
-    labelled = draw_world(3)
-    some = np.arange(0, 200, 2)
-    changed = np.array(labelled.draws.scores)
-    changed[1::2] = changed[1::2] / 2
-    other = LabelledBatch.from_arrays(
-        labelled.ids, changed, labelled.correct, [["x"] * 4] * 200, metadata=labelled.draws.metadata
-    )
-    for text in ("bins(mean_score, 4)", "hat(max_score, 5)", "hard(max_score, 0.9)"):
-        before, after = (Pool(one).compute_features(text, some)[some] for one in (labelled, other))
-        assert np.array_equal(before, after)
-        # The control: fitted on all rows, it moves.
-        everything = np.arange(200)
-        before, after = (Pool(one).compute_features(text, everything)[some] for one in (labelled, other))
-        assert not np.array_equal(before, after)

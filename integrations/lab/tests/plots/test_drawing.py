@@ -7,13 +7,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 import pytest
-from langchain_cfc_lab.report.drawing import COLOURS, HATCHES, MARKERS, Style, label_groups, to_svg
+from langchain_cfc_lab.report.drawing import Style, label_groups, to_svg
 from langchain_cfc_lab.report.plots import (
     plot_by_alpha,
     plot_group_miscoverage,
@@ -34,7 +33,6 @@ from integrations.lab.tests.plots.inputs import (
 )
 from integrations.lab.tests.plots.reading import draw_canvas, get_figure, parse_svg, write_matplotlib_svg
 from langchain_cfc.errors import InputError
-from langchain_cfc.support.arrays import FloatArray
 from tests.lengths import mostly_long
 
 BINS = make_bin_words(10)
@@ -136,92 +134,6 @@ def test_label_groups_moves_the_property_to_the_title(
     words: list[str], title: str, labels: list[str]
 ) -> None:
     assert label_groups(words) == (title, labels)
-
-
-# Machado, Oliveira and Fernandes 2009, "A physiologically-based model for simulation of color vision
-# deficiency", at full severity, on linear RGB.
-SIGHT = {
-    "normal": np.eye(3),
-    "protanopia": np.array(
-        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
-    ),
-    "deuteranopia": np.array(
-        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
-    ),
-    "tritanopia": np.array(
-        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
-    ),
-}
-XYZ = np.array(
-    [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
-)
-# About 2.3 is the least difference that can be noticed side by side (CIE 1976); a key is not side by side.
-APART = 15.0
-
-
-def to_linear_rgb(colour: str) -> FloatArray:
-    channels = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255.0
-    return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
-
-
-def to_lab(light: FloatArray) -> FloatArray:
-    ratios = XYZ @ np.clip(light, 0.0, 1.0) / XYZ.sum(axis=1)
-    bent = np.where(ratios > (6 / 29) ** 3, np.cbrt(ratios), ratios / (3 * (6 / 29) ** 2) + 4 / 29)
-    return np.array([116 * bent[1] - 16, 500 * (bent[0] - bent[1]), 200 * (bent[1] - bent[2])])
-
-
-def compute_least_distance(colours: tuple[str, ...], sight: str) -> float:
-    seen = [to_lab(SIGHT[sight] @ to_linear_rgb(colour)) for colour in colours]
-    return min(float(np.linalg.norm(one - other)) for one, other in combinations(seen, 2))
-
-
-def test_colours_differ_under_every_colour_vision() -> None:
-    assert min(compute_least_distance(COLOURS, sight) for sight in SIGHT) > APART
-    # The control: red and green differ for most people, and not for all.
-    red_and_green = ("#c1443c", "#6b7f1f")
-    assert compute_least_distance(red_and_green, "normal") > APART
-    assert min(compute_least_distance(red_and_green, sight) for sight in SIGHT) < APART
-
-
-@pytest.mark.parametrize("page", ["#ffffff", "#121212"])
-def test_colours_contrast_with_light_and_dark_pages(page: str) -> None:
-    # The lightest two are below 3:1 on white: markers and bars have an edge of ink for that.
-    def contrast(colour: str) -> float:
-        low, high = sorted(float((XYZ @ to_linear_rgb(one))[1]) for one in (colour, page))
-        return (high + 0.05) / (low + 0.05)
-
-    assert min(map(contrast, COLOURS)) > 2.2
-    yellow, blue = "#F0E442", "#00008B"
-    assert min(map(contrast, (yellow, blue))) < 2.2
-
-
-def draw_grey(hatch: str = "", marker: str = "") -> FloatArray:
-    """(100, 100) brightness of a patch with a hatch, or of a marker as large as in a figure."""
-    figure = Figure(figsize=(1.0, 1.0), dpi=100)
-    ax = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-    ax.set_axis_off()
-    ax.set_xlim(0.0, 1.0)
-    ax.set_ylim(0.0, 1.0)
-    if marker:
-        ax.plot([0.5], [0.5], marker=marker, markersize=36.0, color="grey")
-    else:
-        ax.fill_between([-1.0, 3.0], -1.0, 3.0, facecolor="grey", edgecolor="black", hatch=hatch)
-    return np.asarray(draw_canvas(figure).buffer_rgba())[:, :, 0] / 255.0
-
-
-def test_hatches_and_markers_differ_without_colour() -> None:
-    # Fourier amplitudes of a hatch do not depend on where it begins.
-    pictures = [draw_grey(hatch) for hatch in HATCHES]
-    seen = [np.abs(np.fft.fft2(one - one.mean())) / one.size for one in pictures]
-    assert min(float(np.linalg.norm(one - other)) for one, other in combinations(seen, 2)) > 0.1
-
-    def differ(one: str, other: str) -> float:
-        """Share of what either marker covers that only one of them covers."""
-        first, second = (draw_grey(marker=marker) < 0.9 for marker in (one, other))
-        return float((first ^ second).sum() / (first | second).sum())
-
-    assert min(differ(*pair) for pair in combinations(MARKERS, 2)) > 0.12
-    assert differ("8", "o") < 0.12
 
 
 def test_styles_of_neighbouring_places_differ() -> None:

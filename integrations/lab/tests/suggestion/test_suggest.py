@@ -180,24 +180,6 @@ def test_suggest_refuses_an_unattainable_level_with_the_smallest_one(facts: Labe
         suggest(facts, alpha=lower, features=MAPS, set_rules=["all"], splits=2)
 
 
-def test_suggest_does_not_judge_by_groups_of_few_prompts(facts: LabelledBatch) -> None:
-    few = suggest(facts, alpha=ALPHA, features=MAPS, judge=["group(topic)"], fit_fraction=0.12, splits=2)
-    many = suggest(facts, alpha=ALPHA, features=MAPS, judge=["group(topic)"], fit_fraction=0.5, splits=2)
-    assert few.groups < many.groups == 10
-    note = next(one for one in few.notes if "fewer than 20" in one)
-    assert parse_figures(note)[1] == 10 - few.groups
-    assert not any("fewer than 20" in one for one in many.notes)
-    assert {one.group for one in many.options} <= {"all prompts", *map(describe_topic, list_topics(facts))}
-
-
-def list_topics(table: LabelledBatch) -> set[object]:
-    return {entries["topic"] for entries in table.draws.metadata}
-
-
-def describe_topic(topic: object) -> str:
-    return f"prompts whose topic is '{topic}'"
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

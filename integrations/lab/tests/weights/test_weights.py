@@ -38,7 +38,7 @@ def test_report_and_inspect_command_state_labelling_weights(weighted: LabelledBa
     write_report(page, artifact=artifact, evaluation=evaluate(artifact, weighted))
     said = page.read_text(encoding="utf-8")
     assert f"{facts.size:,} (weighing {facts.weight:.4g}) calibrated" in said
-    assert f"like those from which the {facts.size:,} calibrated on were selected for labelling" in said
+    assert f"like those from which the {facts.size:,} calibrated on were chosen for labelling" in said
     assert "of the calibration prompts by weight" in said
     artifact.save(tmp_path / "artifact.json")
     shown = run("inspect", tmp_path / "artifact.json").out

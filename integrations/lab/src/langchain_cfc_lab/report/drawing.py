@@ -91,14 +91,14 @@ class Style:
             HATCHES[place % len(HATCHES)],
         )
 
-    def make_line_options(self, ax: Axes) -> dict[str, Any]:
-        """Return matplotlib's options for points joined by a line on an axis."""
+    def make_line_options(self, ax: Axes, size: float = 6.0) -> dict[str, Any]:
+        """Return matplotlib's options for points joined by a line on an axis, with markers of this size."""
         return {
             "color": self.colour,
             "linestyle": self.dash,
             "linewidth": 1.3,
             "marker": self.marker,
-            "markersize": 6.0,
+            "markersize": size,
             "markeredgecolor": get_ink_colour(ax),
             "markeredgewidth": 0.6,
             "elinewidth": 0.9,

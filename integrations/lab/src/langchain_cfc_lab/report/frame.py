@@ -49,9 +49,6 @@ def render_page(template: str, *, title: str, byline: str, **content: Any) -> st
 
     Returns:
         The page. All text is escaped; invisible characters in it are spelt out.
-
-    Raises:
-        MissingExtraError: If jinja2 is not installed.
     """
     html: str = (
         _create_environment()

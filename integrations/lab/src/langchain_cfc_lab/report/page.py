@@ -303,8 +303,7 @@ def _describe_artifact(
         raise InputError(msg)
     alpha = artifact.select_level(str(evaluation.alpha))
     compared = () if comparison is None else (_describe_methods(comparison, with_artifact=True),)
-    prompts = () if hardest is None else hardest.prompts
-    tabulate = tables.tabulate_answers if artifact.unit == "answers" else tables.tabulate_claims
+    prompts, unit = () if hardest is None else hardest.prompts, artifact.unit
     return {
         "title": f"What {PurePath(sources.artifact).name} promises, and what happened",
         "byline": (
@@ -323,7 +322,7 @@ def _describe_artifact(
         ),
         "hardest_words": "" if hardest is None else _describe_hardest(hardest),
         "hardest": tuple(
-            (one, _describe_threshold(one, artifact.unit), tabulate(place, one))
+            (one, _describe_threshold(one, unit), tables.tabulate_hard_prompt(place, one, unit))
             for place, one in enumerate(prompts, start=1)
         ),
         "steps": recommend(Situation.from_evaluation(artifact, evaluation, sources)),

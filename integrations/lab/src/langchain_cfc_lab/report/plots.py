@@ -222,7 +222,8 @@ def plot_by_alpha(
     ax = ax or create_axes(WIDTH, names)
     looks = assign_styles(there)
     handles: list[Any] = [
-        _draw_spreads(ax, course, course.values(), looks[name]) for name, course in drawn.items()
+        _draw_spreads(ax, course, course.values(), looks[name], _shrink_marker(place))
+        for place, (name, course) in enumerate(drawn.items())
     ]
     if aimed:
         ends = [levels[0].alpha - TARGET_OVERHANG, levels[-1].alpha + TARGET_OVERHANG]
@@ -341,9 +342,10 @@ def plot_selective_risk(
     handles: list[Any] = []
     if curve.answered:
         handles += ax.plot(curve.answered, curve.wrong, color=get_ink_colour(ax), linewidth=1.6)
-    for name, course in drawn.items():
+    for place, (name, course) in enumerate(drawn.items()):
         answered, wrong = zip(*course, strict=True)
-        handles.append(ax.errorbar(answered, wrong, **looks[name].make_line_options(ax)))
+        look = looks[name].make_line_options(ax, _shrink_marker(place))
+        handles.append(ax.errorbar(answered, wrong, **look))
     return _finish_risk(ax, handles, names, *(_OF_CLAIMS if report.unit == "claims" else _OF_ANSWERS))
 
 
@@ -493,10 +495,17 @@ def _prepare_group_axis(ax: Axes | None, words: Mapping[str, str], names: Sequen
     return ax
 
 
-def _draw_spreads(ax: Axes, places: Iterable[float], spreads: Iterable[Spread], look: Style) -> Any:
+def _shrink_marker(place: int) -> float:
+    """Return a size in points that falls with the place, so that methods drawn over others hide none."""
+    return max(10.0 - place, 4.0)
+
+
+def _draw_spreads(
+    ax: Axes, places: Iterable[float], spreads: Iterable[Spread], look: Style, size: float = 6.0
+) -> Any:
     several = list(spreads)
     means, errors = [one.mean for one in several], [one.sd for one in several]
-    return ax.errorbar(list(places), means, yerr=errors, **look.make_line_options(ax))
+    return ax.errorbar(list(places), means, yerr=errors, **look.make_line_options(ax, size))
 
 
 def _compute_shares(cuts: Sequence[TradeOff], prompts: int) -> tuple[list[float], list[float]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot
+from langchain_cfc.candidates import Unit
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import (
     AnswersReport,
@@ -345,52 +346,35 @@ def tabulate_cuts(bot: CertifiedBot) -> Table:
     )
 
 
-def tabulate_claims(place: int, prompt: HardPrompt) -> Table:
-    """Tabulate the claims of the page's `place`-th hard prompt."""
+def tabulate_hard_prompt(place: int, prompt: HardPrompt, unit: Unit) -> Table:
+    """Tabulate the answers or claims of the page's `place`-th hard prompt."""
+    is_bot, claims = prompt.outcome in {"wrong", "abstained"}, unit == "claims"
+    thing, right, wrong, inside, outside = "answer", "correct", "wrong", "in the set", "rejected"
+    if claims:
+        thing, right, wrong, inside, outside = "claim", "supported", "unsupported", "left in", "dropped"
+    elif is_bot:
+        inside, outside = "given", "not given"
+    levels = any(one.level is not None and one.level != one.score for one in prompt.answers)
+    by_level = levels and not (is_bot or claims)
 
     def make_row(number: int, one: HardAnswer) -> Row:
+        said = f"{thing.capitalize()} {number}" if one.answer is None else one.answer or "(empty)"
         cells = (
-            Cell(
-                "supported" if one.correct else "unsupported", tone="good" if one.correct else "", kind="word"
-            ),
-            Cell("left in" if one.accepted else "dropped", kind="word"),
-            Cell(f"{one.score:.3f}"),
-        )
-        return Row(f"Claim {number}" if one.answer is None else one.answer, cells, strong=one.accepted)
-
-    return Table(
-        id=f"hard-{place}-claims",
-        caption="Its claims, best first",
-        head=("Claim", "Label", "Decision", "Score"),
-        rows=tuple(make_row(number, one) for number, one in enumerate(prompt.answers, start=1)),
-        note=f"{pluralize(prompt.left_out, 'more claim')} not listed." if prompt.left_out else "",
-    )
-
-
-def tabulate_answers(place: int, prompt: HardPrompt) -> Table:
-    """Tabulate the answers of the page's `place`-th hard prompt."""
-    is_bot = prompt.outcome in {"wrong", "abstained"}
-    inside, outside = ("given", "not given") if is_bot else ("in the set", "rejected")
-    by_level = not is_bot and any(one.level is not None and one.level != one.score for one in prompt.answers)
-
-    def make_row(number: int, one: HardAnswer) -> Row:
-        said = f"Answer {number}" if one.answer is None else one.answer or "(empty)"
-        level = "never enters" if one.level is None else f"{one.level:.3f}"
-        cells = (
-            Cell("correct" if one.correct else "wrong", tone="good" if one.correct else "", kind="word"),
+            Cell(right if one.correct else wrong, tone="good" if one.correct else "", kind="word"),
             Cell(inside if one.accepted else outside, kind="word"),
             Cell(f"{one.score:.3f}"),
-            *([Cell(level)] if by_level else []),
-            Cell(str(one.times)),
+            *([Cell("never enters" if one.level is None else f"{one.level:.3f}")] if by_level else []),
+            *([] if claims else [Cell(str(one.times))]),
         )
         return Row(f"{said} — {one.text}" if one.text else said, cells, strong=one.accepted)
 
+    heads = ("Score",) if claims else ("Lowest score", *(["Entry level"] if by_level else []), "Times")
     return Table(
-        id=f"hard-{place}-answers",
-        caption="Its answers, best first",
-        head=("Answer", "Label", "Decision", "Lowest score", *(["Entry level"] if by_level else []), "Times"),
+        id=f"hard-{place}-{thing}s",
+        caption=f"Its {thing}s, best first",
+        head=(thing.capitalize(), "Label", "Decision", *heads),
         rows=tuple(make_row(number, one) for number, one in enumerate(prompt.answers, start=1)),
-        note=f"{pluralize(prompt.left_out, 'more answer')} left out." if prompt.left_out else "",
+        note=f"{pluralize(prompt.left_out, f'more {thing}')} not listed." if prompt.left_out else "",
     )
 
 
