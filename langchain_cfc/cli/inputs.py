@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ from langchain_cfc.records import Provenance, Records, read_records
 from langchain_cfc.support.suggestions import suggest_share
 
 RECORDS_HELP = "Labelled records: .jsonl, .jsonl.gz or .parquet"
-STORE_HELP = "SQLite file, or URL of a PostgreSQL database."
 
 ArtifactPath = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="Calibration artifact.")]
 RecordPaths = Annotated[list[str], typer.Argument(help=f"{RECORDS_HELP}.")]
@@ -39,13 +37,6 @@ OutArtifact = Annotated[Path, typer.Option("--out", "-o", help="Where to write t
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 # An error level that the artifact was calibrated for.
 ArtifactAlpha = Annotated[str | None, typer.Option(help="Error level, if the artifact holds several.")]
-Jobs = Annotated[
-    int, typer.Option(min=1, help="Number of processes. Default: one per core.", show_default=False)
-]
-CORE_COUNT = os.cpu_count() or 1
-FigureFolder = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Write the figures into a folder, as PNG and SVG.")
-]
 
 
 def _check_share(share: float | None) -> float | None:
@@ -56,8 +47,6 @@ def _check_share(share: float | None) -> float | None:
 
 
 share_option = partial(typer.Option, callback=_check_share)
-split_option = partial(typer.Option, rich_help_panel="Splits")
-SplitsSeed = Annotated[str, split_option(help="Seed of the random splits.")]
 
 _SQLITE_HEADER = b"SQLite format 3\0"
 

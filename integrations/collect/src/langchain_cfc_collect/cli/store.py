@@ -24,7 +24,7 @@ from langchain_cfc.cli.formatting import (
     report_errors,
     track_progress,
 )
-from langchain_cfc.cli.inputs import STORE_HELP, AsJson
+from langchain_cfc.cli.inputs import AsJson
 from langchain_cfc.errors import InputError
 from langchain_cfc.no_answers import describe_unscored
 from langchain_cfc.records import LabelledRecord, read_records, write_records
@@ -44,7 +44,8 @@ app = make_app(no_args_is_help=True, help="Export, import, rescore, review, chec
 app.command("agreement")(agreement)
 app.command("certify")(certify)
 _MOST_LISTED = 10
-StoreName = Annotated[str, typer.Argument(help=STORE_HELP)]
+_STORE_HELP = "SQLite file, or URL of a PostgreSQL database."
+StoreName = Annotated[str, typer.Argument(help=_STORE_HELP)]
 
 
 @app.command("status")
@@ -111,7 +112,7 @@ def export(
 @app.command("import")
 def import_(
     records: Annotated[list[Path], typer.Argument(help="Labelled records that were made elsewhere.")],
-    store: Annotated[str, typer.Argument(help=f"{STORE_HELP} Created if it does not exist.")],
+    store: Annotated[str, typer.Argument(help=f"{_STORE_HELP} Created if it does not exist.")],
     as_json: AsJson = False,
 ) -> None:
     """Add records that were made elsewhere to a store.
@@ -127,7 +128,7 @@ def import_(
 
 @app.command("rescore")
 def rescore(
-    store: Annotated[str, typer.Argument(help=f"{STORE_HELP} It is only read.")],
+    store: Annotated[str, typer.Argument(help=f"{_STORE_HELP} It is only read.")],
     target: Annotated[
         str,
         typer.Option("--out", "-o", help="The new store. The same command continues one that is unfinished."),

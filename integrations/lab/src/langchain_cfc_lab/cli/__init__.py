@@ -1,1 +1,20 @@
-"""Commands that langchain-cfc-lab adds to `langchain-cfc`."""
+"""Commands that langchain-cfc-lab adds to `langchain-cfc`, and the options that several of them share."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+CORE_COUNT = os.cpu_count() or 1
+Jobs = Annotated[
+    int, typer.Option(min=1, help="Number of processes. Default: one per core.", show_default=False)
+]
+FigureFolder = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Write the figures into a folder, as PNG and SVG.")
+]
+split_option = partial(typer.Option, rich_help_panel="Splits")
+SplitsSeed = Annotated[str, split_option(help="Seed of the random splits.")]

@@ -26,21 +26,12 @@ from langchain_cfc.cli.formatting import (
     print_result,
     report_errors,
 )
-from langchain_cfc.cli.inputs import (
-    CORE_COUNT,
-    AsJson,
-    Dataset,
-    FigureFolder,
-    Jobs,
-    RecordPaths,
-    SplitsSeed,
-    open_records,
-    split_option,
-)
+from langchain_cfc.cli.inputs import AsJson, Dataset, RecordPaths, open_records
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import tabulate
 from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc_lab import ComparisonReport, LevelComparison, MethodComparison
+from langchain_cfc_lab.cli import CORE_COUNT, FigureFolder, Jobs, SplitsSeed, split_option
 from langchain_cfc_lab.compare import FEATURES, GROUPS
 from langchain_cfc_lab.metrics import list_figures
 from langchain_cfc_lab.report import Sources, check_report, plots, write_report

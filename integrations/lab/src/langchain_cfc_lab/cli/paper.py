@@ -23,16 +23,7 @@ from langchain_cfc.cli.formatting import (
     print_result,
     report_errors,
 )
-from langchain_cfc.cli.inputs import (
-    CORE_COUNT,
-    AsJson,
-    FigureFolder,
-    Jobs,
-    RecordPaths,
-    SplitsSeed,
-    open_records,
-    split_option,
-)
+from langchain_cfc.cli.inputs import AsJson, RecordPaths, open_records
 from langchain_cfc.errors import InputError
 from langchain_cfc.support.text import format_percent
 from langchain_cfc.thresholds import format_alpha
@@ -48,6 +39,7 @@ from langchain_cfc_lab import (
     reproduce_study,
     reproduce_synthetic,
 )
+from langchain_cfc_lab.cli import CORE_COUNT, FigureFolder, Jobs, SplitsSeed, split_option
 from langchain_cfc_lab.cli.compare import (
     make_methods_table,
     make_sweep_table,

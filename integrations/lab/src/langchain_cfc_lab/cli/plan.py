@@ -14,6 +14,7 @@ from rich.table import Table
 
 from langchain_cfc.artifact import open_attempts
 from langchain_cfc.calibration.config import DEFAULT_DELTA
+from langchain_cfc.cli.calibration_options import make_flag
 from langchain_cfc.cli.formatting import (
     EXIT_NO,
     format_interval,
@@ -22,7 +23,7 @@ from langchain_cfc.cli.formatting import (
     print_result,
     report_errors,
 )
-from langchain_cfc.cli.inputs import RECORDS_HELP, AsJson, open_records, split_option
+from langchain_cfc.cli.inputs import RECORDS_HELP, AsJson, open_records
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import tabulate
@@ -80,8 +81,8 @@ def plan(
             f"the failure probability of the certificate (default {DEFAULT_DELTA}, as in calibrate)."
         ),
     ] = None,
-    fit_fraction: Annotated[float, split_option(help="Share of prompts to fit the feature map on.")] = 0.2,
-    test_fraction: Annotated[float, split_option(help="Share of prompts to hold out.")] = 0.2,
+    fit_fraction: Annotated[float, make_flag("fit_fraction")] = 0.2,
+    test_fraction: Annotated[float, make_flag("test_fraction")] = 0.2,
     cost_per_candidate: Annotated[
         float, _cost_option(help="Cost to draw, score and label one candidate.")
     ] = 0.0,

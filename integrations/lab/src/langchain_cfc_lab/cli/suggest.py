@@ -25,22 +25,14 @@ from langchain_cfc.cli.formatting import (
     print_result,
     report_errors,
 )
-from langchain_cfc.cli.inputs import (
-    CORE_COUNT,
-    RECORDS_HELP,
-    AsJson,
-    Dataset,
-    Jobs,
-    check_output,
-    open_records,
-    split_option,
-)
+from langchain_cfc.cli.inputs import RECORDS_HELP, AsJson, Dataset, check_output, open_records
 from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import tabulate
 from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.support.text import format_percent
 from langchain_cfc_lab import DrawSuggestion, Suggestion
+from langchain_cfc_lab.cli import CORE_COUNT, Jobs, split_option
 
 # Most rows of the table; the JSON holds all options.
 _MOST_ROWS = 10
