@@ -1,51 +1,5 @@
-"""A server with scripted answers, and an artifact on disk."""
+"""Plugins of this folder's tests and pages."""
 
 from __future__ import annotations
 
-import os
-import warnings
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-# Before LangGraph is imported: checkpoints may hold nothing but plain data and what LangGraph itself knows.
-os.environ["LANGGRAPH_STRICT_MSGPACK"] = "true"
-
-from integrations.langgraph.tests.parts import make_artifact, make_chain, script
-from langchain_cfc import CFCRunnable
-from langchain_cfc.errors import AttainabilityWarning
-from tests.serving.openai_server import Script, serving
-
-pytest_plugins = ["tests.session", "tests.pages"]
-
-
-@pytest.fixture(scope="session")
-def artifact_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A saved artifact."""
-    path = tmp_path_factory.mktemp("artifact") / "artifact.json"
-    with warnings.catch_warnings():
-        # Hard prompts are there to be flagged.
-        warnings.simplefilter("ignore", AttainabilityWarning)
-        make_artifact().save(path)
-    return path
-
-
-@pytest.fixture
-def served() -> Script:
-    """What the server answers; tests add faults to it."""
-    return script()
-
-
-@pytest.fixture
-def url(served: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of the server."""
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with serving(served) as address:
-        yield address
-
-
-@pytest.fixture
-def chain(artifact_path: Path, url: str) -> CFCRunnable:
-    """The bot."""
-    return make_chain(artifact_path, url)
+pytest_plugins = ["tests.session", "tests.pages", "integrations.langgraph.tests.fixtures"]

@@ -205,22 +205,11 @@ def in_protocol_events(agent: Agent, question: str) -> str:
     return repr(list(agent.stream_events(asked(question), _thread(question), version="v3")))
 
 
-def in_async_protocol_events(agent: Agent, question: str) -> str:
-    """Asynchronous counterpart of the function above."""
-
-    async def collected() -> list[Any]:
-        stream = await agent.astream_events(asked(question), _thread(question), version="v3")
-        return [event async for event in stream]
-
-    return repr(asyncio.run(collected()))
-
-
 WATCHES: tuple[Watch, ...] = (
     in_streams,
     in_async_streams,
     in_events,
     in_protocol_events,
-    in_async_protocol_events,
 )
 
 

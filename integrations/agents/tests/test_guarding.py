@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware
 from langchain_cfc_agents import GuardedAnswer
 from langchain_core.callbacks import get_usage_metadata_callback
 from langchain_core.language_models import FakeListChatModel
@@ -25,7 +22,6 @@ from pydantic import BaseModel
 
 from integrations.agents.tests.parts import (
     ABSTAINED,
-    CALLED,
     COMPARED,
     DISCARDED,
     HIDDEN,
@@ -40,25 +36,22 @@ from integrations.agents.tests.parts import (
     N,
     Way,
     agent_of,
-    artifact_in,
     ask,
     chain_at,
-    judge,
     last,
     look_up,
     model_at,
     sent,
 )
-from langchain_cfc import CalibrationArtifact, CFCRunnable
+from langchain_cfc import CalibrationArtifact
 from langchain_cfc.errors import (
-    CFCError,
     DrawError,
     FingerprintWarning,
     InputError,
     ServingError,
     VerifierError,
 )
-from tests.serving.openai_bodies import TOKENS_OUT, Answer
+from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script
 
 both_ways = pytest.mark.parametrize("way", WAYS)
@@ -98,48 +91,6 @@ def test_conversation_continues_from_a_file(
     kept = (tmp_path / "memory.db").read_bytes()
     assert RIGHT.encode() in kept
     assert not [text for text in HIDDEN if text.encode() in kept]
-
-
-@both_ways
-def test_guarded_answer_under_a_draw_rule_reports_its_draws(
-    url: str, served: Script, tmp_path: Path, way: Way
-) -> None:
-    stopping = artifact_in(tmp_path, alpha=0.1, draws="below(0.5, at_most=3)")
-    agent = agent_of(model_at(url), [GuardedAnswer(chain_at(url, stopping), full_result=True)])
-    # The second of the three is right; where none is, all are drawn. One more is the agent's own.
-    for question, text, drawn in ((PLAIN, RIGHT, 2), (HOPELESS, ABSTAINED, N)):
-        before = len(served.requests)
-        said = last(way(agent, question))
-        assert said.text == text
-        assert len(served.requests) == before + 1 + drawn
-        assert len(said.response_metadata["cfc"]["candidates"]) == drawn
-        assert said.usage_metadata is not None
-        assert said.usage_metadata["output_tokens"] == TOKENS_OUT * drawn
-    served.faults = [Fault("status 500", on=set(range(len(served.requests) + 2, 1000)))]
-    with pytest.raises(DrawError) as failure:
-        way(agent, PLAIN)
-    assert "first candidate 1" in str(failure.value)
-
-
-class RetryMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Asks a second time after any error, as LangChain's retries and fallbacks do."""
-
-    def wrap_model_call(self, request: Any, handler: Any) -> Any:
-        try:
-            return handler(request)
-        except CFCError:
-            return handler(request)
-
-
-@pytest.mark.parametrize("outside", [False, True])
-def test_raised_abstention_is_said_and_drawn_once(
-    url: str, artifact: CalibrationArtifact, served: Script, outside: bool
-) -> None:
-    guard, again = GuardedAnswer(chain_at(url, artifact, on_abstain="raise")), RetryMiddleware()
-    agent = agent_of(model_at(url), [again, guard] if outside else [guard, again])
-    said = last(ask(agent, HOPELESS))
-    assert (said.text, said.response_metadata["cfc"]["reason"]) == (ABSTAINED, "only_blank_answers")
-    assert len(served.requests) == 1 + N
 
 
 def test_agent_without_guard_answers_with_its_model(url: str) -> None:
@@ -317,17 +268,3 @@ def test_or_else_of_the_chain_answers_without_guarantee(
     assert said.response_metadata["cfc"]["routing"]["usage"]["total_tokens"] == 13
     assert prompts == [[{"role": "system", "content": SYSTEM}, {"role": "user", "content": HOPELESS}]]
     assert last(way(agent, PLAIN)).response_metadata["cfc"]["guarantee"]["alpha"] == "0.1"
-
-
-def test_guarded_answer_can_be_pickled(artifact: CalibrationArtifact) -> None:
-    chain = CFCRunnable(
-        generator=FakeListChatModel(responses=[RIGHT]),
-        verifier=judge,
-        artifact=artifact,
-        **CALLED,
-    )
-    guard = pickle.loads(pickle.dumps(GuardedAnswer(chain, abstain_message="No.", strict=False)))  # noqa: S301 - our own
-    agent = create_agent(FakeListChatModel(responses=[DISCARDED]), middleware=[guard])
-    said = last(ask(agent, PLAIN))
-    assert said.text == RIGHT
-    assert said.response_metadata["cfc"]["guarantee"]["alpha"] == "0.1"

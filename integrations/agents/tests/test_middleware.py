@@ -27,12 +27,11 @@ from integrations.agents.tests.parts import (
     Agent,
     N,
     Way,
-    ask,
     last,
     model_at,
     sent,
 )
-from langchain_cfc.errors import DrawError, InputError, ServingError
+from langchain_cfc.errors import DrawError, ServingError
 from tests.serving.openai_server import Fault, Script
 
 both_ways = pytest.mark.parametrize("way", WAYS)
@@ -80,22 +79,6 @@ def test_chain_receives_messages_changed_by_other_middleware(
     assert "There are 1 messages." in discarded
     assert SYSTEM not in discarded
     assert draws == [discarded] * N
-
-
-class Structured(SyncAsyncMiddleware):
-    """Asks for structured output where the agent did not."""
-
-    def asked(self, request: Any) -> Any:
-        return request.override(response_format=dict)
-
-
-@places
-def test_guard_refuses_response_format_of_other_middleware(
-    guarded: Callable[..., Agent], served: Script, place: str
-) -> None:
-    with pytest.raises(InputError, match="response_format"):
-        ask(guarded(**{place: [Structured()]}), PLAIN)
-    assert served.requests == []
 
 
 @both_ways

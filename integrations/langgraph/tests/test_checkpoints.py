@@ -29,7 +29,7 @@ from integrations.langgraph.tests.parts import (
     stored,
     thread,
 )
-from langchain_cfc import CFCResult, CFCRunnable
+from langchain_cfc import CFCRunnable
 from langchain_cfc.errors import DescriptionError, DrawError, ServingError, ServingTimeoutError, VerifierError
 from tests.serving.openai_server import Fault, Script
 
@@ -127,17 +127,6 @@ def test_checkpointer_stores_no_rejected_candidate(
     model: Any = chain.generator
     run(tmp_path / "naive", lambda saver: naive_graph(model, saver), ASKED)
     assert MARK in stored(tmp_path / "naive"), "the negative control"
-
-
-@both_ways
-def test_checkpoint_holds_the_decision_as_plain_data(chain: CFCRunnable, tmp_path: Path, run: Run) -> None:
-    state, snapshot = run(tmp_path / "guarded", make_guarded(chain), [{"question": EASY}])
-    assert snapshot.values == state
-    assert CFCResult.model_validate(snapshot.values["decision"]).best == GOOD
-    # The negative control: an object of a class comes back as something else.
-    state, snapshot = run(tmp_path / "unguarded", make_unguarded(chain), [{"question": EASY}])
-    assert isinstance(state["decision"], CFCResult)
-    assert not isinstance(snapshot.values["decision"], CFCResult)
 
 
 def fail_with_quote(prompt: Any, candidates: Any) -> list[float]:
@@ -240,16 +229,3 @@ def test_retry_policy_repeats_a_failed_decision(
     )
     assert isinstance(error, DrawError)
     assert len(served.requests) == 4 * N, "the model is not asked again unless requested"
-
-
-@both_ways
-def test_failed_run_continues_with_its_alpha(
-    chain: CFCRunnable, served: Script, tmp_path: Path, run: Run
-) -> None:
-    served.faults = [Fault("status 500", on=set(range(N)))]
-    steps = [{"question": EASY, "alpha": "0.2"}, None]
-    error, state, _ = run(tmp_path / "database", make_guarded(chain), steps)
-    assert isinstance(error, DrawError)
-    assert state["answer"]["text"] == GOOD
-    # At the level that it was asked with.
-    assert state["answer"]["guarantee"]["alpha"] == "0.2"

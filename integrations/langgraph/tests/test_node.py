@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -86,17 +85,6 @@ class Model(BaseModel):
     alpha: Any = None
 
 
-@dataclass
-class Data:
-    """Another one."""
-
-    question: str
-    decision: Any = None
-    answer: Any = None
-    asked: Any = None
-    alpha: Any = None
-
-
 AS_MESSAGE = [{"role": "user", "content": EASY}]
 
 
@@ -117,7 +105,6 @@ AS_MESSAGE = [{"role": "user", "content": EASY}]
             AS_MESSAGE,
         ),
         (Model, "question", {"question": EASY}, EASY),
-        (Data, "question", {"question": EASY}, EASY),
     ],
 )
 def test_node_reads_the_question_from_the_state(

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_langgraph import CFCState, make_guarded_graph
+from langchain_cfc_langgraph import make_guarded_graph
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
 
-from integrations.langgraph.tests.parts import EASY, GOOD, HARD, MANY, MARK, UNSURE, N, Talk, inside, thread
+from integrations.langgraph.tests.parts import EASY, GOOD, HARD, MARK, UNSURE, N, Talk, thread
 from langchain_cfc import CFCRunnable
 from tests.serving.openai_server import Script
 
@@ -104,35 +101,6 @@ def test_second_reply_changes_nothing(graph: Any) -> None:
     state = graph.invoke(Command(resume={waiting: "late"}), thread())
     assert state["answer"] is None
     assert state["__interrupt__"][0].value["question"] == HARD
-
-
-def test_concurrent_threads_get_their_own_answers(chain: CFCRunnable, tmp_path: Path) -> None:
-    with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
-        graph = make_guarded_graph(chain, checkpointer=saver)
-        # Candidates of the last are all good: threads that ask at once share what is answered in turns.
-        asked = (UNSURE, HARD, MANY)
-
-        def talk(number: int) -> Any:
-            config = thread(str(number))
-            graph.invoke({"question": asked[number % 3]}, config)
-            if number % 3 == 2:
-                return graph.get_state(config).values
-            return graph.invoke(Command(resume=f"person {number}"), config)
-
-        with ThreadPoolExecutor(6) as pool:
-            states = list(pool.map(talk, range(12)))
-    for number, state in enumerate(states):
-        expected = "city " if number % 3 == 2 else f"person {number}"
-        assert state["answer"]["text"].startswith(expected)
-        assert state["asked"] == asked[number % 3]
-
-
-@both_ways
-def test_nested_graph_waits_for_a_person_and_continues(chain: CFCRunnable, ask: Any) -> None:
-    outer = inside(make_guarded_graph(chain), CFCState, InMemorySaver())
-    assert ask(outer, {"question": UNSURE}, thread())["__interrupt__"][0].value["question"] == UNSURE
-    state = ask(outer, Command(resume="Santiago"), thread())
-    assert (state["answer"]["text"], state["answer"]["guarantee"]) == ("Santiago", None)
 
 
 def test_escalate_chooses_the_outcomes_for_a_person(chain: CFCRunnable) -> None:

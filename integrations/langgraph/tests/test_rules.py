@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 from langchain_cfc_langgraph import (
-    CFCAnswer,
     CFCState,
     clear_decision,
     make_cfc_node,
     make_guarded_graph,
-    make_say_node,
     read_outcome,
 )
 from langchain_core.runnables import Runnable, RunnableLambda
@@ -24,15 +22,12 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from integrations.langgraph.tests.parts import (
     EASY,
     MARK,
-    UNSURE,
     WATCHES,
-    Talk,
     make_chain,
     thread,
 )
 from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.errors import CFCError
-from tests.serving.openai_server import Fault, Script
 
 # Who hears what draws
 
@@ -75,36 +70,7 @@ def test_generators_of_any_kind_show_no_rejected_candidate(
 # Which level holds
 
 
-def test_alpha_of_a_failed_question_is_not_kept(chain: CFCRunnable, served: Script) -> None:
-    graph = make_guarded_graph(chain, checkpointer=InMemorySaver())
-    served.faults = [Fault("status 500")]
-    with pytest.raises(CFCError):
-        graph.invoke({"question": UNSURE, "alpha": "0.2"}, thread())
-    served.faults = []
-    assert graph.invoke({"question": EASY}, thread())["answer"]["guarantee"]["alpha"] == "0.1"
-
-
 # What is said
-
-
-def test_answer_of_a_user_node_has_no_guarantee(chain: CFCRunnable) -> None:
-    def look_up(state: Any) -> Any:
-        del state
-        found = CFCAnswer(text="Santiago", answers=["Santiago"], by="model", name="larger", guarantee=None)
-        return {"answer": found}
-
-    graph: StateGraph[Any, Any, Any, Any] = StateGraph(Talk)
-    graph.add_node("decide", make_cfc_node(chain, question=lambda state: state["messages"][-1].text))
-    graph.add_node("look_up", look_up)
-    graph.add_node("say", make_say_node())
-    graph.add_edge(START, "decide")
-    ways: Any = {"answered": "say", "abstained": "look_up", "not_certifiable": "look_up"}
-    graph.add_conditional_edges("decide", read_outcome, ways)
-    graph.add_edge("look_up", "say")
-    graph.add_edge("say", END)
-    said = graph.compile().invoke({"messages": [("human", UNSURE)]})["messages"][-1]
-    assert said.text == "Santiago"
-    assert said.response_metadata["cfc"]["guarantee"] is None
 
 
 # Drawing again

@@ -64,14 +64,6 @@ def test_streams_show_every_draw_of_a_naive_node(chain: CFCRunnable, watch: str,
 
 
 @every_watch
-def test_streams_show_rejected_candidates_with_show_rejected(chain: CFCRunnable, watch: str) -> None:
-    open_chain = chain.model_copy(update={"show_rejected": True})
-    graph = make_guarded_graph(open_chain, checkpointer=InMemorySaver())
-    shown = repr(WATCHES[watch](graph, {"question": EASY}, thread()))
-    assert (MARK in shown) == (watch not in SILENT)
-
-
-@every_watch
 def test_streams_of_a_conversation_show_only_the_answer(chain: CFCRunnable, watch: str) -> None:
     graph = make_guarded_graph(chain, checkpointer=InMemorySaver(), state=Talk, question=last_text)
     given = {"messages": [("human", EASY)]}

@@ -26,7 +26,6 @@ from integrations.monitor.tests.watching import run
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
 from langchain_cfc.artifact.held_out import tabulate_draws
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.decision import decide
 from langchain_cfc.demo import load_recording
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import CFCWarning
@@ -115,32 +114,6 @@ def test_monitor_of_a_bot_alarms_only_after_a_change(name: str) -> None:
     assert alarms["weaker model"] == STREAMS
     # The negative control.
     assert alarms["wrong reference"] > 0.9 * STREAMS
-
-
-def list_decisions(artifact: CalibrationArtifact) -> dict[tuple[str | None, str | None], list[int]]:
-    return {
-        (one.alpha, one.max_wrong_rate): one.counts["1"]
-        for one in artifact.reference
-        if one.name == "decision"
-    }
-
-
-def test_reference_counts_decisions_of_each_promise_and_no_other() -> None:
-    source = tabulate(load_recording())
-    bot = calibrate_bot(source, 0, **CONFIGURATIONS["two rates"])
-    counts = list_decisions(bot)
-    assert list(counts) == [(bot.alphas[0], "0.05"), (bot.alphas[0], "0.1")]
-    assert not any(one.name == "threshold" for one in bot.reference)
-    held_out = source.take(bot.calibration.split.list_rows(source)["test"])
-    for one in bot.certified_bot.certificates:
-        answered = int(decide(bot, held_out.draws, max_mean_score=one.max_mean_score).answered.sum())
-        expected = [0, len(held_out) - answered, answered]
-        assert counts[one.alpha, one.max_wrong_rate] == expected
-    # Sets beside a bot are served as well.
-    assert list(list_decisions(calibrate_bot(source, 0, **CONFIGURATIONS["beside sets"]))) == [
-        ("0.2", "0.2"),
-        ("0.2", None),
-    ]
 
 
 def test_status_of_a_bot_states_how_many_are_answered_at_each_rate(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from langchain_cfc_monitor import CFCMonitor
 
@@ -66,12 +65,3 @@ def test_monitor_reports_a_drift_to_more_draws_in_words(
     shares = "100 % of results took 6 draws or more, expected"
     for shown in (" ".join(ran.out.split()), page.read_text(encoding="utf-8")):
         assert (said in shown, shares in shown) == (drifted, drifted)
-
-
-def test_reference_bins_of_draws_are_numbers_of_draws(stopping_artifact: CalibrationArtifact) -> None:
-    (watched,) = [one for one in stopping_artifact.reference if one.name == "draws"]
-    assert set(watched.edges) <= set(range(3, 11))
-    assert watched.find_bins(np.array([3.0]))[0] == 0
-    assert sum(watched.counts["1"]) == stopping_artifact.calibration.size
-    plain = calibrate(load_recording(), alpha="0.4", features="mean_score", test_fraction=0.4)
-    assert "draws" not in {one.name for one in plain.reference}

@@ -132,45 +132,6 @@ def test_opentelemetry_metrics_equal_prometheus_metrics(
     provider.shutdown()
 
 
-def test_prometheus_collector_caches_the_status(monitor: CFCMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = 0
-    status = monitor.read_status
-
-    def counted() -> Any:
-        nonlocal looks
-        looks += 1
-        return status()
-
-    monkeypatch.setattr(monitor, "read_status", counted)
-    registry = CollectorRegistry()
-    seldom = PrometheusCollector(monitor, every=3600.0)
-    registry.register(seldom)
-    assert looks == 0
-    for _ in range(3):
-        assert list(seldom.collect())
-    assert looks == 1
-    often = PrometheusCollector(monitor, every=0.0)
-    for _ in range(3):
-        assert list(often.collect())
-    assert looks == 4
-
-
-def test_prometheus_metrics_of_several_artifacts_have_own_labels(monitor: CFCMonitor, tmp_path: Path) -> None:
-    other = calibrate(load_recording(), alpha="0.4", features="1")
-    with CFCMonitor(other, tmp_path / "other.db") as second:
-        registry = CollectorRegistry()
-        registry.register(PrometheusCollector(monitor, second))
-        text = generate_latest(registry).decode()
-    told = {
-        family.name: {one.labels["artifact"]: one.value for one in family.samples}
-        for family in text_string_to_metric_families(text)
-        if family.name in {"cfc_monitor_up", "cfc_monitor_results"}
-    }
-    assert told["cfc_monitor_up"] == {monitor.artifact.digest: 1.0, other.digest: 1.0}
-    assert told["cfc_monitor_results"] == {monitor.artifact.digest: SERVED, other.digest: 0.0}
-    assert text.count("# TYPE cfc_monitor_up gauge") == 1
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are not known here")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_metrics_reader_works_in_a_forked_child(monitor: CFCMonitor) -> None:

@@ -46,18 +46,6 @@ def test_monitor_counts_decisions_and_raises_no_alarm_without_drift(
     assert monitor.read_status().tests == status.tests
 
 
-def test_monitor_counts_a_result_copied_by_later_steps_once(
-    monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord]
-) -> None:
-    copying: Any = RunnableLambda(lambda result: result.model_copy())
-    for one in served[:5]:
-        (chain | copying | copying).invoke(one.input, {"callbacks": [monitor]})
-    assert monitor.read_status().results == 5
-    # Control: the same question asked again is another result.
-    chain.invoke(served[0].input, {"callbacks": [monitor]})
-    assert monitor.read_status().results == 6
-
-
 def test_monitor_counts_raised_abstentions_as_results(
     monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
@@ -298,38 +286,6 @@ def test_monitor_notes_parts_that_do_not_identify_themselves(
         monitor.record(unsure.invoke(served[3].input))
         (note,) = [one for one in monitor.read_status().notes if "does not identify itself" in one]
     assert note.startswith("25 % of the latest results")
-
-
-def test_monitor_forgets_runs_without_an_end(
-    monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("langchain_cfc_monitor.monitor._MAX_RUNS", 5)
-    for _ in range(20):
-        monitor.on_chain_start({}, None, run_id=uuid4())
-    assert len(monitor._runs) == 5
-    # Those of now are still heard of.
-    chain.invoke(served[0].input, {"callbacks": [monitor]})
-    assert monitor.read_status().results == 1
-
-
-def test_monitor_status_command_deletes_no_results(
-    artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord], tmp_path: Path
-) -> None:
-    store, saved = tmp_path / "monitor.db", tmp_path / "artifact.json"
-    artifact.save(saved)
-    with CFCMonitor(artifact, store, keep_days=None) as monitor:
-        for one in served[:5]:
-            monitor.record(chain.invoke(one.input))
-    with closing(sqlite3.connect(store)) as connection, connection:
-        connection.execute("UPDATE monitor_results SET at = at - 200 * 86400")
-    connection.close()
-    looked = run("status", saved, store, "--json")
-    assert json.loads(looked.out)["results"] == 5
-    assert json.loads(run("status", saved, store, "--json").out)["results"] == 5
-    # The control: a monitor that keeps them for 90 days lets them go.
-    with CFCMonitor(artifact, store) as forgetting:
-        forgetting.read_status()
-        assert forgetting.read_status().results == 0
 
 
 def test_monitor_reports_a_damaged_state(

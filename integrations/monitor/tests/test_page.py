@@ -8,12 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from langchain_cfc_lab.report.plots import plot_evidence
 from langchain_cfc_monitor import CFCMonitor, Label
 from langchain_cfc_monitor.page import write_page
 from langchain_cfc_monitor.store import MAX_POINTS, Curve
 
-from integrations.lab.tests.report import browser as look
 from integrations.monitor.tests.watching import run
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.certificates import certify
@@ -84,25 +82,6 @@ def test_monitor_page_shows_alarms_and_steps_and_loads_nothing(
     assert not re.search(r'(?:src|href)="(?!#)', html)
 
 
-@pytest.mark.long
-def test_monitor_page_fits_narrow_and_wide_browsers(
-    artifact: CalibrationArtifact, alarming_store: Path, tmp_path: Path
-) -> None:
-    written = tmp_path / "monitor.html"
-    with CFCMonitor(artifact, alarming_store) as monitor:
-        write_page(written, monitor.read_status(), monitor.read_curves())
-    with look.running() as browser:
-        for width in (1200, 390):
-            page = browser.new_page(viewport={"width": width, "height": 900})
-            page.goto(written.as_uri())
-            assert "tests alarm." in page.inner_text(".verdict.bad .headline")
-            steps = page.locator(".steps h3").all_inner_texts()
-            assert steps[:2] == ["Stop relying on the promise", "Find what changed, and label"]
-            assert page.locator("figure svg").count() == 2
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-            page.close()
-
-
 def test_monitor_page_without_alarms_does_not_claim_that_all_is_well(
     artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
@@ -119,12 +98,3 @@ def test_monitor_page_without_alarms_does_not_claim_that_all_is_well(
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(InputError, match="is not a report"):
         write_page(tmp_path / "notes.txt", status, [])
-
-
-def test_plot_evidence_refuses_empty_curves() -> None:
-    with pytest.raises(InputError, match="nothing to draw"):
-        plot_evidence({"one": []}, 100.0)
-    axes = plot_evidence({"one": [(1, 0.0), (2, math.log(10.0))]}, 100.0)
-    (alarm, line) = axes.get_lines()
-    assert list(np.asarray(alarm.get_ydata())) == [2.0, 2.0]
-    assert np.asarray(line.get_ydata()).tolist() == pytest.approx([0.0, 0.0, 1.0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -13,22 +12,17 @@ import numpy as np
 import pytest
 from langchain_cfc_monitor import CFCMonitor, Label, compare_in_shadow, recalibrate
 
-from integrations.collect.tests.postgres import Server
 from integrations.monitor.tests.watching import (
     WEAKER,
     make_weaker_chain,
-    read_first_line,
     truths,
     write_swapped_records,
 )
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
-from langchain_cfc.calibration import CalibrationConfig
-from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.certificates import certify
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import FingerprintError, InputError, UnattainableTargetError
-from langchain_cfc.guarantee import PaperPAC
-from langchain_cfc.records import read_records, tabulate
+from langchain_cfc.records import read_records
 from tests.cli.running import run
 from tests.lengths import mostly_long, repetitions
 from tests.recordings import list_facts
@@ -86,37 +80,6 @@ def watch_results(
         monitor.record(result, one.id)
     monitor.label(*(Label(one.id, truths(one)) for one in asked))
     return monitor
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A new store."""
-    if request.param == "sqlite":
-        return str(tmp_path / "monitor.db")
-    server: Server = request.getfixturevalue("server")
-    return server.reset_database()
-
-
-def test_monitor_traffic_equals_the_recorded_prompts(
-    where: str, old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult]
-) -> None:
-    with watch_results(old, where, asked[:200], results[:200]) as monitor:
-        table = monitor.read_traffic().to_batch()
-        assert monitor.list_unlabelled() == []
-        found = recalibrate(monitor, min_kept=0.0, features="1", allow_unattainable=True)
-        assert compare_in_shadow(monitor, found.artifact, since=0.0) == found.compared
-    expected = tabulate(asked[:200])
-    assert table.ids == expected.ids
-    assert np.array_equal(table.draws.scores, expected.draws.scores)
-    assert np.array_equal(table.correct, expected.correct)
-    answers = [[read_first_line(str(it.text)) for it in one.candidates] for one in asked[:200]]
-    packed = CandidateBatch.from_arrays(expected.draws.scores, answers)
-    for name in ("answer_codes", "lengths"):
-        assert np.array_equal(getattr(table.draws, name), getattr(packed, name))
-    # Of the metadata, only what the artifact reads is kept.
-    assert [dict(one) for one in table.draws.metadata] == [
-        {"topic": one.metadata["topic"]} for one in asked[:200]
-    ]
 
 
 def test_recalibrate_keeps_a_promise_that_the_old_artifact_breaks(
@@ -393,21 +356,6 @@ def test_recalibrate_objects_to_results_of_a_replaced_model(
         assert made.artifact.provenance.generator["model_version"] == "new"
 
 
-def test_recalibrate_accepts_models_that_take_turns(
-    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
-) -> None:
-    both = [
-        one.model_copy(update={"models": (name,)})
-        for one, name in zip(results[:300], itertools.cycle(("a", "b")), strict=False)
-    ]
-    with watch_results(old, tmp_path / "monitor.db", asked[:300], both) as monitor:
-        turns = recalibrate(monitor, min_kept=0.5, allow_unattainable=True)
-    assert turns.certifies
-    assert turns.artifact.provenance is not None
-    assert turns.artifact.provenance.generator is not None
-    assert turns.artifact.provenance.generator["model_version"] == ["a", "b"]
-
-
 def test_recalibrate_objects_to_an_unnamed_change_among_results(
     old: CalibrationArtifact,
     usual: tuple[list[PromptRecord], list[CFCResult]],
@@ -504,65 +452,6 @@ def test_monitor_refuses_labels_below_least_probability(
             one for one in monitor.read_status().tests if one.kind == "kept" and one.group == "all prompts"
         ]
     assert [one.outcomes for one in kept] == [20]
-
-
-@pytest.mark.parametrize("min_kept", [float("nan"), -0.1, 1.1])
-def test_recalibrate_refuses_min_kept_that_is_no_share(
-    min_kept: float, old: CalibrationArtifact, tmp_path: Path
-) -> None:
-    with (
-        CFCMonitor(old, tmp_path / "monitor.db") as monitor,
-        pytest.raises(InputError, match="min_kept must be a share"),
-    ):
-        recalibrate(monitor, min_kept=min_kept)
-
-
-@pytest.mark.parametrize("since", [float("nan"), float("inf"), 1e18, -1.0])
-def test_monitor_refuses_an_invalid_since(since: float, old: CalibrationArtifact, tmp_path: Path) -> None:
-    with CFCMonitor(old, tmp_path / "monitor.db") as monitor:
-        for ask in (
-            monitor.read_traffic,
-            monitor.list_unlabelled,
-            lambda when: compare_in_shadow(monitor, old, since=when),
-        ):
-            with pytest.raises(InputError, match="since: expected seconds since 1970"):
-                ask(since)
-
-
-RECIPES: dict[str, dict[str, Any]] = {
-    "conditional": {"alpha": ["0.3", "0.4"], "features": "hat(mean_score, 4) + group(topic)", "seed": 3},
-    "marginal": {"alpha": "0.3", "features": "1", "delta": "0.05"},
-    "grouped": {
-        "alpha": "0.4",
-        "features": "bins(mean_score, 3)",
-        "delta": "0.1",
-    },
-    "level chosen": {"features": "1", "max_wrong_rate": "0.3"},
-    "bot": {"alpha": ["0.4"], "features": "mean_score", "max_wrong_rate": "0.3", "delta": "0.1"},
-    "pac": {"alpha": "0.3", "features": "mean_score", "pac": PaperPAC(ridge=0.1)},
-    "set rule": {"alpha": "0.3", "features": "mean_score", "set_rule": "unique(rank)"},
-}
-
-
-@mostly_long("name", RECIPES, quick=3)
-def test_calibration_config_from_artifact_reproduces_the_artifact(name: str) -> None:
-    records = list_facts()[: repetitions(1224, share=0.4)]
-    made = calibrate(records, **RECIPES[name])
-    again = calibrate(records, **CalibrationConfig.from_artifact(made).to_arguments())
-    assert without_times(again.model_dump(mode="json")) == without_times(made.model_dump(mode="json"))
-
-
-def without_times(data: Any) -> Any:
-    """Remove times, and digests that depend on them."""
-    if isinstance(data, list):
-        return [without_times(one) for one in data]
-    if not isinstance(data, dict):
-        return data
-    return {
-        name: without_times(one)
-        for name, one in data.items()
-        if name not in {"created_at", "artifact_digest"}
-    }
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from langchain_cfc_monitor.page import write_page
 from scipy import stats
 
 from integrations.monitor.tests.watching import run, truths
-from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc import CalibrationArtifact, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.demo.replay import make_replay_parts
 
@@ -61,22 +61,6 @@ def test_monitor_counts_labels_by_stated_coverage(
     shown = run("status", tmp_path / "adaptive.json", tmp_path / "monitor.db").out
     assert "Stated and kept coverage" in shown
     assert "How often promises were kept" in (tmp_path / "page.html").read_text()
-
-
-def test_monitor_shows_no_table_for_one_stated_coverage(
-    artifact: CalibrationArtifact,
-    results: Sequence[CFCResult],
-    served: Sequence[PromptRecord],
-    tmp_path: Path,
-) -> None:
-    with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
-        monitor.record(results[0], served[0].id)
-        monitor.label(Label(served[0].id, truths(served[0])))
-        status = monitor.read_status()
-        write_page(tmp_path / "page.html", status, [])
-    assert status.labels == 1
-    assert status.stated == ()
-    assert "How often promises were kept" not in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.long

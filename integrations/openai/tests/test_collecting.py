@@ -113,17 +113,6 @@ def test_components_of_the_configuration_serve_as_calibrated(hosted: Hosted, ser
         chain.model_copy(update={"generator": warm.generator})
 
 
-def test_collect_retries_transient_failures(hosted: Hosted) -> None:
-    hosted.script.faults = [
-        Fault("status 429", on=0.05, seconds=0.2),
-        Fault("status 500", on=0.05),
-        Fault("dropped", on=0.03),
-        Fault("one choice", on=0.1),
-    ]
-    collect_artifact()
-    assert set(hosted.script.struck) == {"status 429", "status 500", "dropped", "one choice"}
-
-
 def test_endpoint_error_states_retry_after_and_transience(hosted: Hosted) -> None:
     hosted.script.faults = [Fault("status 429", seconds=7.0)]
     with pytest.raises(EndpointError) as failed:

@@ -24,7 +24,7 @@ from integrations.openai.tests.parts import (
     continents,
     get_question,
 )
-from langchain_cfc.errors import DrawError, InputError, SamplingWarning, VerifierError
+from langchain_cfc.errors import DrawError, InputError, SamplingWarning
 from langchain_cfc.sampling import Sampler, SamplingName
 from tests.fakes import global_cache
 from tests.serving.openai_server import FAULTS, Fault, Reply, Script, serving
@@ -186,18 +186,6 @@ def test_address_without_a_server_raises_draw_error(hosted: Hosted, saved: Saved
 
 @both_ways
 @both_samplings
-def test_missing_log_probabilities_raise_verifier_error(
-    hosted: Hosted, saved: Saved, sampling: SamplingName, serve: Serve
-) -> None:
-    chain = hosted.chain(saved, sampling=sampling)
-    assert serve(chain, get_question()).candidates
-    hosted.script.logprobs = False
-    with pytest.raises(VerifierError, match="candidate 0 carries no token log-probabilities"):
-        serve(chain, get_question())
-
-
-@both_ways
-@both_samplings
 def test_choices_without_content_are_no_answers(
     hosted: Hosted, saved: Saved, sampling: SamplingName, serve: Serve
 ) -> None:
@@ -285,8 +273,3 @@ def test_generator_errors_and_repr_hide_the_key() -> None:
         make_generator("recorded", api_key="sk-secret", max_tokens="many")  # type: ignore[arg-type]
     assert "sk-secret" not in str(refused.value)
     assert "sk-secret" not in repr(make_generator("recorded", api_key="sk-secret"))
-
-
-def test_generator_with_a_seed_is_refused(hosted: Hosted) -> None:
-    with pytest.raises(InputError, match="fixed seed 7"):
-        Sampler(hosted.generator(extra_body={"seed": 7}), "single_request")

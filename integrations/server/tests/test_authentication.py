@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from langchain_cfc_server.authentication import Authentication
 from langchain_cfc_server.errors import RefusedError
+from langchain_cfc_server.limits import Authentication
 from langchain_cfc_server.tokens import ClientTokens
 from starlette.types import ASGIApp, Receive, Scope, Send
 

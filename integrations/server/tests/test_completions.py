@@ -14,14 +14,13 @@ from langchain_cfc_server.models import make_served_models
 from langchain_cfc_server.schema import ChatCompletion
 from langchain_core.messages import HumanMessage
 
-from integrations.server.tests.bots import EASY, EMOJI, FALLBACK, GOOD, HARD, MARK, SURE, TOOL, UNSURE, N
+from integrations.server.tests.bots import EASY, EMOJI, GOOD, HARD, MARK, TOOL, UNSURE
 from integrations.server.tests.parts import Server, make_request
 from langchain_cfc import CalibrationArtifact, CFCChatModel, calibrate
 from tests.certificates.prompts import make_replay_chain
 from tests.claims.chains import LEFT
 from tests.claims.chains import make_chain as make_claims_chain
 from tests.recordings import list_facts
-from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT
 from tests.serving.openai_server import Fault
 
 
@@ -54,32 +53,6 @@ def test_completion_contains_answer_decision_and_guarantee(server: Server, artif
     assert body["id"] == f"chatcmpl-{response.headers['x-request-id']}"
     assert "candidates" not in decision
     ChatCompletion.model_validate(body)
-
-
-@pytest.mark.parametrize(("question", "drawn"), [(SURE, 1), (UNSURE, N), (HARD, N)])
-def test_usage_under_draw_rule_counts_drawn_candidates(
-    server: Server, upstream: Any, question: str, drawn: int
-) -> None:
-    before = len(upstream[1].requests)
-    response = server.ask(make_request(question, "stopping"))
-    assert len(upstream[1].requests) == before + drawn
-    assert response.json()["usage"] == {
-        "prompt_tokens": TOKENS_IN * drawn,
-        "completion_tokens": TOKENS_OUT * drawn,
-        "total_tokens": (TOKENS_IN + TOKENS_OUT) * drawn,
-    }
-    # All else is as without a rule, but for the artifact and what is computed from it.
-    plain = server.ask(make_request(question))
-    assert response.json()["choices"] == plain.json()["choices"]
-    names = {name for name in plain.headers if name.startswith("x-cfc-")}
-    assert names == {name for name in response.headers if name.startswith("x-cfc-")}
-    for name in names - {"x-cfc-artifact", "x-cfc-stated-coverage"}:
-        assert response.headers[name] == plain.headers[name]
-    streamed = server.ask(
-        make_request(question, "stopping", stream=True, stream_options={"include_usage": True})
-    )
-    assert MARK not in streamed.text
-    assert f'"completion_tokens":{TOKENS_OUT * drawn}' in streamed.text.replace(" ", "")
 
 
 def test_failed_draw_of_later_wave_gives_draw_failed_error(server: Server, upstream: Any) -> None:
@@ -116,18 +89,6 @@ def test_request_names_one_of_the_certified_rates() -> None:
         with pytest.raises(RefusedError) as refused:
             model.choose_promise(**named)
         assert (refused.value.status, refused.value.code) == (400, "level_not_calibrated")
-
-
-@pytest.mark.parametrize(("question", "reason"), [(UNSURE, "only_blank_answers"), (HARD, "not_certifiable")])
-def test_abstention_is_answered_in_words(server: Server, question: str, reason: str) -> None:
-    response = server.ask(make_request(question))
-    body = json.loads(response.content, parse_constant=refuse_constant)
-    assert response.status_code == 200
-    assert body["choices"][0]["message"]["content"] == "I do not know."
-    assert (body["cfc"]["abstained"], body["cfc"]["reason"], body["cfc"]["best"]) == (True, reason, None)
-    assert response.headers["x-cfc-abstained"] == "true"
-    assert response.headers["x-cfc-reason"] == reason
-    ChatCompletion.model_validate(body)
 
 
 @pytest.mark.parametrize("question", [EASY, UNSURE, HARD])
@@ -170,17 +131,6 @@ def test_model_of_several_levels_requires_a_level(server: Server) -> None:
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "cfc.alpha")
     body = server.ask(make_request(EASY, "careful/bot", cfc={"alpha": "0.1"})).json()
     assert body["cfc"]["guarantee"]["alpha"] == "0.1"
-
-
-def test_fallback_answer_has_no_guarantee(server: Server) -> None:
-    response = server.ask(make_request(UNSURE, "helped"))
-    body = response.json()
-    assert body["choices"][0]["message"]["content"] == FALLBACK
-    assert body["cfc"] == {"guarantee": None}
-    assert "usage" not in body
-    assert not any(name.startswith("x-cfc") for name in response.headers)
-    ChatCompletion.model_validate(body)
-    assert server.ask(make_request(EASY, "helped")).json()["cfc"]["reason"] == "answered"
 
 
 def test_best_candidate_with_tool_call_is_returned_as_tool_call(server: Server) -> None:

@@ -7,7 +7,6 @@ import itertools
 import json
 import logging
 import os
-import re
 import socket
 import string
 import time
@@ -206,13 +205,6 @@ def test_body_broken_after_refusal_is_no_server_error(own_server: Server) -> Non
     assert not [line for line in own_server.log if line["logger"] == "asyncio"]
 
 
-def test_h11_parser_has_no_known_chunk_defect() -> None:
-    """Before 0.16, h11 takes chunks that end in anything: CVE-2025-43859."""
-    text = Path(__file__).parents[1].joinpath("pyproject.toml").read_text(encoding="utf-8")
-    [least] = re.findall(r'"h11>=([0-9]+)\.([0-9]+)"', text)
-    assert tuple(map(int, least)) >= (0, 16)
-
-
 # Around the limits.
 
 
@@ -268,12 +260,6 @@ def test_expensive_bodies_take_less_than_a_second(own_server: Server, kind: str)
     before = own_server.processor_time()
     assert own_server.ask(BODIES[kind]).status_code in {200, 400}
     assert own_server.processor_time() - before < 1.0
-
-
-def test_processor_time_measures_the_cost_of_a_body(own_server: Server) -> None:
-    before = own_server.processor_time()
-    own_server.ask(BODIES["unknown fields"])
-    assert own_server.processor_time() - before > 0.02
 
 
 def test_client_that_does_not_read_gives_up_its_place() -> None:
@@ -434,12 +420,6 @@ def test_ignored_parameters_do_not_reach_the_model(
             assert server.ask({**make_request(EASY), name: 1}).status_code == 400
 
 
-def test_repeated_requests_draw_new_candidates(server: Server, upstream: tuple[str, Script]) -> None:
-    before = len(upstream[1].requests)
-    ids = {server.ask(make_request(EASY)).json()["id"] for _ in range(3)}
-    assert (len(ids), len(upstream[1].requests) - before) == (3, 9)
-
-
 def test_concurrent_requests_get_their_own_answers(server: Server, upstream: tuple[str, Script]) -> None:
     questions = {f"easy: number {number}": f"answer {number}." for number in range(180)}
     planted = {question: [Answer(answer, -0.1)] for question, answer in questions.items()}
@@ -575,9 +555,3 @@ def test_log_messages_of_other_packages_are_withheld(own_server: Server) -> None
     # Logs say that it happened.
     assert {one["level"] for one in logged} == {"error", "warning"}
     assert HIDDEN_TEXT not in own_server.log_path.read_text(encoding="utf-8")
-
-
-def test_metrics_count_model_with_slash_in_its_name(own_server: Server) -> None:
-    response = own_server.get("/v1/models/an/other")
-    assert response.status_code == 200
-    assert own_server.logged(response.headers["x-request-id"])["route"] == "/v1/models/"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import openai
 import pytest
 
 from integrations.server.tests.bots import EASY, FORMAT, GOOD, TOOL, UNSURE, WEATHER, N
-from integrations.server.tests.parts import TOKEN, Server
+from integrations.server.tests.parts import Server
 
 pytestmark = pytest.mark.usefixtures("no_proxy")
 
@@ -45,17 +44,6 @@ def test_openai_client_streams_the_decision(client: openai.OpenAI) -> None:
     assert chunks[-1].usage.total_tokens == 39
     with client.chat.completions.stream(model="bot", messages=[{"role": "user", "content": EASY}]) as stream:
         assert stream.get_final_completion().choices[0].message.content == GOOD
-
-
-def test_openai_client_reads_and_streams_tool_calls(client: openai.OpenAI) -> None:
-    [call] = create_completion(client, TOOL, model="offering").choices[0].message.tool_calls
-    [streamed] = [
-        call
-        for chunk in create_completion(client, TOOL, model="offering", stream=True)
-        for call in chunk.choices[0].delta.tool_calls or []
-    ]
-    assert call.function.name == streamed.function.name == "weather"
-    assert call.function.arguments == streamed.function.arguments == '{"city":"Lima"}'
 
 
 TOOL_CHOICE = {"type": "function", "function": {"name": "weather"}}
@@ -140,20 +128,6 @@ def test_messages_of_openai_client_can_be_sent_back(client: openai.OpenAI) -> No
         ],
     )
     assert again.choices[0].message.content == GOOD
-
-
-def test_async_openai_client_sends_many_requests_at_once(server: Server) -> None:
-    async def together() -> list[Any]:
-        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0) as client:
-            return await asyncio.gather(
-                *(
-                    client.chat.completions.create(model="bot", messages=[{"role": "user", "content": text}])
-                    for text in [EASY, UNSURE] * 10
-                )
-            )
-
-    answers = [one.choices[0].message.content for one in asyncio.run(together())]
-    assert answers == [GOOD, "I do not know."] * 10
 
 
 def test_openai_client_lists_models(client: openai.OpenAI) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -47,18 +46,6 @@ def test_well_formed_body_is_answered(server: Server) -> None:
         "temperature": None,
     }
     assert server.ask(make_request(EASY, **harmless)).status_code == 200
-
-
-def test_lenient_parser_accepts_many_malformed_bodies() -> None:
-    """What Python's own parser and a model without rules would let through."""
-
-    def taken(body: bytes) -> bool:
-        with suppress(ValueError, TypeError, KeyError, RecursionError):
-            data = json.loads(body)
-            return data["model"] == "bot" and bool(data["messages"])
-        return False
-
-    assert sum(taken(body) for body, _ in BODIES.values()) > 50
 
 
 @pytest.mark.parametrize(

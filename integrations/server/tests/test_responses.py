@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -11,11 +10,11 @@ import jsonschema
 import openai
 import pytest
 from langchain_cfc_server.parameters import PARAMETERS
-from langchain_cfc_server.responses_schema import ResponseObject
+from langchain_cfc_server.schema import ResponseObject
 from langchain_openai import ChatOpenAI
 
 from integrations.server.tests.bots import EASY, EMOJI, GOOD, HARD, MARK, TOOL, UNSURE
-from integrations.server.tests.parts import HEADERS, TOKEN, Server, make_request, run_server, wait_for_value
+from integrations.server.tests.parts import TOKEN, Server, make_request
 
 RESPONSES = "/v1/responses"
 
@@ -48,17 +47,6 @@ def test_responses_decision_equals_that_of_chat_completions(server: Server, ques
     else:
         assert body["output"][0]["content"][0]["text"] == said["content"]
     assert server.logged(response.headers["x-request-id"])["route"] == RESPONSES
-
-
-def test_openai_client_reads_responses(client: openai.OpenAI) -> None:
-    response = client.responses.create(model="bot", input=EASY)
-    assert response.output_text == GOOD
-    assert response.usage is not None
-    assert response.usage.total_tokens == 39
-    assert response.model_extra is not None
-    assert response.model_extra["cfc"]["reason"] == "answered"
-    chosen = client.responses.create(model="bot", input=UNSURE, extra_body={"cfc": {"alpha": "0.1"}})
-    assert chosen.output_text == "I do not know."
 
 
 @pytest.mark.parametrize("question", [EASY, UNSURE, EMOJI, TOOL])
@@ -150,17 +138,6 @@ def test_errors_of_responses_keep_their_status(server: Server) -> None:
         )
         assert post_response(server, model="none", stream=stream).status_code == 404
         assert post_response(server, model="unscored", stream=stream).status_code == 502
-
-
-def test_responses_requests_count_towards_the_limits(bots: dict[str, str]) -> None:
-    options = ["--concurrency", "1", "--queue", "0", "--body-limit", "1000"]
-    with run_server({**bots, "BOTS_SECONDS": "2"}, *options) as server, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(post_response, server, EASY, "slow")
-        wait_for_value(lambda: "cfc_server_working 1.0" in server.get("/metrics").text)
-        assert server.ask(make_request(EASY)).status_code == post_response(server).status_code == 429
-        assert asked.result().status_code == 200
-        assert post_response(server, "x" * 1000).status_code == 413
-        assert server.ask({"model": "bot", "input": EASY}, HEADERS | {"Authorization": ""}).status_code == 401
 
 
 def test_responses_match_the_openapi_document(server: Server) -> None:

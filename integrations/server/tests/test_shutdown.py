@@ -6,17 +6,13 @@ import asyncio
 import os
 import random
 import signal
-import socket
 import sys
-import time
 from unittest import mock
 
 import pytest
 
-from integrations.server.tests.bots import EASY
-from integrations.server.tests.loading import encode_post
-from integrations.server.tests.parts import make_request, run_server, wait_for_value
-from integrations.server.tests.stopping import Clients, Stop, read_answer, read_reply, send_before_the_stop
+from integrations.server.tests.parts import run_server
+from integrations.server.tests.stopping import Clients, Stop, send_before_the_stop
 
 MODELS = "integrations.server.tests.stopping:models"
 MANY = ["--concurrency", "1000", "--queue", "1000"]
@@ -66,38 +62,6 @@ def test_second_stop_signal_changes_nothing(bots: dict[str, str]) -> None:
     found = [stop_under_load(bots, seed, "--drain", "0.3", again=0.1 * seed) for seed in range(4)]
     assert [one.code for one in found] == [0] * 4
     assert [one.lost for one in found] == [[]] * 4
-
-
-@pytest.mark.long
-def test_requests_beyond_the_grace_period_are_refused(bots: dict[str, str]) -> None:
-    with run_server({**bots, "BOTS_SECONDS": "30"}, "--finish", "0.5", models=MODELS) as server:
-        found = asyncio.run(Clients(server, 1).run(0.5, again=0.3))
-    print(*found.rows())  # noqa: T201 - figures to report
-    assert found.code == 0
-    # Four ask for what takes half a minute.
-    assert [one.outcome for one in found.lost] == ["shutting_down"] * 4
-    assert {one.who for one in found.lost} == {"slow"}
-    assert all(one.whole for one in found.sent if one in found.accepted)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("late", [True, False], ids=["a body that comes late", "a body that never comes"])
-def test_clients_still_sending_after_the_grace_period_are_refused(bots: dict[str, str], late: bool) -> None:
-    request = encode_post(make_request(EASY, "slow"))
-    with (
-        run_server(
-            {**bots, "BOTS_SECONDS": "30"}, "--drain", "0", "--finish", "0.5", models=MODELS
-        ) as server,
-        socket.create_connection(("127.0.0.1", server.port)) as connection,
-    ):
-        connection.sendall(request[:-20])
-        wait_for_value(lambda: "cfc_server_waiting 1.0" in server.get("/metrics").text)
-        server.process.send_signal(signal.SIGTERM)
-        if late:
-            time.sleep(1.0)
-            connection.sendall(request[-20:])
-        assert read_answer(read_reply(connection)) == "shutting_down"
-        assert server.process.wait(30) == 0
 
 
 @pytest.mark.long

@@ -74,16 +74,3 @@ def test_interrupt_skips_the_drain_period(bots: dict[str, str]) -> None:
         began = time.monotonic()
         assert server.stop(signal.SIGINT) == 0
         assert time.monotonic() - began < 10
-
-
-@pytest.mark.long
-def test_full_server_refuses_requests_while_draining(bots: dict[str, str]) -> None:
-    options = ["--drain", "2", "--concurrency", "1", "--queue", "0"]
-    with run_server({**bots, "BOTS_SECONDS": "1.5"}, *options) as server, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(server.ask, make_request(EASY, "slow"))
-        wait_for_value(lambda: "cfc_server_working 1.0" in server.get("/metrics").text)
-        assert server.ask(make_request(EASY)).status_code == 429
-        server.process.send_signal(signal.SIGTERM)
-        wait_for_value(lambda: server.get("/health/ready", {}).status_code == 503)
-        assert server.ask(make_request(EASY)).status_code == 503
-        assert asked.result().status_code == 200

@@ -131,8 +131,3 @@ def test_log_formatter_omits_exception_texts() -> None:
     assert "test_watching.py" in line["where"][0]
     assert "a prompt" not in str(line)
     assert "a prompt" in logging.Formatter().format(record)
-
-
-def test_health_paths_report_a_ready_server(server: Server) -> None:
-    assert server.get("/health/live", {}).json() == {"status": "live"}
-    assert server.get("/health/ready", {}).json() == {"status": "ready"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage
 
-from langchain_cfc_server.encoding import encode_json
+from langchain_cfc_server.errors import encode_json
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
@@ -16,18 +16,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from langchain_cfc_server import openapi
-from langchain_cfc_server.authentication import METRICS, OPEN_PATHS, Authentication
 from langchain_cfc_server.chain_thread import ChainThread
 from langchain_cfc_server.completions import Completions, find_model
 from langchain_cfc_server.cooldown import Cooldown
-from langchain_cfc_server.encoding import encode_json
-from langchain_cfc_server.errors import to_refused_error
-from langchain_cfc_server.limits import Limits
+from langchain_cfc_server.errors import encode_json, to_refused_error
+from langchain_cfc_server.limits import METRICS, OPEN_PATHS, Authentication, Limits
 from langchain_cfc_server.metrics import CONTENT_TYPE, Metrics
 from langchain_cfc_server.models import ServedModel, make_served_models
 from langchain_cfc_server.observing import RequestObserver
-from langchain_cfc_server.responses_schema import ResponseObject
-from langchain_cfc_server.schema import ChatCompletion, Health, ModelEntry, ModelList
+from langchain_cfc_server.schema import ChatCompletion, Health, ModelEntry, ModelList, ResponseObject
 from langchain_cfc_server.settings import Settings
 from langchain_cfc_server.tokens import ClientTokens
 from langchain_cfc_server.traffic import Traffic
@@ -138,39 +135,31 @@ def _add_paths(
         """Answer a text or a conversation, or abstain."""
         return await completions.respond(request)
 
-    _add_path(app, "/health/live", live, openapi.describe_json("Yes.", Health) | {503: {"model": Health}})
-    _add_path(app, "/health/ready", ready, openapi.describe_json("Yes.", Health) | {503: {"model": Health}})
-    _add_path(
-        app,
-        METRICS,
-        figures,
-        openapi.describe_text("Figures.", "text/plain") | openapi.describe_errors(401, 403),
-    )
-    _add_path(
-        app,
-        "/v1/models",
-        list_models,
-        openapi.describe_json("The models.", ModelList) | openapi.describe_errors(401, 403),
-    )
-    _add_path(
-        app,
-        "/v1/models/{model:path}",
-        one_model,
-        openapi.describe_json("The model.", ModelEntry) | openapi.describe_errors(401, 403, 404),
-    )
-    failures = openapi.describe_errors(400, 401, 403, 404, 408, 413, 415, 429, 500, 502, 503, 504)
-    for address, endpoint, shape in (
+    unready: openapi.Responses = {503: {"model": Health}}
+    for address, endpoint, responses in (
+        ("/health/live", live, openapi.describe("Yes.", Health) | unready),
+        ("/health/ready", ready, openapi.describe("Yes.", Health) | unready),
+        (METRICS, figures, openapi.describe("Figures.", None, 401, 403)),
+        ("/v1/models", list_models, openapi.describe("The models.", ModelList, 401, 403)),
+        ("/v1/models/{model:path}", one_model, openapi.describe("The model.", ModelEntry, 401, 403, 404)),
+    ):
+        # The endpoint builds the response itself, so FastAPI only documents it.
+        app.add_api_route(
+            address, endpoint, response_class=Response, response_model=None, responses=responses
+        )
+    decision = "The decision, whole or as a stream of events."
+    failures = (400, 401, 403, 404, 408, 413, 415, 429, 500, 502, 503, 504)
+    for address, answer, shape in (
         (COMPLETIONS, complete, ChatCompletion),
         (RESPONSES, respond, ResponseObject),
     ):
-        answers = openapi.describe_json("The decision, whole or as a stream of events.", shape)
         app.router.add_api_route(
             address,
-            endpoint,
+            answer,
             methods=["POST"],
             response_class=Response,
             response_model=None,
-            responses=answers | failures,
+            responses=openapi.describe(decision, shape, *failures),
             route_class_override=_Direct,
         )
 
@@ -182,18 +171,6 @@ class _Direct(APIRoute):
         """Return the endpoint itself as the request handler."""
         handler: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
         return handler
-
-
-def _add_path(
-    app: FastAPI,
-    address: str,
-    endpoint: Callable[..., Awaitable[Response]],
-    responses: dict[int | str, dict[str, Any]],
-) -> None:
-    """Add a path; its endpoint builds the response itself, so FastAPI only documents it."""
-    app.add_api_route(
-        address, endpoint, methods=["GET"], response_class=Response, response_model=None, responses=responses
-    )
 
 
 def _make_json_response(data: Any, status: int = 200) -> Response:

@@ -20,8 +20,7 @@ from langchain_cfc_server.models import ServedModel
 from langchain_cfc_server.observing import get_note
 from langchain_cfc_server.reading import ReadRequest, check_type, read_request
 from langchain_cfc_server.responses import ResponseWriter, list_messages
-from langchain_cfc_server.responses_schema import ResponsesRequest
-from langchain_cfc_server.schema import ChatRequest, GuardedRequest
+from langchain_cfc_server.schema import ChatRequest, GuardedRequest, ResponsesRequest
 from langchain_cfc_server.settings import Settings
 
 

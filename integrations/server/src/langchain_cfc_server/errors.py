@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -16,7 +18,6 @@ from langchain_cfc.errors import (
     ServingTimeoutError,
     VerifierError,
 )
-from langchain_cfc_server.encoding import encode_json
 
 # OpenAI's names where they exist; clients choose their exceptions by the status only.
 _TYPES = {
@@ -28,6 +29,18 @@ _TYPES = {
     503: "server_error",
     504: "timeout_error",
 }
+
+
+def encode_json(data: Any) -> bytes:
+    """Return data as strict JSON in ASCII, on a single line.
+
+    By the escapes, a lone surrogate in an answer is not invalid UTF-8, and a line break in a log does not
+    start a new line.
+
+    Raises:
+        ValueError: If the data contains NaN or an infinite number.
+    """
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 class RefusedError(Exception):

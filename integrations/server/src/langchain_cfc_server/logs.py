@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import Any, TextIO
 
 from langchain_cfc.errors import CFCWarning
-from langchain_cfc_server.encoding import encode_json
+from langchain_cfc_server.errors import encode_json
 
 # Loggers whose messages never quote a prompt or answer.
 _SAFE_LOGGERS = {"langchain_cfc", "langchain_cfc_server", "uvicorn"}

@@ -8,11 +8,10 @@ from typing import Any, TypeAlias
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from langchain_cfc_server.authentication import OPEN_PATHS
+from langchain_cfc_server.limits import OPEN_PATHS
 from langchain_cfc_server.models import ServedModel
 from langchain_cfc_server.parameters import EMPTY_VALUES, PARAMETERS, SYSTEM, list_neutral_values
-from langchain_cfc_server.responses_schema import ResponsesRequest
-from langchain_cfc_server.schema import ChatCompletionChunk, ChatRequest, ErrorResponse
+from langchain_cfc_server.schema import ChatCompletionChunk, ChatRequest, ErrorResponse, ResponsesRequest
 
 # The type of FastAPI's argument `responses`.
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
@@ -61,21 +60,20 @@ _RESPONSE_EVENT = {
 }
 
 
-def describe_json(description: str, model: type[BaseModel]) -> Responses:
-    """Return the OpenAPI description of a JSON response."""
-    return {200: {"model": model, "description": description}}
+def describe(description: str, model: type[BaseModel] | None, *failures: int) -> Responses:
+    """Return the OpenAPI description of the responses of a path.
 
-
-def describe_text(description: str, media_type: str) -> Responses:
-    """Return the OpenAPI description of a text response."""
-    return {200: {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}}
-
-
-def describe_errors(*statuses: int) -> Responses:
-    """Return the OpenAPI description of the errors that a path may return."""
-    return {
-        status: {"model": ErrorResponse, "description": _ERROR_DESCRIPTIONS[status]} for status in statuses
-    }
+    Args:
+        description: Of its usual response.
+        model: Schema of its usual response; None for plain text.
+        *failures: Statuses of the errors that it may return.
+    """
+    text = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+    usual: dict[str, Any] = text if model is None else {"model": model}
+    found: Responses = {200: {**usual, "description": description}}
+    for status in failures:
+        found[status] = {"model": ErrorResponse, "description": _ERROR_DESCRIPTIONS[status]}
+    return found
 
 
 def complete_document(app: FastAPI, models: Mapping[str, ServedModel], *, authentication: bool) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from langchain_cfc_server import schema
 from langchain_cfc_server.answers import Answer
-from langchain_cfc_server.encoding import encode_json
-from langchain_cfc_server.responses_schema import Item, ResponsesRequest
+from langchain_cfc_server.errors import encode_json
+from langchain_cfc_server.schema import Item, ResponsesRequest
 
 
 def list_messages(asked: ResponsesRequest) -> list[schema.Message]:
