@@ -14,7 +14,7 @@ from langchain_cfc.support.json_text import short_repr
 # Stands in for the number of candidates if records hold claims, whose number differs between answers.
 _CLAIMS = 0
 # Source in errors about records that come from no file, or from several.
-IN_MEMORY = "records"
+_IN_MEMORY = "records"
 
 
 class DatasetChecker:
@@ -77,18 +77,13 @@ def check_records(
     checks = DatasetChecker(provenance)
     line = 0
     for line, record in enumerate(records, start=1):
-        _add_record(checks, record, line)
+        if not isinstance(record, (PromptRecord, ClaimsRecord)):
+            problem = f"found {short_repr(record)}; expected a PromptRecord (use read_records for files)"
+            raise RecordError(_IN_MEMORY, line, "", problem)
+        checks.add(record, _IN_MEMORY, line)
         yield record
     if line == 0:
-        raise make_empty_dataset_error(IN_MEMORY)
-
-
-def _add_record(checks: DatasetChecker, record: object, line: int) -> None:
-    """Add a record, or refuse it."""
-    if not isinstance(record, (PromptRecord, ClaimsRecord)):
-        problem = f"found {short_repr(record)}; expected a PromptRecord (use read_records for files)"
-        raise RecordError(IN_MEMORY, line, "", problem)
-    checks.add(record, IN_MEMORY, line)
+        raise make_empty_dataset_error(_IN_MEMORY)
 
 
 def make_empty_dataset_error(source: str) -> RecordError:
