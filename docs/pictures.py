@@ -109,7 +109,7 @@ def draw_questions(results: Sequence[CFCResult]) -> Axes:
                 label=("correct" if is_right else "wrong"),
                 linestyle="",
             )
-        threshold = min(result.threshold, BEYOND)
+        threshold = BEYOND if result.threshold is None else min(result.threshold, BEYOND)
         ax.plot(
             [threshold, threshold], [row - 0.28, row + 0.5], color="black", linewidth=1.6, label="threshold"
         )

@@ -97,12 +97,13 @@ class Decisions(AnswerSets):
     """The decisions for N prompts, as arrays: answer sets, thresholds, and what is answered."""
 
     features: FloatArray  # (N, d) features
-    thresholds: FloatArray  # (N,) unclipped thresholds; `inf` if none can be certified
+    thresholds: FloatArray  # (N,) unclipped thresholds, `inf` if none can be certified; (0,) for a bot
     # (N,) whether a prompt is flagged only because the artifact keeps too few calibration prompts to
     # determine its threshold.
     refused: BoolArray
     levels: FloatArray  # (N, n) entry levels
-    stated_alphas: FloatArray  # (N,) error levels stated for the prompts: alpha for all, or adaptive
+    # (N,) error levels stated for the prompts: alpha for all, or adaptive; (0,) for a bot
+    stated_alphas: FloatArray
     max_mean_score: float | None  # a bot answers prompts with at most this mean score; None for answer sets
 
     @cached_property
@@ -143,9 +144,10 @@ def decide(
     Args:
         artifact: The calibration artifact.
         draws: N >= 1 prompts with the artifact's number of candidates each, or as drawn by its draw rule.
-        alpha: Error level, chosen before the candidates were drawn; optional if the artifact has only one.
-        max_mean_score: The cut of a bot: it answers with the best candidate, regardless of thresholds, if the
-            mean score of the candidates is at most this; None for answer sets.
+        alpha: Error level, chosen before the candidates were drawn; optional if the artifact has only one,
+            and without meaning for a bot.
+        max_mean_score: The cut of a bot: it answers with the best candidate, without a threshold, if the mean
+            score of the candidates is at most this; None for answer sets.
         marginal: Whether to use the marginal rule instead of the artifact's own, for comparison. The two
             differ only in their thresholds.
 
@@ -159,15 +161,25 @@ def decide(
     """
     artifact.check_draws(draws)
     features = artifact.feature_map.transform(draws, allow_unknown=True)
-    thresholds = artifact.solve(features, alpha, marginal=marginal)
     rule = artifact.parsed_set_rule
     levels = rule.compute_levels(draws)
-    if max_mean_score is None:
-        sets = AnswerSets.from_levels(draws, levels, thresholds, rule)
-        if rule.shows_best_alone:
-            sets = sets.fill_empty(levels)
-    else:
+    if max_mean_score is not None:
         sets = AnswerSets.from_best_candidates(draws, levels)
+        return Decisions(
+            draws,
+            sets.accepted,
+            sets.not_certifiable,
+            features=features,
+            thresholds=np.empty(0),
+            refused=sets.not_certifiable,
+            levels=levels,
+            stated_alphas=np.empty(0),
+            max_mean_score=max_mean_score,
+        )
+    thresholds = artifact.solve(features, alpha, marginal=marginal)
+    sets = AnswerSets.from_levels(draws, levels, thresholds, rule)
+    if rule.shows_best_alone:
+        sets = sets.fill_empty(levels)
     return Decisions(
         draws,
         sets.accepted,
@@ -181,5 +193,5 @@ def decide(
             if marginal
             else artifact.read_alphas(features, alpha)
         ),
-        max_mean_score=max_mean_score,
+        max_mean_score=None,
     )

@@ -126,7 +126,7 @@ class LevelReport(ReportData):
     """Facts about one error level that do not depend on the methods.
 
     Attributes:
-        alpha: Error level.
+        alpha: Error level; of a bot alone, its smallest rate.
         target_coverage: 1 - alpha.
         n_calibration: Number of calibration prompts; for several splits, the rounded mean.
         n_test: Number of test prompts, likewise.
@@ -222,8 +222,8 @@ class EvaluationReport(LevelReport):
         guarantee: Kind of the artifact's guarantee: `conditional`, `certified` or `heuristic`.
         contradicted: Names of the groups (`1` is all prompts) on which the artifact's own rule kept its
             promise, or that of the certificate over all prompts, too rarely for chance.
-        methods: Results of the artifact's own thresholds (`conditional`) and of one threshold for all prompts
-            (`marginal`).
+        methods: Results of the artifact's own thresholds (`conditional`) and, unless that is what these are,
+            of one threshold for all prompts (`marginal`). Empty for a bot alone, which has no sets.
         answers: Results of bot mode at each certified rate, ascending.
         n_unknown_category: Number of test prompts of a category that was not calibrated on. The artifact's
             own rule flags them, unless it is the marginal rule.
@@ -244,9 +244,9 @@ class EvaluationReport(LevelReport):
 
     def __repr__(self) -> str:
         """Return a summary of a line; a bot's is about its answers alone."""
-        own = next(iter(self.methods.values()))
         parts = [f"{self.n_test} test prompts"]
-        if not self.answers or self.guarantee != "heuristic":
+        own = self.methods.get("conditional")
+        if own is not None and (not self.answers or self.guarantee != "heuristic"):
             kept, target = format_percent(own.kept_promise), format_percent(self.target_coverage)
             flagged = format_percent(own.not_certifiable_rate)
             parts += [f"promise kept for {kept} (target {target})", f"{flagged} flagged"]
@@ -358,16 +358,24 @@ def evaluate(
     if differing:
         warnings.warn(state_other_parts(differing), FingerprintWarning, stacklevel=2)
     labelled, which = tabulate_held_out(artifact, records)
-    level = artifact.select_level(alpha)
     success = artifact.parsed_set_rule.compute_success_scores(labelled)
-    outcomes = compute_outcomes(artifact, labelled, level)
-    own = _report_method(artifact, labelled, outcomes)
-    compared = compute_outcomes(artifact, labelled, level, marginal=True)
-    methods = {"conditional": own, "marginal": _report_method(artifact, labelled, compared)}
-    certificates = () if artifact.bot is None else artifact.bot.certificates
+    certificates = [] if artifact.bot is None else artifact.bot.certificates
+    if artifact.levels or alpha is not None:
+        level = artifact.select_level(alpha)
+        guarantee = artifact.make_guarantee(level)
+        outcomes = compute_outcomes(artifact, labelled, level)
+        methods = {"conditional": _report_method(artifact, labelled, outcomes)}
+        if artifact.feature_map.dimension > 1:  # else this is one threshold for all prompts already
+            compared = compute_outcomes(artifact, labelled, level, marginal=True)
+            methods["marginal"] = _report_method(artifact, labelled, compared)
+        contradicted = _find_contradicted(artifact, level, methods["conditional"], len(labelled))
+        unknown = artifact.feature_map.has_unknown_category(outcomes.decisions.features)
+    else:  # a bot alone
+        guarantee = artifact.make_bot_guarantee(max_wrong_rate=certificates[0].max_wrong_rate)
+        level, methods, contradicted, unknown = guarantee.alpha, {}, [], np.zeros(1, dtype=np.bool_)
     return EvaluationReport(
         alpha=float(level),
-        target_coverage=artifact.make_guarantee(level).target_coverage,
+        target_coverage=guarantee.target_coverage,
         n_calibration=artifact.calibration.size,
         n_test=len(labelled),
         n_candidates=artifact.n,
@@ -375,8 +383,8 @@ def evaluate(
         test_prompts=which,
         artifact_digest=artifact.digest,
         other_parts=tuple(differing),
-        guarantee=artifact.make_guarantee(level).kind,
-        contradicted=_find_contradicted(artifact, level, own, len(labelled)),
+        guarantee=guarantee.kind,
+        contradicted=contradicted,
         methods=methods,
         answers=tuple(_report_answers(artifact, labelled, one) for one in certificates),
         mean_draws=None if artifact.draws is None else float(labelled.draws.counts.mean()),
@@ -385,7 +393,7 @@ def evaluate(
             for one in artifact.people_certificates
             if one.alpha == level or one.about == "answers"
         ),
-        n_unknown_category=int(artifact.feature_map.has_unknown_category(outcomes.decisions.features).sum()),
+        n_unknown_category=int(unknown.sum()),
     )
 
 

@@ -184,8 +184,11 @@ class ArtifactContent(ArtifactData):
 
     @property
     def is_bot_alone(self) -> bool:
-        """Whether it certifies how often a bot is wrong, and promises nothing about sets."""
-        return self.bot is not None and self.bot.is_alone
+        """Whether it certifies how often a bot is wrong, and promises nothing about sets.
+
+        A bot that answers by a cut needs no levels; one that shows claims has the level that was certified.
+        """
+        return self.bot is not None and (not self.levels or self.unit == "claims")
 
     @property
     def metadata_keys(self) -> tuple[str, ...]:

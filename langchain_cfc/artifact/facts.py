@@ -146,7 +146,7 @@ class Promise(NamedTuple):
     """One promise that a chain can serve: answer sets at an error level, or answers at a certified rate.
 
     Attributes:
-        alpha: Error level of the sets, as decimal text; of a bot, the level of its certificate.
+        alpha: Error level of the sets as decimal text; of a bot, as in its certificate.
         max_wrong_rate: Certified rate of wrong answers, as decimal text; None for answer sets.
     """
 
@@ -171,7 +171,6 @@ class CertifiedBot(ArtifactData):
         curve: Cuts that were compared, by number of answered prompts, ascending; empty for claims.
         delta: Failure probability of all rates together, as decimal text.
         by_group: Whether the rates were tested in the groups of the feature map as well.
-        is_alone: Whether no alpha was asked for, so that nothing is promised about sets.
     """
 
     certificates: list[WrongRateCertificate]
@@ -179,7 +178,6 @@ class CertifiedBot(ArtifactData):
     curve: list[TradeOff] = Field(default=[])
     delta: Delta
     by_group: bool = False
-    is_alone: bool
 
     @property
     def rates(self) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ class CalibrationArtifact(ArtifactContent):
         n: Number of candidates per prompt.
         set_rule: Text form of the set rule.
         features: Data form of the fitted feature map.
-        levels: One entry per error level, alpha ascending.
+        levels: One entry per error level, alpha ascending; empty for a bot alone that answers by a cut.
         arrays: The numbers that the levels refer to, by name.
         provenance: Header of the calibration records; None means unbound.
         calibration: Facts about the prompts that it was made from.
@@ -72,12 +72,12 @@ class CalibrationArtifact(ArtifactContent):
     def _check_content(self) -> CalibrationArtifact:
         # Build every part now, so that an unusable file fails on loading, not on a user's first prompt.
         alphas = [level.alpha for level in self.levels]
-        if self.n < 1 or not alphas or alphas != sorted({format_alpha(alpha) for alpha in alphas}, key=float):
-            msg = "expected n >= 1 and at least one level, with alphas ascending in canonical form"
+        if self.n < 1 or alphas != sorted({format_alpha(alpha) for alpha in alphas}, key=float):
+            msg = "expected n >= 1, and levels with alphas ascending in canonical form"
             raise ValueError(msg)
         for rules, expected in ((self._rules, self.feature_map.dimension), (self._marginal_rules, 1)):
             dimensions = {rule.dimension for rule in rules.values()}
-            if dimensions != {expected}:
+            if not dimensions <= {expected}:
                 msg = f"expected threshold states for {expected} features, got {sorted(dimensions)}"
                 raise ValueError(msg)
         _ = self.parsed_set_rule
@@ -157,6 +157,13 @@ class CalibrationArtifact(ArtifactContent):
         """Return the canonical text of a level that the artifact holds; None selects its only level."""
         if isinstance(alpha, str) and alpha in self.alphas:
             return alpha
+        if not self.alphas:
+            rates = ", ".join(rate for _, rate in (one.argument for one in self.promises))
+            msg = (
+                f"{'' if alpha is None else f'alpha = {alpha}: '}the artifact was calibrated without alpha, "
+                f"so it promises nothing about answer sets; it is certified for max_wrong_rate = {rates}"
+            )
+            raise InputError(msg)
         held = ", ".join(self.alphas)
         if alpha is None:
             if len(self.alphas) == 1:
@@ -201,13 +208,6 @@ class CalibrationArtifact(ArtifactContent):
             return Promise(certificate.alpha, certificate.max_wrong_rate)
         held = [one.argument for one in self.promises]
         if alpha is not None:
-            if "alpha" not in dict(held):
-                rates = ", ".join(rate for _, rate in held)
-                msg = (
-                    f"alpha = {alpha}: the artifact was calibrated without alpha, so it promises nothing "
-                    f"about answer sets; it is certified for max_wrong_rate = {rates}"
-                )
-                raise InputError(msg)
             return Promise(self.select_level(alpha))
         if len(held) > 1:
             names = ", ".join(f"{name}={value}" for name, value in held)
@@ -408,6 +408,9 @@ class CalibrationArtifact(ArtifactContent):
         content = files.decode(data, source)
         try:
             artifact = cls.model_validate(content)
+            if not artifact.promises:
+                msg = "it promises nothing: there is neither a level nor a certified rate"
+                raise InputError(msg)
             as_saved = artifact.digest == files.compute_digest(content)
         except (ValueError, CFCError) as error:
             problem = files.describe_first_error(error)

@@ -15,7 +15,7 @@ from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.artifact.facts import CertifiedBot, Confidence
 from langchain_cfc.artifact.prefixes import are_drawn_by, find_rescore
 from langchain_cfc.errors import InputError
-from langchain_cfc.guarantee import Certificate, TestedCertificate
+from langchain_cfc.guarantee import Certificate, PeopleCertificate, TestedCertificate, WrongRateCertificate
 
 
 def find_problems(artifact: ArtifactContent) -> Iterator[str]:
@@ -52,7 +52,11 @@ def _check_references(artifact: ArtifactContent) -> Iterator[str]:
     if any(one.artifact_digest != artifact.frozen_digest for one in certified):
         yield "a certificate is about another artifact"
     levels = [one.alpha for one in artifact.certificates]
-    if len(set(levels)) < len(levels) or not {one.alpha for one in certified} <= set(artifact.alphas):
+    # A cut is certified at its rate, and needs no level.
+    others: list[WrongRateCertificate | PeopleCertificate] = [*artifact.people_certificates]
+    others += [] if artifact.bot is None else artifact.bot.certificates
+    named = {*levels, *(one.alpha for one in others if one.max_mean_score is None)}
+    if len(set(levels)) < len(levels) or not named <= set(artifact.alphas):
         yield "a certificate is about a level that the artifact does not hold, or two are about one level"
     attempts = {one.number for one in artifact.attempts if one.certified}
     counted: list[TestedCertificate | Confidence] = [*tested]
@@ -96,13 +100,13 @@ def _check_bot(artifact: ArtifactContent, bot: CertifiedBot) -> Iterator[str]:
     rates = [one.max_wrong_rate for one in bot.certificates]
     if rates != sorted({*rates}.difference(bot.refused), key=float):
         yield "expected certificates of different rates, ascending, none of them refused"
-    if bot.is_alone and not rates:
-        yield "a bot without a certified rate promises nothing"
     named = [(one.name, one.words) for one in artifact.feature_map.list_guaranteed_weights()]
     for certificate in bot.certificates:
         stated = [(one.name, one.words) for one in certificate.groups]
         if stated not in (named, named[:1]) or certificate.unit != artifact.unit:
             yield "the bot does not match the weightings of the feature map or the unit of the artifact"
+        if certificate.max_mean_score is not None and certificate.alpha != certificate.max_wrong_rate:
+            yield f"the certificate of the rate {certificate.max_wrong_rate} is at {certificate.alpha}"
         if not certificate.groups[0].certified:
             yield "the bot is not certified over all prompts"
 

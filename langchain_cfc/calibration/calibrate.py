@@ -144,15 +144,15 @@ def _calibrate(
     attempt = _plan_attempt(config, data, ledger, provenance)
     alphas = config.alphas
     adaptive = feature_map.adaptive_alpha
-    check_attainable(
-        *data.counts,
-        data.groups,
-        alphas[0] if adaptive is None else adaptive.list_levels(alphas[0])[-1],
-        # Adaptive levels are chosen so that few prompts are flagged; a bot flags none.
-        promised=adaptive is None and not config.is_bot_alone,
-        # A bot needs no sets, and its labels are still to certify.
-        allow_unattainable=config.allow_unattainable or config.is_bot_alone,
-    )
+    if not config.is_bot_alone:
+        check_attainable(
+            *data.counts,
+            data.groups,
+            alphas[0] if adaptive is None else adaptive.list_levels(alphas[0])[-1],
+            # Adaptive levels are chosen so that few prompts are flagged.
+            promised=adaptive is None,
+            allow_unattainable=config.allow_unattainable,
+        )
     confidence = _make_confidence(config, attempt)
     levels, arrays = fit_levels(
         data,
@@ -197,7 +197,6 @@ def _calibrate(
                 max_wrong_rates=config.wrong_rates,
                 delta=config.failure_probability,
                 by_group=config.wrong_rate_groups,
-                is_alone=config.is_bot_alone,
             )
         else:
             artifact = certify_shown_claims(

@@ -33,8 +33,6 @@ DEFAULT_DELTA = "0.05"
 DEFAULT_FIT_FRACTION = 0.2
 # Share of the prompts not held out, the third split, that certifies a rate among the claims shown.
 CERTIFICATION_FRACTION = 0.3
-# The level of a bot for which no alpha is asked: its thresholds serve nothing.
-BOT_ALPHA = "0.1"
 # Levels to choose from where the share of unsupported claims among those shown is certified.
 CLAIM_ALPHAS = ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
 
@@ -225,9 +223,9 @@ class CalibrationConfig:
 
     @property
     def alphas(self) -> tuple[str, ...]:
-        """Error levels as decimal text, ascending; those of a bot if none are given."""
+        """Error levels as decimal text, ascending; for a bot alone those to choose from, none for a cut."""
         if self.alpha is None:
-            return CLAIM_ALPHAS if self.unit == "claims" else (BOT_ALPHA,)
+            return CLAIM_ALPHAS if self.unit == "claims" else ()
         texts = {format_alpha(one) for one in list_levels(self.alpha)}
         if not texts:
             msg = "alpha: at least one error level is needed"
@@ -267,7 +265,9 @@ class CalibrationConfig:
 
     @property
     def feature_map(self) -> FeatureMap:
-        """The feature map, parsed if it was given as text."""
+        """The feature map, parsed if it was given as text; constant for a bot that nothing groups."""
+        if self.is_bot_alone and self.certifies_mean_score and not self.wrong_rate_groups:
+            return FeatureMap.parse("1")
         return self.features if isinstance(self.features, FeatureMap) else FeatureMap.parse(self.features)
 
     @property
@@ -318,13 +318,13 @@ class CalibrationConfig:
     @property
     def digest(self) -> str:
         """Digest of the options, equal for options that mean the same."""
-        given = self.features
+        given = self.feature_map
         same = {
             "alpha": None if self.alpha is None else self.alphas,
             "max_wrong_rate": self.wrong_rates,
             "delta": self.failure_probability,
             "seed": str(self.seed),
-            "features": given.to_data() if isinstance(given, FeatureMap) else self.feature_map.text,
+            "features": given.to_data() if given is self.features else given.text,
             "pac": None if self.pac is None else [self.pac.delta, str(self.pac.ridge)],
             "draws": None if self.draw_rule is None else self.draw_rule.stored_text,
         }

@@ -67,7 +67,8 @@ def rehearse_calibration(
     except CalibrationError as error:  # nothing is labelled yet, so an argument is at fault
         raise InputError(str(error)) from error
     _check_features(rehearsed, parts["fit"], calibration, given, metadata_known=metadata_known)
-    _check_target(config, len(calibration))
+    if not config.is_bot_alone:
+        _check_target(config, len(calibration))
     if config.certifies_mean_score:
         both = take_parts(rehearsed, plan, "fit", "calibration")
         certifying = calibration if config.wrong_rate_groups else both
@@ -136,7 +137,7 @@ def _check_target(config: CalibrationConfig, size: int) -> None:
     """Refuse a level that `size` calibration prompts cannot reach, even if all of them are covered."""
     alpha = config.alphas[0]
     # Adaptive levels are chosen later.
-    allowed = config.adaptive_alpha or config.allow_unattainable or config.is_bot_alone
+    allowed = config.adaptive_alpha or config.allow_unattainable
     if allowed or is_attainable(alpha, size, size):
         return
     msg = (

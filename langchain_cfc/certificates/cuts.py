@@ -121,7 +121,6 @@ def certify_mean_score(
     max_wrong_rates: Sequence[str],
     delta: str,
     by_group: bool = False,
-    is_alone: bool = True,
 ) -> CalibrationArtifact:
     """Certify a cut on the mean score for each rate, and store the certificates in the artifact.
 
@@ -132,15 +131,15 @@ def certify_mean_score(
     with the most groups certified are preferred, and among these the one that answers most. A rate that
     cannot be certified is stored with the reason.
 
-    If nothing else is promised (`is_alone`) and no rate can be certified, there is no artifact. Beside sets
+    If no rate can be certified, and the artifact has no levels, there is no artifact. Beside sets
     there always is one: if it depended on the labels that the rates are tested on, the promise about sets
     would not hold on average over the calibration sets with an artifact.
 
     Raises:
-        UnattainableTargetError: If it is alone, and none of the rates can be certified.
+        UnattainableTargetError: If there are no levels, and none of the rates can be certified.
     """
     certification = attempt.labelled
-    seen = compute_outcomes(artifact, certification, artifact.alphas[0], max_mean_score=EVERY_PROMPT)
+    seen = compute_outcomes(artifact, certification, None, max_mean_score=EVERY_PROMPT)
     ranking = _Ranking.rank(artifact, certification, seen)
     certificates: list[WrongRateCertificate] = []
     refused: dict[str, str] = {}
@@ -165,7 +164,7 @@ def certify_mean_score(
             if stricter
             else _explain_refusal(rate, level * MAIN_SHARE / (2 if by_group else 1))
         )
-    if is_alone and not certificates:
+    if not (artifact.levels or certificates):
         raise make_refusal(" ".join([*refused.values(), *_explain_ties(ranking)]), attempt, delta)
     bot = CertifiedBot(
         certificates=certificates,
@@ -173,7 +172,6 @@ def certify_mean_score(
         curve=list(_compute_curve(ranking, attempt.compute_level(delta))) if certificates else [],
         delta=delta,
         by_group=by_group,
-        is_alone=is_alone,
     )
     return artifact.model_copy(update={"bot": bot})
 
@@ -377,7 +375,7 @@ def _certify_rate(
         delta=delta,
         attempt=attempt.number,
         level=level,
-        alpha=artifact.alphas[0],
+        alpha=max_wrong_rate,
         max_mean_score=0.0 if answers_zeros else ranking.find_cut(size),
         prompts=len(certification),
         groups=(

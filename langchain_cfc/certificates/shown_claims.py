@@ -85,7 +85,7 @@ def certify_shown_claims(
         records_digest=compute_records_digest(certification),
         artifact_digest=kept.frozen_digest,
     )
-    bot = CertifiedBot(certificates=[certificate], delta=delta, by_group=by_group, is_alone=True)
+    bot = CertifiedBot(certificates=[certificate], delta=delta, by_group=by_group)
     return kept.model_copy(update={"bot": bot})
 
 

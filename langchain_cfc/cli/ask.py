@@ -136,7 +136,7 @@ def _describe_scores(result: CFCResult, scores: Sequence[float]) -> str:
         limit = format_limit(certified.max_mean_score)
         return f"mean score {sum(scores) / len(scores):.4g}, answered up to {limit}"
     lowest = f"lowest score {min(scores):.4g}"
-    if math.isinf(result.threshold):
+    if result.threshold is None or math.isinf(result.threshold):
         return f"no threshold can be certified for this prompt, {lowest}"
     if isinstance(result, ClaimsResult):  # a claim is kept if 1 - its score is above the threshold
         return f"claims are kept below a score of {1 - result.threshold:.4g}"

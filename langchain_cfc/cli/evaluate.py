@@ -58,7 +58,7 @@ def evaluate(
 
 def _print_evaluation(console: Console, report: EvaluationReport, *, is_bot_alone: bool) -> None:
     """Print an evaluation; for a bot alone only its answers, since it promises no more."""
-    claims = next(iter(report.methods.values())).claims
+    claims = report.methods["conditional"].claims if report.methods else None
     if claims is not None:
         drawn = f"{claims.per_answer:.1f} claims in an answer"
     else:

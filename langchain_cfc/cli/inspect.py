@@ -168,12 +168,13 @@ def _print_details(console: Console, artifact: CalibrationArtifact) -> None:
         console.print(f"\n[bold]The promise at alpha = {alpha}[/]\n{escape(promise.sentence)}")
         if promise.certificate is not None:
             console.print("", make_certificate_table(promise.certificate))
-    promise = artifact.make_guarantee(artifact.alphas[0])
     if is_bot:
         promise = artifact.make_bot_guarantee(
             max_wrong_rate=artifact.certified_bot.certificates[-1].max_wrong_rate
         )
-    if is_bot or promise.kind != "heuristic":
+    else:
+        promise = artifact.make_guarantee(artifact.alphas[0])
+    if promise.kind != "heuristic":
         print_list(console, promise.assumptions, "Assumptions")
         print_list(console, promise.not_promised, "Not promised")
     if not is_bot:

@@ -173,7 +173,7 @@ def format_verdict(report: EvaluationReport) -> str:
         return "[bold red]More answers are wrong than a certified rate and chance explain.[/]"
     if report.contradicted:
         return f"[bold red]Kept less often than chance explains:[/] {escape(', '.join(report.contradicted))}"
-    if report.guarantee == "heuristic":
+    if report.guarantee == "heuristic" or not report.methods:
         if report.answers:
             return "These results do not contradict the certified rates."
         return "There is no promise to check: the thresholds have no guarantee."

@@ -205,6 +205,7 @@ class WrongRateCertificate(TestedCertificate):
     sequence testing with exact binomial p-values.
 
     Attributes:
+        alpha: For claims the level that is certified; for answers, the rate again.
         max_wrong_rate: The bound as decimal text. For claims it is on the expected share of unsupported
             claims among those that an answer shows.
         max_mean_score: The cut: prompts whose candidates have at most this mean score are answered, with the

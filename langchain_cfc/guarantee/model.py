@@ -37,7 +37,7 @@ class Guarantee(BaseModel):
             bot states) or `heuristic` (no theorem).
         claim: What is promised, in one sentence.
         sentence: The claim, the prompts for which it holds, and what people certify, in a few sentences.
-        alpha: Error level as decimal text.
+        alpha: Error level as decimal text; of a bot that answers by a cut, its rate.
         target_coverage: 1 - alpha.
         stated_coverage: The coverage stated for the prompt: `target_coverage`, or less for a hard prompt with
             adaptive levels, where it is kept on average over prompts of all stated coverages. None if nothing

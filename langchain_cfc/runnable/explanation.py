@@ -116,7 +116,7 @@ def _count_agreeing(result: CFCResult) -> int:
 def _is_best_alone(result: CFCResult) -> bool:
     """Return whether the set holds only the best candidate, added although it is above the threshold."""
     lowest = min(one.level for one in result.candidates if one.accepted and one.level is not None)
-    return lowest - result.threshold > _ROUND_OFF
+    return result.threshold is not None and lowest - result.threshold > _ROUND_OFF
 
 
 def _describe_question(result: CFCResult) -> str:

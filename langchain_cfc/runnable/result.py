@@ -97,7 +97,8 @@ class CFCResult(BaseModel):
         answers: The distinct answers of the set, best first: extracted answers if there is an extractor,
             otherwise texts. Of a bot only the best one, which its certificate is about.
         best: The first of `answers`; None on abstention.
-        threshold: The unclipped threshold; `inf` if none can be certified, in JSON the text `"inf"`.
+        threshold: The unclipped threshold; `inf` if none can be certified, in JSON the text `"inf"`. None for
+            a bot that answers by a cut.
         features: The prompt's features by name.
         metadata: The metadata function's output for the prompt.
         unknown_categories: The metadata keys whose category does not occur in the calibration data, which
@@ -117,7 +118,7 @@ class CFCResult(BaseModel):
     reason: Reason
     answers: tuple[str, ...]
     best: str | None
-    threshold: _JsonNumber
+    threshold: _JsonNumber | None = None
     features: dict[str, float]
     metadata: dict[str, Scalar]
     unknown_categories: tuple[str, ...] = ()

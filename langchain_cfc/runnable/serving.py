@@ -35,7 +35,7 @@ class ServedPromise:
     """A promise with what serving under it needs.
 
     Attributes:
-        level: The artifact's error level whose thresholds are used.
+        level: The artifact's error level whose thresholds are used; of a bot that answers by a cut, its rate.
         max_wrong_rate: The certified rate if the promise is about the best answer; None for sets.
         max_mean_score: The cut of a bot; None for sets and for claims.
         guarantees: Guarantees by the error level that is stated for a prompt; None is the key of the
@@ -204,16 +204,18 @@ class ServingPipeline:
 
     def _describe_decision(self, promise: ServedPromise, decisions: Decisions) -> dict[str, Any]:
         """Return a result's fields on threshold, features, unknown categories and guarantee."""
-        feature_map = self.artifact.feature_map
-        return {
-            "threshold": float(decisions.thresholds[0]),
-            "features": dict(zip(feature_map.names, decisions.features[0].tolist(), strict=True)),
-            # A bot uses no flags.
-            "unknown_categories": (
-                feature_map.find_unknown_keys(decisions.features[0]) if promise.max_mean_score is None else ()
-            ),
-            "guarantee": promise.guarantees[float(decisions.stated_alphas[0])],
+        feature_map, features = self.artifact.feature_map, decisions.features[0]
+        described = {
+            "features": dict(zip(feature_map.names, features.tolist(), strict=True)),
+            "guarantee": promise.guarantees[None],
         }
+        if promise.max_mean_score is None:  # a bot uses no threshold and no flags
+            described |= {
+                "threshold": float(decisions.thresholds[0]),
+                "unknown_categories": feature_map.find_unknown_keys(features),
+                "guarantee": promise.guarantees[float(decisions.stated_alphas[0])],
+            }
+        return described
 
     def _decide_claims(
         self,

@@ -170,7 +170,7 @@ def test_load_refuses_a_certificate_of_a_level_not_held(
     with pytest.raises(ArtifactFormatError, match="level that the artifact does not hold"):
         load_content(forged)
     bot_content["bot"]["certificates"][0]["alpha"] = "0.25"
-    with pytest.raises(ArtifactFormatError, match="level that the artifact does not hold"):
+    with pytest.raises(ArtifactFormatError, match=r"the rate 0\.5 is at"):
         load_content(bot_content)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from langchain_cfc import calibrate
 from langchain_cfc.calibration import CalibrationConfig
-from langchain_cfc.calibration.config import BOT_ALPHA, CLAIM_ALPHAS
+from langchain_cfc.calibration.config import CLAIM_ALPHAS
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import PaperPAC
@@ -142,7 +142,7 @@ def test_config_check_accepts_compatible_options(options: dict[str, Any]) -> Non
 
 
 def test_config_alpha_may_be_omitted_only_with_a_rate() -> None:
-    assert make_config(alpha=None, max_wrong_rate="0.1").alphas == (BOT_ALPHA,)
+    assert make_config(alpha=None, max_wrong_rate="0.1").alphas == ()
     assert make_config(alpha=None, max_wrong_rate="0.1", unit="claims").alphas == CLAIM_ALPHAS
     assert make_config(alpha=["0.3", 0.2], max_wrong_rate="0.1").alphas == ("0.2", "0.3")
 

@@ -38,6 +38,13 @@ def bot() -> CalibrationArtifact:
 
 
 @pytest.fixture(scope="module")
+def grouped_bot() -> CalibrationArtifact:
+    return calibrate(
+        KNOWN, features="group(topic)", max_wrong_rate="0.2", delta=DELTA, wrong_rate_groups=True
+    )
+
+
+@pytest.fixture(scope="module")
 def table() -> LabelledBatch:
     return tabulate(KNOWN)
 
@@ -106,8 +113,12 @@ def test_mean_score_bot_uses_all_labels_and_certifies_no_sets(
     bot: CalibrationArtifact, table: LabelledBatch
 ) -> None:
     certificate, facts = bot.certified_bot.certificates[0], bot.calibration
-    assert facts.fit_size > 0
-    assert certificate.prompts == facts.fit_size + facts.size == len(KNOWN)
+    assert certificate.prompts == facts.size == len(KNOWN)
+    # Nothing is fitted for sets that were not asked for.
+    assert (bot.levels, bot.arrays, facts.fit_size, bot.feature_map.text) == ([], {}, 0, "1")
+    split = calibrate(KNOWN, max_wrong_rate=RATE, delta=DELTA, fit_fraction=0.3)
+    assert split.calibration.fit_size > 0
+    assert split.certified_bot.certificates[0].prompts == len(KNOWN)
     assert facts.certification_size == 0
     assert len(bot.certified_bot.curve) > 10
     everyone = certificate.groups[0]
@@ -125,14 +136,18 @@ def test_mean_score_bot_uses_all_labels_and_certifies_no_sets(
     assert groups.calibration.fit_size > 0
 
 
-def test_mean_score_bot_prefers_more_certified_groups(table: LabelledBatch, bot: CalibrationArtifact) -> None:
+def test_mean_score_bot_prefers_more_certified_groups(
+    table: LabelledBatch, grouped_bot: CalibrationArtifact
+) -> None:
     # All answers of the easier half are right; of the harder half those about the sea, a third, are wrong.
     size = len(table)
     scores = np.repeat((np.arange(size) + 0.5)[:, np.newaxis] / size, 4, axis=1)
     wrong = np.array([one["topic"] == "sea" for one in table.draws.metadata]) & (np.arange(size) >= size // 2)
     correct = np.repeat(~wrong[:, np.newaxis], 4, axis=1)
     sea = replace(table, correct=correct, draws=replace(table.draws, scores=scores, precomputed={}))
-    made = certify_mean_score(bot, plan_first_test(sea), max_wrong_rates=["0.2"], delta=DELTA, by_group=True)
+    made = certify_mean_score(
+        grouped_bot, plan_first_test(sea), max_wrong_rates=["0.2"], delta=DELTA, by_group=True
+    )
     everyone, *groups = made.certified_bot.certificates[0].groups
     assert [one.certified for one in groups] == [True] * 3
     last = groups[-1]
@@ -140,7 +155,7 @@ def test_mean_score_bot_prefers_more_certified_groups(table: LabelledBatch, bot:
     assert stats.binom.cdf(last.wrong, last.answered, 0.2) <= 0.05 / 3
     assert stats.binom.cdf(last.wrong + 1, last.answered + 1, 0.2) > 0.05 / 3
     # Control: without groups all prompts are answered, as a sixth of them is wrong.
-    alone = certify_mean_score(bot, plan_first_test(sea), max_wrong_rates=["0.2"], delta=DELTA)
+    alone = certify_mean_score(grouped_bot, plan_first_test(sea), max_wrong_rates=["0.2"], delta=DELTA)
     assert alone.certified_bot.certificates[0].groups[0].answered == size
 
 
@@ -152,12 +167,12 @@ def test_mean_score_bot_refuses_blank_answers_alone(table: LabelledBatch, bot: C
 
 
 def test_mean_score_bot_with_groups_gives_half_of_delta_to_all(
-    table: LabelledBatch, bot: CalibrationArtifact
+    table: LabelledBatch, grouped_bot: CalibrationArtifact
 ) -> None:
     # Twelve prompts of a group certify nothing, so that the size depends on all 36 alone.
     few = table.take(np.arange(36))
     made = certify_mean_score(
-        bot, plan_first_test(few), max_wrong_rates=["0.05"], delta="0.95", by_group=True
+        grouped_bot, plan_first_test(few), max_wrong_rates=["0.05"], delta="0.95", by_group=True
     )
     everyone, *groups = made.certified_bot.certificates[0].groups
     assert not any(group.certified for group in groups)
@@ -369,7 +384,7 @@ def test_mean_score_bot_ignores_flags_and_thresholds(table: LabelledBatch, bot: 
     flagged = decide(strict, table.draws).not_certifiable
     assert flagged.any()  # control: sets are flagged there
     cut = bot.certified_bot.certificates[0].max_mean_score
-    seen = [decide(one, table.draws, one.alphas[0], max_mean_score=cut) for one in (strict, bot)]
+    seen = [decide(one, table.draws, max_mean_score=cut) for one in (strict, bot)]
     np.testing.assert_array_equal(seen[0].answered, seen[1].answered)
     np.testing.assert_array_equal(seen[0].best, table.draws.scores.argmin(axis=1))
     assert not seen[0].not_certifiable.any()
@@ -380,9 +395,7 @@ def test_bot_chain_serves_the_counted_decisions_and_states_them(bot: Calibration
     certificate = bot.certified_bot.certificates[0]
     everyone = certificate.groups[0]
     asked = KNOWN[:80]
-    expected = decide(
-        bot, tabulate(asked).draws, certificate.alpha, max_mean_score=certificate.max_mean_score
-    )
+    expected = decide(bot, tabulate(asked).draws, max_mean_score=certificate.max_mean_score)
     chain = make_replay_chain(bot, asked)
     results = [chain.invoke(one.input) for one in asked]
     assert [one.reason for one in results] == [expected.find_reason(row) for row in range(len(asked))]
@@ -393,8 +406,15 @@ def test_bot_chain_serves_the_counted_decisions_and_states_them(bot: Calibration
         assert one.guarantee.wrong_answers == certificate
         assert f"{everyone.answered} were answered, {everyone.wrong} of these wrongly" in one.explain()
         assert "reliable" in one.explain_reason()
+        assert one.threshold is None
     # Nothing is promised about sets of which no level was asked for.
-    assert bot.make_guarantee(bot.alphas[0]).kind == "heuristic"
+    for ask in (
+        bot.make_guarantee,
+        lambda: bot.make_guarantee("0.1"),
+        lambda: decide(bot, tabulate(asked).draws),
+    ):
+        with pytest.raises(InputError, match="calibrated without alpha"):
+            ask()
     # Control: an artifact that was made without bot mode promises its sets.
     assert calibrate(KNOWN, alpha="0.3", features="group(topic)").make_guarantee("0.3").kind == "conditional"
 

@@ -7,6 +7,7 @@ from scipy import stats
 
 from langchain_cfc import calibrate, evaluate
 from langchain_cfc.certificates import certify
+from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import FALSE_ALARM, is_contradicted
 from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.thresholds import compute_conformal_rank, compute_tau
@@ -87,3 +88,23 @@ def test_evaluate_contradicts_bot_mode_that_is_wrong_too_often() -> None:
     assert worse.wrong_rate == worse.wrong / worse.answered > 0.3
     assert worse.wrong_rate_ci[0] < worse.wrong_rate < worse.wrong_rate_ci[1]
     assert worse.answered_rate == worse.answered / 300
+
+
+def test_evaluate_compares_no_threshold_with_itself() -> None:
+    new = make_prompts(3, 100, prefix="new", right=0.9)
+    everyone = evaluate(calibrate(make_prompts(0, 300, right=0.9), alpha="0.3", features="1"), new)
+    assert (list(everyone.methods), everyone.guarantee) == (["conditional"], "conditional")
+    grouped = calibrate(make_prompts(0, 300, right=0.9), alpha="0.3", features="group(topic)")
+    assert list(evaluate(grouped, new).methods) == ["conditional", "marginal"]
+
+
+def test_evaluate_measures_only_the_answers_of_a_bot_alone() -> None:
+    bot = calibrate(make_prompts(0, 600, right=0.9), max_wrong_rate=["0.2", "0.3"])
+    new = make_prompts(3, 300, prefix="new", right=0.9)
+    report = evaluate(bot, new)
+    assert (report.methods, report.contradicted, report.guarantee) == ({}, [], "certified")
+    assert (report.alpha, report.target_coverage) == (report.answers[0].max_wrong_rate, 1 - report.alpha)
+    beside = calibrate(make_prompts(0, 600, right=0.9), alpha="0.3", max_wrong_rate=["0.2", "0.3"])
+    assert evaluate(beside, new).answers == report.answers
+    with pytest.raises(InputError, match="calibrated without alpha"):
+        evaluate(bot, new, alpha="0.2")

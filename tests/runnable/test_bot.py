@@ -34,7 +34,7 @@ def with_bot(artifact: CalibrationArtifact, cut: float = CUT) -> CalibrationArti
         name="1", words="all prompts", prompts=90, answered=70, wrong=0, certified=True
     )
     certificate = WrongRateCertificate(
-        alpha=artifact.alphas[0],
+        alpha="0.05",
         delta="0.1",
         attempt=1,
         level=0.08,
@@ -46,7 +46,7 @@ def with_bot(artifact: CalibrationArtifact, cut: float = CUT) -> CalibrationArti
         groups=(everyone,),
     )
     every = TradeOff(max_mean_score=1.0, answered=90, wrong=20, wrong_rate_at_most=0.4)
-    stored = CertifiedBot(certificates=[certificate], curve=[every], delta="0.1", is_alone=False)
+    stored = CertifiedBot(certificates=[certificate], curve=[every], delta="0.1")
     attempt = Attempt(kind="certificate", prompts="", records="r", settings="s", number=1, certified=True)
     made = artifact.model_copy(update={"bot": stored, "attempts": [attempt]})
     return CalibrationArtifact.model_validate(made.model_dump())
@@ -169,7 +169,7 @@ WAYS = [by_field, by_call, by_acall, by_binding, by_batch, by_stream, by_copy, b
 @pytest.mark.parametrize("way", WAYS)
 def test_call_serves_the_promise_that_it_names(way: Any, bot: CalibrationArtifact) -> None:
     sets, other, rate = way(bot, alpha="0.25"), way(bot, alpha=0.5), way(bot, max_wrong_rate=0.05)
-    assert [one.guarantee.alpha for one in (sets, other, rate)] == ["0.25", "0.5", "0.25"]
+    assert [one.guarantee.alpha for one in (sets, other, rate)] == ["0.25", "0.5", "0.05"]
     assert sets.guarantee == bot.make_guarantee("0.25", "unbound")
     assert other.guarantee == bot.make_guarantee("0.5", "unbound")
     assert rate.guarantee == bot.make_bot_guarantee("unbound")
@@ -193,11 +193,13 @@ def test_call_refuses_a_promise_not_held(
 
 
 def test_only_promise_of_an_artifact_is_served(bot: CalibrationArtifact) -> None:
-    certified = bot.certified_bot
-    # Levels that were not asked for are no promises.
-    one_rate = bot.model_copy(update={"bot": certified.model_copy(update={"is_alone": True})})
+
+    one_rate = with_bot(make_artifact(alpha=["0.25", "0.5"], extracted=True).with_levels([]))
     parts = {"generator": ScriptedModel(texts=TEXTS), "answer": answer_of}
-    assert make_chain(one_rate, **parts).invoke("x").guarantee.wrong_answers == certified.certificates[0]
+    assert (
+        make_chain(one_rate, **parts).invoke("x").guarantee.wrong_answers
+        == one_rate.certified_bot.certificates[0]
+    )
     with pytest.raises(InputError, match="calibrated without alpha"):
         make_chain(one_rate, alpha="0.25", **parts)
     with pytest.raises(InputError, match="holds several promises") as refused:
@@ -251,10 +253,10 @@ def test_as_answer_of_a_bot_states_the_wrong_rate(bot: CalibrationArtifact, invo
 def test_chat_model_of_a_bot_answers_or_abstains(bot: CalibrationArtifact, invoke: Any) -> None:
     answered = invoke(CFCChatModel(chain=make_bot(bot)), [HumanMessage("x")])
     assert answered.text == "lima"
-    assert answered.response_metadata["cfc"]["guarantee"]["alpha"] == "0.25"
+    assert answered.response_metadata["cfc"]["guarantee"]["alpha"] == "0.05"
     wrong_answers = make_bot(bot).find_guarantee(answered).wrong_answers
     assert wrong_answers is not None
-    assert wrong_answers.alpha == "0.25"
+    assert wrong_answers.alpha == "0.05"
     withheld = invoke(CFCChatModel(chain=make_bot(bot, HARD)), [HumanMessage("x")])
     assert withheld.response_metadata["cfc"]["reason"] == "mean_score_too_high"
     assert "lima" not in withheld.text

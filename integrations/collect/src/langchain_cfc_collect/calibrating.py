@@ -249,7 +249,7 @@ class _Plan:
                 table, provenance=provenance, after=kept.ledger, **self.config.to_arguments()
             )
             kept.record(artifact)
-        seen = evaluate(artifact, table, alpha=artifact.alphas[0], provenance=provenance)
+        seen = evaluate(artifact, table, alpha=next(iter(artifact.alphas), None), provenance=provenance)
         kept.record_look(tabulate_held_out(artifact, table)[0], name_evaluation(artifact))
         if self.out is not None:
             artifact.save(self.out)

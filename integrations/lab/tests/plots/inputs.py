@@ -223,7 +223,7 @@ def make_bot(curve: Sequence[TradeOff], max_wrong_rate: str = "0.1") -> Certifie
         max_mean_score=best.max_mean_score,
         groups=(whole,),
     )
-    return CertifiedBot(certificates=[certificate], curve=list(curve), delta="0.05", is_alone=True)
+    return CertifiedBot(certificates=[certificate], curve=list(curve), delta="0.05")
 
 
 def make_trade_off(answered: int, wrong: int, at_most: float) -> TradeOff:

@@ -15,7 +15,7 @@ from langsmith.schemas import Example, Run
 
 from langchain_cfc import Candidate, CFCResult, CFCRunnable, PromptRecord, evaluate
 from langchain_cfc.errors import CalibrationError, InputError
-from langchain_cfc.evaluation import EvaluationReport, MethodReport
+from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.execution import run_flow
 from langchain_cfc.extend import Description
 from langchain_cfc.labelers import CandidateLabeling, Labeler, Reads
@@ -130,8 +130,7 @@ class Experiment:
         there = [self._records[run.id] for run in runs if run.id in self._records]
         unmeasured = EvaluationResult(key="cfc_unmeasured", score=len(runs) - len(there))
         report = self._report(there)
-        own = report.methods["conditional"]
-        return EvaluationResults(results=[*_make_summary(report, own), unmeasured])
+        return EvaluationResults(results=[*_make_summary(report), unmeasured])
 
     def report(self) -> EvaluationReport:
         """Return the full report on all records; see `langchain_cfc.evaluate`.
@@ -152,7 +151,10 @@ class Experiment:
                 "num_repetitions at 1, with a new Experiment"
             )
             raise CalibrationError(msg)
-        return evaluate(self._chain.artifact, records, alpha=self._chain.guarantee.alpha)
+        artifact, served = self._chain.artifact, self._chain.guarantee.alpha
+        # A bot is served under its rate, and may stand beside sets at any level.
+        alpha = served if served in artifact.alphas else next(iter(artifact.alphas), None)
+        return evaluate(artifact, records, alpha=alpha)
 
     def _make_prompt(self, inputs: dict[str, Any], metadata: Mapping[str, Any] | None) -> Any:
         row = {**(metadata or {}), **inputs, "inputs": inputs, "metadata": metadata or {}}
@@ -216,7 +218,7 @@ def _to_candidate(served: ScoredCandidate, correct: bool) -> Candidate:
     )
 
 
-def _make_summary(report: EvaluationReport, own: MethodReport) -> list[EvaluationResult]:
+def _make_summary(report: EvaluationReport) -> list[EvaluationResult]:
     promised = f"promised {report.target_coverage:g}; {report.n_test} prompts, {report.test_prompts}"
 
     def rate(name: str, value: float, interval: tuple[float, float]) -> EvaluationResult:
@@ -225,15 +227,29 @@ def _make_summary(report: EvaluationReport, own: MethodReport) -> list[Evaluatio
             key=f"cfc_{name}", score=value, comment=f"95 % interval {low:.3f} to {high:.3f}; {promised}"
         )
 
+    contradicted = [
+        *report.contradicted,
+        *(f"{one.max_wrong_rate:g}" for one in report.answers if one.contradicted),
+    ]
+    figures: list[EvaluationResult] = []
+    if report.methods:
+        own = report.methods["conditional"]
+        figures = [
+            rate("coverage", own.coverage, own.coverage_ci),
+            rate("kept_promise", own.kept_promise, own.kept_promise_ci),
+            rate("abstention_rate", own.abstention_rate, own.abstention_ci),
+            rate("not_certifiable_rate", own.not_certifiable_rate, own.not_certifiable_ci),
+            EvaluationResult(key="cfc_mean_set_size", score=own.mean_set_size),
+        ]
+    elif report.answers:  # a bot alone, at its smallest rate
+        bot = report.answers[0]
+        figures = [
+            rate("wrong_rate", bot.wrong_rate, bot.wrong_rate_ci),
+            EvaluationResult(key="cfc_answered_rate", score=bot.answered_rate),
+        ]
     return [
-        rate("coverage", own.coverage, own.coverage_ci),
-        rate("kept_promise", own.kept_promise, own.kept_promise_ci),
-        rate("abstention_rate", own.abstention_rate, own.abstention_ci),
-        rate("not_certifiable_rate", own.not_certifiable_rate, own.not_certifiable_ci),
-        EvaluationResult(key="cfc_mean_set_size", score=own.mean_set_size),
+        *figures,
         EvaluationResult(
-            key="cfc_contradicted",
-            score=int(bool(report.contradicted)),
-            comment=", ".join(report.contradicted),
+            key="cfc_contradicted", score=int(bool(contradicted)), comment=", ".join(contradicted)
         ),
     ]

@@ -21,27 +21,29 @@ def make_scores(result: CFCResult, correct: Sequence[bool] | None = None) -> lis
     Returns:
         - `cfc_answered`, `cfc_abstained`, `cfc_not_certifiable`: 1 or 0; the reason is the comment.
         - `cfc_set_size`: number of candidates in the set.
-        - `cfc_threshold`: the threshold, without a score if it is infinite. The value says whether it reached
-          the cap; the comment holds all digits.
+        - `cfc_threshold`, but for a bot: the threshold, without a score if it is infinite. The value says
+          whether it reached the cap; the comment holds all digits.
         - With labels, `cfc_covered`: 1 if the set holds a correct candidate; `cfc_kept_promise`: 1 if it does
           or the prompt is flagged; and if it is answered, `cfc_correct`: 1 if the best answer is correct.
     """
     flagged = result.reason == "not_certifiable"
     accepted = [one.accepted for one in result.candidates]
-    finite = math.isfinite(result.threshold)
     scores = [
         _make_binary("cfc_answered", not result.abstained, result.reason),
         _make_binary("cfc_abstained", result.abstained, result.reason),
         _make_binary("cfc_not_certifiable", flagged, result.reason),
         EvaluationResult(key="cfc_set_size", score=sum(accepted)),
-        EvaluationResult(
-            key="cfc_threshold",
-            score=result.threshold if finite else None,
-            value="reached the cap" if flagged else "below the cap",
-            # LangSmith rounds scores to four decimals.
-            comment=repr(result.threshold),
-        ),
     ]
+    if result.threshold is not None:
+        scores.append(
+            EvaluationResult(
+                key="cfc_threshold",
+                score=result.threshold if math.isfinite(result.threshold) else None,
+                value="reached the cap" if flagged else "below the cap",
+                # LangSmith rounds scores to four decimals.
+                comment=repr(result.threshold),
+            )
+        )
     if correct is None:
         return scores
     covered = any(inside and right for inside, right in zip(accepted, correct, strict=True))

@@ -6,6 +6,7 @@ A stored result holds no text of prompts or answers; its only texts are names an
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -40,7 +41,7 @@ class ObservedResult:
     outcome: int  # `FLAGGED`, `EMPTY` or `ANSWERED`; for a bot, before it withholds its best answer
     withheld: bool  # whether a bot withheld its answer
     max_wrong_rate: str | None  # certified rate of the bot; None for answer sets
-    threshold: float  # the threshold; `inf` where none can be certified
+    threshold: float  # the threshold; `inf` where none can be certified, and for a bot, which has none
     scores: tuple[float, ...]  # (n,) scores of the candidates
     accepted: tuple[bool, ...]  # (n,) whether each candidate is in the answer set
     features: tuple[float, ...]  # (d,) the prompt's features
@@ -74,7 +75,7 @@ class ObservedResult:
             outcome=FLAGGED if result.reason == "not_certifiable" else outcome,
             withheld=result.abstained and any(accepted),
             max_wrong_rate=None if certified is None else certified.max_wrong_rate,
-            threshold=result.threshold,
+            threshold=math.inf if result.threshold is None else result.threshold,
             scores=tuple(one.score for one in candidates),
             accepted=accepted,
             features=tuple(result.features.values()),

@@ -60,7 +60,7 @@ def _read_promise(artifact: CalibrationArtifact, source: Records) -> tuple[list[
     n is None for claims, since all claims of a prompt are from one answer.
     """
     promises = [artifact.make_guarantee(alpha) for alpha in artifact.alphas]
-    if promises[0].kind == "heuristic":
+    if not promises or promises[0].kind == "heuristic":
         msg = "this artifact promises no coverage; state one with --coverage instead of --artifact"
         raise InputError(msg)
     own, theirs = (

@@ -45,6 +45,7 @@ from langchain_cfc_lab.report.summary import (
     describe_comparison,
     describe_promise,
     describe_verdict,
+    find_guarantee,
     make_tiles,
 )
 from langchain_cfc_lab.report.tables import Table
@@ -80,7 +81,7 @@ def list_artifact_facts(
         used = f"{artifact.certified_bot.certificates[0].prompts:,} certified the bot"
     tested = f"{evaluation.n_test:,} tested {'it' if is_bot else 'them'} ({evaluation.test_prompts})"
     yield "Prompts", f"{used}, and {tested}"
-    claims = evaluation.methods["conditional"].claims
+    claims = evaluation.methods["conditional"].claims if evaluation.methods else None
     if claims is None:
         yield "Candidates", evaluation.describe_draws("for each prompt")
         yield (
@@ -301,7 +302,6 @@ def _describe_artifact(
     if evaluation.artifact_digest != artifact.digest:
         msg = "the evaluation is of another artifact: its digest differs"
         raise InputError(msg)
-    alpha = artifact.select_level(str(evaluation.alpha))
     compared = () if comparison is None else (_describe_methods(comparison, with_artifact=True),)
     prompts, unit = () if hardest is None else hardest.prompts, artifact.unit
     return {
@@ -310,9 +310,9 @@ def _describe_artifact(
             f"Artifact of {artifact.created_at[:10]}, {artifact.digest[:19]}…, "
             f"{pluralize(evaluation.n_test, 'test prompt')}"
         ),
-        "promise": describe_promise(artifact, artifact.make_guarantee(alpha)),
+        "promise": describe_promise(artifact, find_guarantee(artifact, evaluation)),
         "verdict": describe_verdict(artifact, evaluation),
-        "tiles": make_tiles(artifact, evaluation),
+        "tiles": make_tiles(evaluation),
         "facts": tuple(list_artifact_facts(artifact, evaluation)),
         "data_figures": () if comparison is None else tuple(draw_data(comparison)),
         "parts": (
@@ -359,7 +359,8 @@ def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationRepor
     if artifact.unit == "claims":
         what = "What is left of the answers to the test prompts"
         others = "what one threshold for all prompts leaves"
-    compared_with = f", beside {others}, calibrated on the same data"
+    is_compared = len(evaluation.methods) > 1
+    compared_with = f", beside {others}, calibrated on the same data" if is_compared else ""
     figures: tuple[Figure, ...] = ()
     own = evaluation.methods["conditional"]
     if own.stated_levels:
@@ -404,7 +405,7 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
         "On the certification prompts. Answering more costs more wrong answers.",
     )
     # Those of a bot alone are at the top of the page.
-    certified = () if bot.is_alone else tuple(one.sentence for one in bot.certificates)
+    certified = () if artifact.is_bot_alone else tuple(one.sentence for one in bot.certificates)
     claims = artifact.unit == "claims"
     yield _Section(
         id="bot",

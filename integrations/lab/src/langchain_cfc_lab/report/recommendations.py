@@ -17,12 +17,13 @@ from typing import Any
 from langchain_cfc.artifact import HELD_OUT_PART, AttainableGroup, CalibrationArtifact
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.certificates.bounds import clopper_pearson
-from langchain_cfc.evaluation import ClaimsFigures, EvaluationReport
+from langchain_cfc.evaluation import ClaimsFigures, EvaluationReport, MethodReport
 from langchain_cfc.features import name_group
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.support.text import join_names, pluralize
 from langchain_cfc_lab.comparison_report import ComparisonReport
 from langchain_cfc_lab.report._text import format_interval, to_percent
+from langchain_cfc_lab.report.summary import find_guarantee
 
 # Above this share of flagged prompts, abstaining is what users notice first.
 MANY_FLAGGED = 0.2
@@ -89,14 +90,9 @@ class Situation:
     holds_out: bool  # whether a part of the records was held out of calibration
     bound: bool  # whether the records named their generator and verifier
     tested: int  # number of test prompts
-    kept_ci: tuple[float, float]
-    flagged: float  # share of test prompts flagged
-    flagged_ci: tuple[float, float]
     attainable: float  # share of test prompts with a correct candidate
     attainable_ci: tuple[float, float]
     out_of_reach: tuple[AttainableGroup, ...]  # groups that attain too little for the level
-    set_size: float  # mean number of candidates returned, over prompts with an answer
-    distinct: float  # mean number of distinct answers, over the same prompts
     unique: bool  # whether the set rule returns every answer once
     config: CalibrationConfig  # settings that make such an artifact again
     # Whether the test prompts are the held-out part of the artifact's own records. Other test prompts must
@@ -104,22 +100,26 @@ class Situation:
     held_out_part: bool
     sources: Sources
     claims: ClaimsFigures | None = None  # results about claims; None if whole answers are kept
+    # Results of the sets, which a bot alone does not have.
+    kept_ci: tuple[float, float] | None = None
+    flagged: float = 0.0  # share of test prompts flagged
+    flagged_ci: tuple[float, float] = (0.0, 1.0)
+    set_size: float = 0.0  # mean number of candidates returned, over prompts with an answer
+    distinct: float = 0.0  # mean number of distinct answers, over the same prompts
 
     @classmethod
     def from_evaluation(
         cls, artifact: CalibrationArtifact, evaluation: EvaluationReport, sources: Sources | None = None
     ) -> Situation:
         """Build the situation of an artifact from its evaluation at one of its levels."""
-        alpha = artifact.select_level(str(evaluation.alpha))
-        own = evaluation.methods["conditional"]
-        facts, guarantee = artifact.calibration, artifact.make_guarantee(alpha)
+        own = evaluation.methods.get("conditional")
+        facts, guarantee = artifact.calibration, find_guarantee(artifact, evaluation)
         words = {group.name: name_group(group.words, group.name) for group in facts.groups}
         alone = artifact.is_bot_alone
-        has_sets = not alone and own.claims is None
-        returned = 1.0 - own.abstention_rate
+        has_sets = own is not None and own.claims is None
         size = evaluation.n_test
         return cls(
-            alpha=alpha,
+            alpha=guarantee.alpha,
             target=evaluation.target_coverage,
             n=artifact.n,
             heuristic=guarantee.kind == "heuristic" and not alone,
@@ -130,20 +130,30 @@ class Situation:
             holds_out=facts.held_out_size > 0,
             bound=artifact.provenance is not None,
             tested=size,
-            kept_ci=own.kept_promise_ci,
-            flagged=own.not_certifiable_rate if has_sets else 0.0,
-            flagged_ci=own.not_certifiable_ci,
             attainable=evaluation.attainable_coverage,
             attainable_ci=clopper_pearson(round(evaluation.attainable_coverage * size), size),
-            out_of_reach=tuple(one for one in facts.groups if has_sets and not one.is_attainable(alpha)),
-            set_size=own.mean_set_size / returned if returned > 0.0 else 0.0,
-            distinct=own.mean_distinct_answers / returned if returned > 0.0 and has_sets else 0.0,
+            out_of_reach=tuple(
+                one for one in facts.groups if has_sets and not one.is_attainable(guarantee.alpha)
+            ),
             unique=not has_sets or artifact.parsed_set_rule.needs_answers,
             config=CalibrationConfig.from_artifact(artifact),
             held_out_part=evaluation.test_prompts.startswith(HELD_OUT_PART),
             sources=sources or Sources(),
-            claims=own.claims,
+            **({} if own is None else cls._describe_sets(own)),
         )
+
+    @staticmethod
+    def _describe_sets(own: MethodReport) -> dict[str, Any]:
+        """Return the fields about sets or about what is left of answers."""
+        has_sets, returned = own.claims is None, 1.0 - own.abstention_rate
+        return {
+            "claims": own.claims,
+            "kept_ci": own.kept_promise_ci,
+            "flagged": own.not_certifiable_rate if has_sets else 0.0,
+            "flagged_ci": own.not_certifiable_ci,
+            "set_size": own.mean_set_size / returned if returned > 0.0 else 0.0,
+            "distinct": own.mean_distinct_answers / returned if returned > 0.0 and has_sets else 0.0,
+        }
 
 
 def recommend(situation: Situation) -> list[Recommendation]:
@@ -334,13 +344,17 @@ def check_wrong_answers(seen: Situation) -> Iterator[Recommendation]:
 
 def check_test_size(seen: Situation) -> Iterator[Recommendation]:
     """Recommend an evaluation on more prompts if there are too few test prompts."""
-    if seen.tested < FEW_PROMPTS:
-        yield Recommendation(
-            "Evaluate on more prompts",
-            f"With {pluralize(seen.tested, 'test prompt')}, the share of kept promises is known only to be "
-            f"{format_interval(seen.kept_ci)}.",
-            _format_command("evaluate", seen.sources.artifact, "more-records.jsonl", "--alpha", seen.alpha),
-        )
+    if seen.tested >= FEW_PROMPTS:
+        return
+    known, at = "how often the bot is wrong is hardly known", list[str]()
+    if seen.kept_ci is not None:
+        known = f"the share of kept promises is known only to be {format_interval(seen.kept_ci)}"
+        at = ["--alpha", seen.alpha]
+    yield Recommendation(
+        "Evaluate on more prompts",
+        f"With {pluralize(seen.tested, 'test prompt')}, {known}.",
+        _format_command("evaluate", seen.sources.artifact, "more-records.jsonl", *at),
+    )
 
 
 Rule = Callable[[Situation], Iterator[Recommendation]]

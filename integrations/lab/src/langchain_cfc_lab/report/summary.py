@@ -48,6 +48,13 @@ class Tile:
     detail: str
 
 
+def find_guarantee(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Guarantee:
+    """Return the guarantee that an evaluation is about: of its level, or of a bot alone."""
+    if artifact.levels:
+        return artifact.make_guarantee(artifact.select_level(str(evaluation.alpha)))
+    return artifact.make_bot_guarantee(max_wrong_rate=artifact.certified_bot.certificates[0].max_wrong_rate)
+
+
 def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Promise:
     """Return the promise of an artifact at one level."""
     if artifact.is_bot_alone:
@@ -157,10 +164,9 @@ def _describe_answers(evaluation: EvaluationReport, mistakes: str) -> Verdict:
     )
 
 
-def make_tiles(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> list[Tile]:
+def make_tiles(evaluation: EvaluationReport) -> list[Tile]:
     """Return the key figures at the top of a page."""
-    own = evaluation.methods["conditional"]
-    if artifact.is_bot_alone and artifact.unit == "answers":
+    if not evaluation.methods:
         return [
             Tile(
                 f"Answered, at most {format_share(one.max_wrong_rate)} wrong",
@@ -170,6 +176,7 @@ def make_tiles(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> l
             for one in evaluation.answers
         ]
 
+    own = evaluation.methods["conditional"]
     if own.claims is not None:
         return _make_claims_tiles(own, own.claims)
 
