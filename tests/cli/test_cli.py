@@ -207,7 +207,7 @@ def test_calibrate_prints_facts_and_json_alike(records: Path, tmp_path: Path) ->
     assert ran.data["digest"] == CalibrationArtifact.load(path).digest
     assert [promise["alpha"] for promise in ran.data["guarantees"]] == ["0.2", "0.3"]
     readable = run("calibrate", records, "-o", path, "--alpha", "0.2").out
-    assert "10 candidates each" in " ".join(readable.split())
+    assert "10 candidates per prompt" in " ".join(readable.split())
     assert "smallest alpha" in readable
 
 
@@ -291,7 +291,7 @@ def test_inspect_prints_the_guarantee(artifact: Path) -> None:
     ran = run("inspect", artifact)
     assert ran.code == 0
     flat = " ".join(ran.out.split())
-    assert "with probability at least 80 %" in flat
+    assert "With probability at least 80 %" in flat
     assert "Nothing is promised after drift" not in flat
     assert "Nothing is promised after drift" in " ".join(run("inspect", artifact, "--details").out.split())
     assert run("inspect", artifact, "--json").data["guarantees"][0]["kind"] == "conditional"
