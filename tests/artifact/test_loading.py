@@ -232,7 +232,7 @@ def test_load_refuses_a_missing_field_anywhere(complete_content: dict[str, Any])
         ("n", True, "n: "),
         ("set_rule", "everything", "unknown set rule"),
         ("set_rule", ["all"], "set_rule: "),
-        ("levels", [], "at least one level"),
+        ("levels", [], "belongs to no level"),
         ("levels", {}, "levels: "),
         ("features", {}, "text and terms"),
         ("features.text", "no_such(thing)", "unknown name"),

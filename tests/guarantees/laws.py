@@ -357,8 +357,10 @@ def serve_prompts(artifact: CalibrationArtifact, table: LabelledBatch, **options
 
 def is_same_as_served(decisions: Decisions, results: Sequence[CFCResult]) -> bool:
     """Whether what was served is, prompt by prompt, what was decided: then its laws are the same."""
+    # A bot has no thresholds.
+    thresholds = decisions.thresholds.tolist() or [None] * len(results)
     return all(
-        (result.reason, result.threshold) == (decisions.find_reason(row), decisions.thresholds[row])
+        (result.reason, result.threshold) == (decisions.find_reason(row), thresholds[row])
         and [one.accepted for one in result.candidates] == decisions.accepted[row].tolist()
         for row, result in enumerate(results)
     )

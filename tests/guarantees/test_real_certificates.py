@@ -296,7 +296,8 @@ def test_served_results_equal_the_counted_decisions(recording: Recording, way: s
     results = [chain.invoke(record.input) for record in asked]
     assert is_same_as_served(seen.decisions, results)
     # The control: other decisions on the same prompts.
-    other = decide(artifact, table.draws, alpha, marginal=True)
+    control = {"marginal": True} if cut is None else {"max_mean_score": cut / 2}
+    other = decide(artifact, table.draws, alpha, **control)
     assert not is_same_as_served(other, results)
     for row, (record, result) in enumerate(zip(asked, results, strict=True)):
         labels = [one.correct for one in record.candidates]
