@@ -84,7 +84,7 @@ def test_marginal_claims_method_equals_calibrate_and_evaluate() -> None:
     rows = np.arange(400)
     split = Split(Pool(table), rows[:0], rows[:200], rows[200:], "1", "claims(2)")
     artifact = calibrate(records[:200], unit="claims", at_most=2, alpha=0.2, features="1")
-    served = evaluate(artifact, records[200:]).methods["marginal"]
+    served = evaluate(artifact, records[200:]).methods["conditional"]
     made = [one.make_sets(split, "0.2") for one in get_methods(["back-off", "marginal"], "claims")]
     assert made[0].sets.accepted.tolist() == made[1].sets.accepted.tolist()
     seen = Outcomes.from_outputs(made, split.test_correct, Claims(2))
