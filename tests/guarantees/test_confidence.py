@@ -8,7 +8,6 @@ failures are counted against delta by the exact binomial test.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,6 @@ from .laws import (
     calibrate_and_reload,
     compute_coverage_at,
     compute_smaller_tail,
-    draw_ids,
     draw_prompts,
     find_kept,
     fit_map,
@@ -207,8 +205,8 @@ def test_ties_and_hopeless_prompts_only_raise_confident_group_coverage(world: Wo
 
 # Certificates of one frozen artifact ----------------------------------------------------------------------
 # All bounds of a certificate fail together with probability at most delta = 0.05: over all prompts, in each
-# group, under each hat function, and for the mean set size. Of 300 repetitions 42 failures refute it. The
-# artifacts are those that need a certificate most: the learned rule with many features and few prompts.
+# group, under each hat function, and for the mean set size. Of 400 repetitions 45 failures refute it. The
+# artifacts are those that need a certificate most: many features and few prompts.
 CERTIFIED = "hat(mean_score, 10) + group(tier)"
 
 
@@ -216,10 +214,10 @@ CERTIFIED = "hat(mean_score, 10) + group(tier)"
 def test_all_bounds_of_a_coverage_certificate_hold_together(world: World) -> None:
     rng = np.random.default_rng(6)
     features = FeatureMap.parse(CERTIFIED).fit(world.everything.draws)
-    tried = repetitions(300)
-    failures = {"certified": 0, "undivided": 0, "mean size": 0, "in sample": 0}
+    tried = repetitions(400)
+    failures = {"certified": 0, "undivided": 0, "mean size": 0}
     for number in range(tried):
-        records = world.sample(rng, 140)
+        records = world.sample(rng, 200)
         made = calibrate(
             records,
             alpha=ALPHA,
@@ -233,25 +231,22 @@ def test_all_bounds_of_a_coverage_certificate_hold_together(world: World) -> Non
         size = seen.mean(seen.decisions.accepted.sum(axis=1))
         too_small = certificate.mean_size_at_most < size - ROUND_OFF
         failures["certified"] += too_small or has_broken_bound(certificate, seen, artifact)
-        # Controls: all of delta spent on every bound; the mean itself for a bound on it; and calibration
-        # prompts, under names that are not recognised.
+        # Controls: all of delta spent on every bound, and the mean itself for a bound on it.
         failures["undivided"] += has_broken_bound(
             certificate, seen, artifact, lambda _, successes, among: lower_bound(successes, among, 0.05)
         )
         failures["mean size"] += certificate.mean_size < size
-        used = records.take(made.calibration.split.list_rows(records)["calibration"])
-        again = certify(made, replace(used, ids=draw_ids(rng, len(used)))).certificates[0]
-        failures["in sample"] += has_broken_bound(again, seen, artifact)
         if number < 3:
             test = world.sample(rng, TESTED)
             results = serve_prompts(artifact, test)
             assert is_same_as_served(decide(artifact, test.draws), results)
             assert results[0].guarantee.certificate == certificate
-            # Under their own names they are recognised and refused.
+            # Calibration prompts are recognised and refused.
+            used = records.take(made.calibration.split.list_rows(records)["calibration"])
             with pytest.raises(OverlapError):
                 certify(calibrate(used, alpha=ALPHA, features=features, allow_unattainable=True), used)
     assert not is_too_often(failures["certified"], tried, 0.05)
-    for control in ("undivided", "mean size", "in sample"):
+    for control in ("undivided", "mean size"):
         assert is_too_often(failures[control], tried, 0.05), control
 
 
