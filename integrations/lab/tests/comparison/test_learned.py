@@ -27,6 +27,6 @@ def test_predict_learned_attains_the_smallest_pinball_loss(kind: str) -> None:
         loss = np.maximum(tau * residuals, (tau - 1.0) * residuals).sum()
         smallest = compute_smallest_pinball_loss(case.features, case.scores, case.alpha)
         assert loss == pytest.approx(smallest, abs=1e-9)
-        # The control: predictions that are all a little larger lose more.
-        shifted = residuals - 0.1
+        # The control: other coefficients lose more.
+        shifted = residuals - 10.0 * case.features.sum(axis=1)
         assert np.maximum(tau * shifted, (tau - 1.0) * shifted).sum() > smallest
