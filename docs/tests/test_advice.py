@@ -157,6 +157,23 @@ def test_sentences_name_only_keywords_that_exist() -> None:
     assert found == set()
 
 
+# Options that were given up, by names with no other meaning: a sentence may name one without a call around it.
+GIVEN_UP = re.compile(
+    r"\b(certification_fraction|within_clusters|threshold_rule|never_empty|given_drawn|max_answers|min_agreement)\b"
+)
+
+
+def test_texts_of_the_packages_name_no_given_up_option() -> None:
+    assert GIVEN_UP.search("raise certification_fraction, or add more records")
+    found = {
+        f"{path.relative_to(ROOT)}: {text}"
+        for path in MODULES
+        for text in list_strings(path)
+        if " " in text.strip() and GIVEN_UP.search(text)
+    }
+    assert found == set()
+
+
 def test_control_given_up_options_are_found() -> None:
     assert find_unknown_options("Use `langchain-cfc calibrate r.jsonl --cap 2`.") == ["calibrate --cap"]
     assert find_unknown_options("Use `evaluate --cap 2`.") == ["evaluate --cap"]

@@ -136,12 +136,7 @@ def take_parts(prompts: LabelledBatch, plan: SplitPlan, *names: Part) -> Labelle
 def select_independent(part: LabelledBatch, plan: SplitPlan, name: Part) -> LabelledBatch:
     """Return one hash-chosen prompt of each cluster of a part, which must not be empty."""
     if len(part) == 0:
-        change = (
-            "raise certification_fraction"
-            if name == "certification"
-            else "lower fit_fraction, certification_fraction and test_fraction"
-        )
-        msg = f"the {name} split is empty: {change}, or add more records"
+        msg = f"the {name} split is empty: lower fit_fraction and test_fraction, or add more records"
         raise CalibrationError(msg)
     return part.take(plan.select_one_per_cluster(part))
 

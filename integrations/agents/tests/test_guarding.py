@@ -83,7 +83,7 @@ def test_conversation_continues_from_a_file(
             state = ask(agent, question, config)  # type: ignore[arg-type]  # a config
         texts.append([message.text for message in state["messages"] if message.type == "ai"])
     assert texts == [[ABSTAINED], [ABSTAINED, "", RIGHT]]
-    # The model and the chain are both told that there was an abstention, and nothing of the decision.
+    # The model and the chain both learn that there was an abstention, and nothing of the decision.
     discarded, *draws = sent(served.requests)[-1 - N :]
     assert ABSTAINED in discarded
     assert set(draws) == {discarded}

@@ -7,8 +7,8 @@ the clients saw, except of those who left.
 
 After each round nothing is at work, garbage is collected, and the server's process writes down what it holds.
 Growth is the slope of Theil and Sen over the last two thirds of the rounds, times their requests. The
-resident set moves by some megabytes of its own accord and must not grow by more than 16 MiB, which is told
-from keeping bodies if there are several times as many bytes of them. Tasks, threads and open files must be no
+resident set moves by some megabytes of its own accord and must not grow by more than 16 MiB, which shows
+kept bodies only if there are several times as many bytes of them. Tasks, threads and open files must be no
 more at the end than at most in the first third, or than the two event loops and their pool have threads.
 """
 
