@@ -157,7 +157,7 @@ def test_sentences_name_only_keywords_that_exist() -> None:
     assert found == set()
 
 
-# Options that were given up, by names with no other meaning: a sentence may name one without a call around it.
+# Options that were given up, by names with no other meaning: a sentence may name one without a call.
 GIVEN_UP = re.compile(
     r"\b(certification_fraction|within_clusters|threshold_rule|never_empty|given_drawn|max_answers|min_agreement)\b"
 )
