@@ -52,7 +52,7 @@ def measure_sweep(splits: int, sample: int) -> dict[str, float]:
     import numpy as np
     from langchain_cfc_lab import SyntheticWorld
     from langchain_cfc_lab.methods import get_methods
-    from langchain_cfc_lab.splits import Comparison, ComparisonSettings
+    from langchain_cfc_lab.splits import Comparison, make_pool
 
     from benchmarks.lib.peers import make_scipy_dual, make_warm_highs
     from benchmarks.lib.problems import TAU, Problem
@@ -60,10 +60,9 @@ def measure_sweep(splits: int, sample: int) -> dict[str, float]:
 
     drawn = SyntheticWorld().draw(PROMPTS, CANDIDATES, np.random.default_rng(0))
     groups = "bins(meta(difficulty), 10)"
-    protocol = ComparisonSettings(
-        get_methods(METHODS), ALPHAS, FEATURES, "all", groups, splits, "sweep", test=0.5, fit=0.01
+    comparison = Comparison(
+        make_pool(drawn, "sweep"), get_methods(METHODS), ALPHAS, FEATURES, "all", groups, "sweep", 0.5, 0.01
     )
-    comparison = Comparison.from_labelled(drawn, protocol)
     comparison.measure_split(splits)  # fills the caches of the pool, which all splits share
     started = time.perf_counter()
     for number in range(splits):

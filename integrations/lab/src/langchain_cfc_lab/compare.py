@@ -36,14 +36,14 @@ from langchain_cfc_lab.comparison_report import (
     Spread,
 )
 from langchain_cfc_lab.methods import Method, Pool, ThresholdMethod, get_methods
-from langchain_cfc_lab.metrics import Groups, list_figures
+from langchain_cfc_lab.metrics import Groups, is_share, list_figures
 from langchain_cfc_lab.splits import (
     Comparison,
-    ComparisonSettings,
     GroupedOn,
     Progress,
     SplitResult,
     check_count,
+    make_pool,
     measure_splits,
 )
 
@@ -197,11 +197,9 @@ class Summary:
         return gaps
 
     def _compute_spreads(self, figures: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
-        """Summarise the figures that some split defines; all but `mean_...`, means of counts, are shares."""
+        """Summarise the figures that some split defines."""
         spreads = {
-            name: compute_spread(
-                np.array([one[name] for one in figures]), self.overlap, share=not name.startswith("mean_")
-            )
+            name: compute_spread(np.array([one[name] for one in figures]), self.overlap, share=is_share(name))
             for name in figures[0]
         }
         return {name: one for name, one in spreads.items() if one is not None}
@@ -283,26 +281,24 @@ def compare(
     else:
         table = tabulate(records, provenance=provenance, claims=claims)
         check_first_candidates(table, provenance)
-    settings = ComparisonSettings(
+    pool = make_pool(table, str(seed))
+    comparison = Comparison(
+        pool,
         methods=kept,
         alphas=_choose_levels(table, (1.0 - test) * (1.0 - fit)) if alpha is None else _parse_levels(alpha),
         features=FeatureMap.parse(features).text,
         set_rule=parse_set_rule(given.rule_text).text,
-        groups=groups,
+        group_text=groups,
         group_on=group_on,
-        splits=splits,
         seed=str(seed),
         test=test,
         fit=fit,
     )
-    comparison = Comparison.from_labelled(table, settings)
     comparison.check(provenance)
-    pool = comparison.pool
-    measured = measure_splits(comparison.measure_split, settings.splits, jobs, progress)
     summary = Summary(
-        measured,
-        settings.methods,
-        settings.alphas,
+        measure_splits(comparison.measure_split, splits, jobs, progress),
+        comparison.methods,
+        comparison.alphas,
         comparison.groups,
         comparison.properties,
         pool.draws.n,
@@ -314,11 +310,11 @@ def compare(
     return ComparisonReport(
         **dict(_choose_first_level(sweep)),
         splits=splits,
-        seed=settings.seed,
+        seed=comparison.seed,
         test_fraction=test,
         fit_fraction=fit,
-        features=settings.features,
-        set_rule=settings.set_rule,
+        features=comparison.features,
+        set_rule=comparison.set_rule,
         groups=comparison.groups.text,
         data=data,
         sweep=sweep,

@@ -50,7 +50,6 @@ from langchain_cfc_lab.metrics import make_groups
 
 RESAMPLES = 400
 CONFIDENCE = 0.95
-_SHOWN_COVERAGES = tuple(place / 10 for place in range(1, 10))
 _MIN_GROUP_SIZE = 20
 
 
@@ -66,7 +65,6 @@ class RecordedGroup(ReportData):
         marginal_size: Mean number of answers under the one threshold.
         oracle_size: Mean number of answers under the group's own threshold.
         price: Answers per unit of coverage between the two thresholds; None if they cover the same.
-        costs: Cost of coverage by coverage within reach.
     """
 
     words: str
@@ -77,7 +75,6 @@ class RecordedGroup(ReportData):
     marginal_size: float
     oracle_size: float
     price: float | None
-    costs: dict[float, float]
 
 
 class RecordedEfficiency(ReportData):
@@ -226,17 +223,15 @@ def _describe_group(curve: GroupCurves, words: str, one: float, tau: float) -> R
     own = curve.find_quantile(tau)
     covered, own_covered = curve.compute_coverage(one), curve.compute_coverage(own)
     marginal_size, oracle_size = curve.compute_size(one), curve.compute_size(own)
-    attainable = curve.compute_coverage(CAP)
     return RecordedGroup(
         words=words,
         n=len(curve.success),
-        attainable=attainable,
+        attainable=curve.compute_coverage(CAP),
         marginal_coverage=covered,
         oracle_coverage=own_covered,
         marginal_size=marginal_size,
         oracle_size=oracle_size,
         price=(marginal_size - oracle_size) / (covered - own_covered) if covered != own_covered else None,
-        costs={u: curve.compute_size(curve.find_quantile(u)) for u in _SHOWN_COVERAGES if u <= attainable},
     )
 
 

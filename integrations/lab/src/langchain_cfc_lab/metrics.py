@@ -24,38 +24,113 @@ from langchain_cfc_lab.methods import MethodOutput
 
 PROPERTY_BINS = 5
 MAX_CATEGORIES = 30
-# Definition of each figure, with the paper's name if its tables report it.
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a comparison; names that begin with `mean_` are means of counts, all others are shares."""
+
+    label: str  # name in tables and figures
+    definition: str  # with the paper's name if its tables report it
+    column: str = ""  # heading in the terminal's table of methods, if it is shown there
+
+
+_WORST_GROUP = Figure(
+    "promise kept in the worst group",
+    "kept promise of the group that is worst on average over splits",
+    "worst",
+)
+_WORST_SLAB = Figure(
+    "promise kept in the worst slab",
+    "kept promise of the worst tenth or more along a direction of statistics",
+)
 FIGURES = {
-    "coverage": "share of prompts whose set holds a correct answer (the paper's ECR)",
-    "kept_promise": "share covered or flagged as not certifiable: the guaranteed event",
-    "not_certifiable_rate": "share flagged",
-    "abstention_rate": "share without an answer, flagged ones included",
-    "mean_set_size": "mean number of candidates returned (the paper's APSS)",
-    "mean_distinct_answers": "mean number of distinct answers returned",
-    "worst_group_coverage": "smallest group coverage of each split, averaged over splits (the paper's GSC)",
-    "worst_group_kept_promise": "kept promise of the group that is worst on average over splits",
-    "size_stratified_kept_promise": "smallest kept promise among prompts answered with sets of similar size",
-    "worst_slab_kept_promise": "kept promise of the worst tenth or more along a direction of statistics",
-    "selective_accuracy": "share of answered prompts whose best answer is correct",
-    "all_correct_rate": "share of prompts with no wrong candidate in the set, empty sets included",
-    "mean_candidates_drawn": "mean number of candidates that had to be drawn",
+    "kept_promise": Figure(
+        "promise kept",
+        "share covered or flagged as not certifiable: the guaranteed event, which flagging everything keeps",
+        "kept",
+    ),
+    "coverage": Figure(
+        "set holds a correct answer",
+        "share of prompts whose set holds a correct answer (the paper's ECR)",
+        "cov.",
+    ),
+    "worst_group_kept_promise": _WORST_GROUP,
+    "not_certifiable_rate": Figure("flagged", "share flagged as not certifiable", "flag"),
+    "abstention_rate": Figure(
+        "abstained, flagged ones included", "share without an answer, flagged ones included", "none"
+    ),
+    "mean_set_size": Figure("candidates per set", "mean number of candidates returned (the paper's APSS)"),
+    "mean_distinct_answers": Figure(
+        "distinct answers per set", "mean number of distinct answers, 0 if none", "answers"
+    ),
+    "selective_accuracy": Figure(
+        "best answer right, if there is one",
+        "share of answered prompts whose best answer is correct",
+        "right",
+    ),
+    "worst_group_coverage": Figure(
+        "coverage of the worst group",
+        "smallest group coverage of each split, averaged over splits (the paper's GSC)",
+    ),
+    "size_stratified_kept_promise": Figure(
+        "promise kept at the worst set size",
+        "smallest kept promise among prompts answered with sets of similar size",
+    ),
+    "worst_slab_kept_promise": _WORST_SLAB,
+    "all_correct_rate": Figure(
+        "nothing wrong returned", "share of prompts with no wrong candidate in the set, empty sets included"
+    ),
+    "mean_candidates_drawn": Figure("candidates drawn", "mean number of candidates that had to be drawn"),
 }
-# Definitions when the claims of one answer are kept or dropped.
+# The figures if the claims of one answer are kept or dropped.
 CLAIMS_FIGURES = {
-    "kept_promise": "share of answers with at most k unsupported claims left: the guaranteed event",
-    "claims_kept": "share of all claims that are kept",
-    "abstention_rate": "share of answers that lose all claims",
-    "unsupported_kept": "share of kept claims that are unsupported",
-    "mean_set_size": "mean number of claims kept",
-    "worst_group_kept_promise": FIGURES["worst_group_kept_promise"],
-    "worst_slab_kept_promise": "kept promise of the worst tenth or more along a direction of statistics",
-    "all_correct_rate": "share of answers with no unsupported claim left",
+    "kept_promise": Figure(
+        "promise kept",
+        "share of answers with at most k unsupported claims left: the guaranteed event",
+        "kept",
+    ),
+    "worst_group_kept_promise": _WORST_GROUP,
+    "claims_kept": Figure("claims kept", "share of all claims that are kept", "claims"),
+    "abstention_rate": Figure("no claim left", "share of answers that lose all claims", "none"),
+    "unsupported_kept": Figure(
+        "unsupported, of those kept", "share of kept claims that are unsupported", "unsup."
+    ),
+    "mean_set_size": Figure("claims per answer", "mean number of claims kept"),
+    "worst_slab_kept_promise": _WORST_SLAB,
+    "all_correct_rate": Figure(
+        "nothing unsupported left", "share of answers with no unsupported claim left", "right"
+    ),
+}
+# Figures of the report's main table; those that no method defines are left out.
+MAIN_FIGURES: dict[Unit, tuple[str, ...]] = {
+    "answers": (
+        "kept_promise",
+        "coverage",
+        "worst_group_kept_promise",
+        "not_certifiable_rate",
+        "mean_set_size",
+        "mean_distinct_answers",
+        "selective_accuracy",
+    ),
+    "claims": (
+        "kept_promise",
+        "worst_group_kept_promise",
+        "claims_kept",
+        "abstention_rate",
+        "unsupported_kept",
+    ),
 }
 
 
-def list_figures(unit: Unit) -> dict[str, str]:
-    """Return the definition of each figure of a comparison, by name."""
+def list_figures(unit: Unit) -> dict[str, Figure]:
+    """Return the figures of a comparison, by name."""
     return FIGURES if unit == "answers" else CLAIMS_FIGURES
+
+
+def is_share(figure: str) -> bool:
+    """Return whether a figure is a share; the others are means of counts."""
+    return not figure.startswith("mean_")
 
 
 # Sets of 1, 2, 3-4, 5-8, ... distinct answers.

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from multiprocessing import active_children, get_context
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -40,10 +34,6 @@ from langchain_cfc_lab.metrics import (
 ResultT = TypeVar("ResultT")
 GroupedOn: TypeAlias = Literal["all", "test"]
 Progress: TypeAlias = Callable[[Iterable[Any], int], Iterable[Any]]
-# The function that a worker process runs for each split; sent to each worker only once.
-_WORKER_TASK: list[Callable[[int], Any]] = []
-# Longest delay of an interrupt, in seconds.
-_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,48 +84,40 @@ def measure_methods(
     )
 
 
-@dataclass(frozen=True)
-class ComparisonSettings:
-    """The settings that are the same for every split."""
+def make_pool(labelled: LabelledBatch, seed: str) -> Pool:
+    """Return a pool of one prompt from each cluster.
 
+    The prompts are sorted by id, so that rounding errors do not depend on the order of a file.
+    """
+    chosen = make_split_plan(seed, fit=0.0, test=0.0).select_one_per_cluster(labelled).tolist()
+    return Pool(labelled.take(np.array(sorted(chosen, key=labelled.ids.__getitem__))))
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """A pool of prompts, one from each cluster, and the settings that are the same for every split."""
+
+    pool: Pool
     methods: tuple[Method, ...]
     alphas: tuple[str, ...]  # decimal texts
     features: str  # feature map of methods that have none of their own
     set_rule: str  # set rule of methods that have none of their own
     # Feature text of the groups in which coverage is measured. Bins and categories are made as `group_on`
     # says; `hard(...)` is cut on the development prompts, as in the paper.
-    groups: str
-    splits: int  # number of splits
+    group_text: str
     seed: str
     test: float  # share of the prompts held out
     fit: float  # share of the remaining prompts that fits feature maps
     group_on: GroupedOn = "all"  # whether groups are made from all prompts or from each split's test prompts
 
-
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """Settings applied to a pool of prompts, one from each cluster."""
-
-    pool: Pool
-    settings: ComparisonSettings
-
-    @classmethod
-    def from_labelled(cls, labelled: LabelledBatch, settings: ComparisonSettings) -> Comparison:
-        """Set up a comparison on one prompt from each cluster.
-
-        The prompts are sorted by id, so that rounding errors do not depend on the order of a file.
-        """
-        chosen = make_split_plan(settings.seed, fit=0.0, test=0.0).select_one_per_cluster(labelled).tolist()
-        return cls(Pool(labelled.take(np.array(sorted(chosen, key=labelled.ids.__getitem__)))), settings)
-
     def check(self, provenance: Provenance | None = None) -> None:
         """Raise errors that would occur in every split, before any split is measured."""
-        labelled, methods = self.pool.labelled, self.settings.methods
-        maps = [self.settings.groups, *(features for features, _ in self._inputs)]
+        labelled = self.pool.labelled
+        maps = [self.group_text, *(features for features, _ in self._inputs)]
         asks = (
             any(FeatureMap.parse(one).needs_answers for one in maps)
             or any(parse_set_rule(set_rule).needs_answers for _, set_rule in self._inputs)
-            or any(method.distinguishes_answers for method in methods)
+            or any(method.distinguishes_answers for method in self.methods)
         )
         check_answers(labelled, provenance, needed=asks and labelled.draws.answer_codes is not None)
         _ = self.groups
@@ -146,15 +128,13 @@ class Comparison:
     @cached_property
     def _inputs(self) -> list[tuple[str, str]]:
         """The distinct pairs of feature map and set rule that the methods use."""
-        settings = self.settings
-        several = (one.get_inputs(settings.features, settings.set_rule) for one in settings.methods)
-        return list(dict.fromkeys(several))
+        return list(dict.fromkeys(one.get_inputs(self.features, self.set_rule) for one in self.methods))
 
     @cached_property
     def groups(self) -> Groups:
         """The groups, with bins and categories made from all prompts."""
         with name_records_in_errors(self.pool.labelled.ids):
-            return make_groups(self.settings.groups, self.pool.draws, self.pool.draws)
+            return make_groups(self.group_text, self.pool.draws, self.pool.draws)
 
     @cached_property
     def _required_parts(self) -> tuple[Part, ...]:
@@ -174,8 +154,7 @@ class Comparison:
 
     def make_plan(self, number: int) -> SplitPlan:
         """Return the plan that assigns prompts to the parts of split `number`."""
-        settings = self.settings
-        return make_split_plan(f"{settings.seed}/{number}", fit=settings.fit, test=settings.test)
+        return make_split_plan(f"{self.seed}/{number}", fit=self.fit, test=self.test)
 
     def measure_split(self, number: int) -> SplitResult:
         """Return the figures of split `number`, counted from 0."""
@@ -187,19 +166,12 @@ class Comparison:
                     "and fit_fraction"
                 )
                 raise CalibrationError(msg)
-        settings, draws = self.settings, self.pool.draws
-        split = Split(
-            self.pool,
-            rows["fit"],
-            rows["calibration"],
-            rows["test"],
-            settings.features,
-            settings.set_rule,
-        )
+        draws = self.pool.draws
+        split = Split(self.pool, rows["fit"], rows["calibration"], rows["test"], self.features, self.set_rule)
         groups = self.groups
         if groups.text.startswith("hard("):
             groups = make_groups(groups.text, draws.take(split.development), draws)
-        elif settings.group_on == "test":
+        elif self.group_on == "test":
             groups = make_groups(groups.text, split.test_candidates, draws)
         slabs = None
         if self._slab_bins is not None:
@@ -209,7 +181,7 @@ class Comparison:
             )
             slabs = Slabs(self._slab_bins[split.test], half < 0.5)  # noqa: PLR2004
         return measure_methods(
-            split, settings.methods, settings.alphas, groups, properties=self.properties, slabs=slabs
+            split, self.methods, self.alphas, groups, properties=self.properties, slabs=slabs
         )
 
 
@@ -239,84 +211,12 @@ def measure_splits(
     show = progress or (lambda found, _: found)
     if jobs == 1 or splits == 1:
         return list(show(map(measure, range(splits)), splits))
-    others = set(active_children())
-    with (
-        _limit_threads(),
-        _defer_interrupts() as raise_interrupt,
-        ProcessPoolExecutor(jobs, get_context("spawn"), _store_task, (measure,)) as pool,
-    ):
+    from joblib import Parallel, delayed, parallel_config  # late: one process needs none of it
+
+    with parallel_config("loky", n_jobs=jobs, inner_max_num_threads=1):
+        found = Parallel(return_as="generator", max_nbytes=None)(map(delayed(measure), range(splits)))
         try:
-            return list(show(_collect_results(pool, splits, raise_interrupt), splits))
+            return list(show(found, splits))
         except BrokenProcessPool as error:
-            raise_interrupt()  # the interrupt may have ended a worker that was still starting
             msg = "a worker process was killed, perhaps for lack of memory: use fewer jobs"
             raise CalibrationError(msg) from error
-        except BaseException:
-            # Wait neither for running tasks nor for workers that are still starting.
-            for worker in set(active_children()) - others:
-                worker.terminate()
-            pool.shutdown(cancel_futures=True)
-            raise
-
-
-def _collect_results(
-    pool: ProcessPoolExecutor, splits: int, raise_interrupt: Callable[[], None]
-) -> Iterator[Any]:
-    """Yield the figures of every split in order."""
-    futures = [pool.submit(_run_task, number) for number in range(splits)]
-    futures.reverse()  # popping from the end releases each result once it is yielded
-    while futures:
-        future = futures.pop()
-        while not wait([future], _POLL_SECONDS).done:
-            raise_interrupt()
-        raise_interrupt()
-        yield future.result()
-
-
-@contextmanager
-def _defer_interrupts() -> Iterator[Callable[[], None]]:
-    """Defer interrupts, and yield a function that raises a deferred one.
-
-    A `KeyboardInterrupt` at an arbitrary point of the main thread may leave a lock of the pool held for ever.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler) or threading.current_thread() is not threading.main_thread():
-        yield lambda: None
-        return
-    came: list[int] = []
-
-    def raise_interrupt() -> None:
-        if came:
-            handler(came.pop(), None)
-
-    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
-    try:
-        yield raise_interrupt
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    raise_interrupt()
-
-
-def _store_task(measure: Callable[[int], Any]) -> None:
-    """Initialise a worker: store the task once for all splits, and leave interrupts to the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _WORKER_TASK.append(measure)
-
-
-def _run_task(number: int) -> Any:
-    return _WORKER_TASK[0](number)
-
-
-@contextmanager
-def _limit_threads() -> Iterator[None]:
-    """Limit processes started in this context to one thread of linear algebra each."""
-    name = "OPENBLAS_NUM_THREADS"
-    before = os.environ.get(name)
-    os.environ[name] = before or "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

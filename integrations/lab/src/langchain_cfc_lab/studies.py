@@ -133,9 +133,6 @@ class Ablation(ReportData):
     """Results of the study in one setting, at the level of the ablation; `name` is a key of `SETTINGS`."""
 
     name: str
-    words: str
-    features: str
-    n_candidates: int
     level: LevelComparison
 
 
@@ -249,16 +246,7 @@ def reproduce_study(
         comparison=full,
         published=list(list_published_cells(name)),
         patterns=_find_patterns(list_published_cells(name), full.sweep, count),
-        ablations=[
-            Ablation(
-                name=one,
-                words=SETTINGS[one].words,
-                features=SETTINGS[one].features,
-                n_candidates=level.n_candidates,
-                level=level,
-            )
-            for one, level in ablated.items()
-        ],
+        ablations=[Ablation(name=name, level=level) for name, level in ablated.items()],
         notes=list(_list_notes(study, recorded, full)),
     )
 

@@ -40,24 +40,3 @@ def test_compare_writes_figures_and_report(tmp_path: Path) -> None:
     for one in drawn:
         ET.fromstring(one.read_text(encoding="utf-8"))  # noqa: S314 - written above
         assert one.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--method", "magic"), "unknown method 'magic'"),
-        (("--metric", "beauty"), "unknown metric 'beauty'"),
-        (("--groups", "hat(mean_score, 5)"), "groups must be one term that splits prompts"),
-        (("--features", "bins(mean_scor, 5)"), "did you mean 'mean_score'"),
-        (("--set-rule", "some"), "unknown set rule"),
-        (("--draws", "fixed(99)"), "may draw 99 candidates"),
-        (("--test-fraction", "1.5"), "must be"),
-        (("--fit-fraction", "0"), "above 0"),
-        (("--alpha", "1.5"), "alpha must be"),
-    ],
-)
-def test_compare_refuses_invalid_options_with_exit_code_2(options: tuple[str, ...], said: str) -> None:
-    ran = run_compare(*options)
-    assert ran.code == 2
-    assert ran.out == ""
-    assert said in " ".join(ran.err.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 import numpy as np
@@ -31,4 +32,11 @@ def fail_at_two(number: int) -> int:
     if number == 2:
         msg = "topic of record 'p7' is 'rare'; add prompts of this category"
         raise FeatureError(msg, row=7)
+    return number
+
+
+def kill_at_two(number: int) -> int:
+    """Kills its process at one split."""
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
     return number

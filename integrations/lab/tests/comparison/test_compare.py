@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from langchain_cfc_lab import ComparisonReport, compare
 from langchain_cfc_lab.methods import OUR_CONVENTION, ThresholdMethod
-from langchain_cfc_lab.splits import Comparison
 
 from integrations.lab.tests.comparison.worlds import (
     count_progress,
     draw_world,
     list_differences,
     list_numbers,
-    make_protocol,
+    make_comparison,
     make_records,
     shuffle,
     tabulate_facts,
@@ -127,7 +126,7 @@ def test_compare_uses_one_prompt_of_each_cluster() -> None:
     names = [None if rng.random() < 0.3 else f"c{rng.integers(0, 50)}" for _ in range(240)]
     labelled = draw_world(3, 240, clusters=names)
     different = len({name for name in names if name is not None}) + names.count(None)
-    comparison = Comparison.from_labelled(labelled, make_protocol(["marginal"]))
+    comparison = make_comparison(labelled, ["marginal"])
     assert len(comparison.pool.labelled) == different
     chosen = [name for name in comparison.pool.labelled.clusters if name is not None]
     assert len(set(chosen)) == len(chosen)
@@ -136,7 +135,7 @@ def test_compare_uses_one_prompt_of_each_cluster() -> None:
     assert f"{240 - different} prompts were left out: only one prompt per cluster is used." in found.notes
     assert compare(shuffle(labelled, 1), alpha="0.3", methods=["marginal"], splits=2) == found
     # Another seed chooses others; without clusters all take part, and nothing is said.
-    again = Comparison.from_labelled(labelled, make_protocol(["marginal"], seed="1"))
+    again = make_comparison(labelled, ["marginal"], seed="1")
     assert set(again.pool.labelled.ids) != set(comparison.pool.labelled.ids)
     alone = compare(replace(labelled, clusters=(None,) * 240), alpha="0.3", methods=["marginal"], splits=2)
     assert alone.data.prompts == 240

@@ -8,7 +8,9 @@ import pytest
 from langchain_cfc_lab import compare
 
 from langchain_cfc.demo import load_recording
+from langchain_cfc.errors import InputError
 from langchain_cfc.records import tabulate
+from tests.calibration.test_draws import VOTES, make_records, score_by_votes
 
 RULE = "lead(3, at_most=10)"
 
@@ -50,3 +52,12 @@ def test_compare_with_fixed_draws_of_all_changes_nothing() -> None:
     }
     plain, ruled = compare(table, **options), compare(table, draws="fixed(10)", **options)
     assert ruled.methods == plain.methods
+
+
+def test_compare_refuses_fewer_candidates_than_the_verifier_compared() -> None:
+    voted = score_by_votes(make_records())
+    options: dict[str, Any] = {"alpha": 0.3, "splits": 2, "methods": "marginal", "provenance": VOTES}
+    with pytest.raises(InputError, match="record exactly that many"):
+        compare(voted, draws="fixed(3)", **options)
+    with pytest.raises(InputError, match="record 3"):
+        compare(tabulate(voted, n=3), **options)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from langchain_cfc_lab.compare import compare
 from langchain_cfc_lab.metrics import Groups, make_groups, make_property_groups
-from langchain_cfc_lab.splits import Comparison
 
-from integrations.lab.tests.comparison.worlds import draw_world, make_protocol
+from integrations.lab.tests.comparison.worlds import draw_world, make_comparison
 from langchain_cfc.candidates import CandidateBatch, Scalar
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, precompute_statistics
@@ -73,7 +72,7 @@ def test_make_groups_refuses_terms_that_do_not_divide_prompts(text: str) -> None
 def test_hard_groups_are_cut_on_development_prompts_and_bins_on_all() -> None:
     labelled = draw_world(4, 300)
     for text in ("hard(max_score, 0.8)", "bins(max_score, 3)"):
-        comparison = Comparison.from_labelled(labelled, make_protocol(["marginal"], groups=text))
+        comparison = make_comparison(labelled, ["marginal"], group_text=text)
         draws, told_apart = comparison.pool.draws, 0
         for number in range(6):
             rows = comparison.make_plan(number).list_rows(comparison.pool.labelled)

@@ -19,11 +19,10 @@ from langchain_cfc_lab.methods import (
     list_paper_methods,
     make_our_method,
 )
-from langchain_cfc_lab.splits import Comparison
 
 from integrations.lab.tests.comparison.worlds import (
     draw_world,
-    make_protocol,
+    make_comparison,
     make_split,
     make_split_by_hand,
     shuffle,
@@ -114,9 +113,7 @@ QUICK = ("mean_score^2", "bins(max_score, 5)")
 def test_our_methods_on_the_recording_equal_calibrate_and_decide(features: str, set_rule: str) -> None:
     labelled = tabulate_facts()
     alphas = ("0.25", "0.4")
-    comparison = Comparison.from_labelled(
-        labelled, make_protocol(["ours"], features=features, set_rule=set_rule)
-    )
+    comparison = make_comparison(labelled, ["ours"], features=features, set_rule=set_rule)
     split, other = make_split(comparison, 0), make_split(comparison, 1)
     for name in ("conditional", "marginal", "confident", "conditional:rank"):
         for alpha in alphas:

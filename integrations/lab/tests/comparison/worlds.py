@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from langchain_cfc_lab.methods import Pool, Split, get_methods
-from langchain_cfc_lab.splits import Comparison, ComparisonSettings
+from langchain_cfc_lab.splits import Comparison, make_pool
 
 from langchain_cfc import Candidate, PromptRecord
 from langchain_cfc.candidates import LabelledBatch, Scalar
@@ -94,32 +94,31 @@ def shuffle(labelled: LabelledBatch, seed: int) -> LabelledBatch:
     return labelled.take(np.random.default_rng(seed).permutation(len(labelled)))
 
 
-def make_protocol(methods: Sequence[str], **changes: Any) -> ComparisonSettings:
-    """A protocol, by default on three splits at one level."""
+def make_comparison(labelled: LabelledBatch, methods: Sequence[str], **changes: Any) -> Comparison:
+    """A comparison at one level, in halves."""
     settings: dict[str, Any] = {
         "alphas": ("0.3",),
         "features": "hat(mean_score, 5)",
         "set_rule": "all",
-        "groups": "bins(mean_score, 5)",
-        "splits": 3,
+        "group_text": "bins(mean_score, 5)",
         "seed": "0",
         "test": 0.5,
         "fit": 0.2,
     }
-    return ComparisonSettings(methods=get_methods(methods), **(settings | changes))
+    settings |= changes
+    return Comparison(make_pool(labelled, settings["seed"]), get_methods(methods), **settings)
 
 
 def make_split(comparison: Comparison, number: int) -> Split:
     """A split of a comparison whose scores are the recorded ones."""
     rows = comparison.make_plan(number).list_rows(comparison.pool.labelled)
-    settings = comparison.settings
     return Split(
         comparison.pool,
         rows["fit"],
         rows["calibration"],
         rows["test"],
-        settings.features,
-        settings.set_rule,
+        comparison.features,
+        comparison.set_rule,
     )
 
 

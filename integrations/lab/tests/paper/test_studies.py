@@ -36,12 +36,12 @@ def test_reproduce_study_follows_the_protocol_of_the_paper(trivia: StudyReport) 
     assert {"TopK", "ICP", "Learnt CP", "CFC", "CFC-FULL", "CFC-PAC", "CFC-PAC-FULL"} <= set(
         comparison.methods
     )
-    assert [one.features for one in trivia.ablations] == [comparison.features, "entropy", "max_score"]
+    assert [one.name for one in trivia.ablations] == ["hard-group", "entropy-linear", "max-loss-linear"]
 
 
 def test_reproduce_study_cuts_budgets_to_what_was_recorded(table: LabelledBatch) -> None:
     found = reproduce_study("gsm8k", table, alpha=LEVELS, splits=1)
-    assert [one.n_candidates for one in found.ablations] == [5, 10]
+    assert [one.level.n_candidates for one in found.ablations] == [5, 10]
     assert found.comparison.n_candidates == 5
     assert any("The ablation with 20 candidates uses the 10" in note for note in found.notes)
 

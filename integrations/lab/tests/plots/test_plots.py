@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from langchain_cfc_lab.comparison_report import Histogram, RiskCurve
-from langchain_cfc_lab.efficiency import SizeCell, SizeRule
-from langchain_cfc_lab.efficiency_recordings import RecordedEfficiency, RecordedGroup
 from langchain_cfc_lab.report.drawing import assign_styles
-from langchain_cfc_lab.report.efficiency_plots import plot_costs, plot_sizes
 from langchain_cfc_lab.report.plots import (
     plot_attainable,
     plot_by_alpha,
@@ -160,14 +157,10 @@ def test_plot_by_alpha_draws_the_target_of_coverage(figure: str) -> None:
     assert data(target)[1] == pytest.approx([0.96, 0.79])
 
 
-def test_plot_by_alpha_labels_shares_sizes_and_unknown_figures() -> None:
+def test_plot_by_alpha_labels_shares_and_sizes() -> None:
     share, size = (plot_by_alpha(SWEEP.sweep, figure=name) for name in ("kept_promise", "mean_set_size"))
     assert share.yaxis.get_major_formatter()(0.855) == "85.5 %"
     assert "%" not in size.yaxis.get_major_formatter()(4.0)
-    method = make_method(0.1)
-    method.figures["price_$_or_$"] = method.figures["coverage"]
-    ax = plot_by_alpha([make_level({"CFC": method})], figure="price_$_or_$")
-    assert ax.get_ylabel().startswith("price $ or $")
 
 
 def test_legend_marks_methods_that_do_not_aim_at_the_target() -> None:
@@ -240,62 +233,6 @@ def test_plot_stated_coverage_shows_stated_and_kept() -> None:
         plot_stated_coverage(methods["marginal"])
 
 
-def make_cell(rule: SizeRule, alpha: str, predicted: float, world: str = "independent") -> SizeCell:
-    return SizeCell(
-        world=world,
-        alpha=alpha,
-        rule=rule,
-        predicted=predicted,
-        simulated=predicted + 0.1,
-        standard_error=0.1,
-        coverage=0.8,
-    )
-
-
-CELLS = [
-    make_cell(rule, alpha, 0.3 / float(alpha)) for rule in ("oracle", "marginal") for alpha in ("0.1", "0.2")
-]
-
-
-def test_plot_sizes_draws_predicted_and_simulated_sizes() -> None:
-    ax = plot_sizes(CELLS)
-    assert read_legend(ax) == ["oracle", "marginal"]
-    drawn = [data(line)[1] for line in ax.lines]
-    for expected in ([3.0, 1.5], [3.1, 1.6]):
-        assert sum(found == pytest.approx(expected) for found in drawn) == 2
-
-
-def test_plot_costs_draws_each_group_and_the_one_threshold() -> None:
-    groups = [
-        RecordedGroup(
-            words=f"mean score: {place} of 2",
-            n=50,
-            attainable=0.7,
-            marginal_coverage=0.7,
-            oracle_coverage=0.7,
-            marginal_size=0.7,
-            oracle_size=0.7,
-            price=1.0,
-            costs={0.2: 0.4, 0.4: 0.8},
-        )
-        for place in (1, 2)
-    ]
-    found = RecordedEfficiency(
-        alpha="0.2",
-        counted="distinct answers",
-        prompts=100,
-        largest_atom=0.0,
-        hopeless=0.0,
-        groups=groups,
-        saved=0.0,
-        saved_interval=(0.0, 0.0),
-    )
-    ax = plot_costs(found)
-    assert read_legend(ax) == ["1 of 2", "2 of 2", "one threshold"]
-    assert [0.4, 0.8] in [data(line)[1] for line in ax.lines]
-    assert ax.get_ylabel() == "distinct answers per set"
-
-
 EMPTY = Histogram(edges=[0.0, 1.0], correct=[0], wrong=[0])
 SILENT = make_comparison([make_level({"CFC": make_method(0.1, without=["selective_accuracy"])})])
 
@@ -319,8 +256,6 @@ SILENT = make_comparison([make_level({"CFC": make_method(0.1, without=["selectiv
             ),
             "no cut",
         ),
-        (lambda: plot_sizes([]), "one world"),
-        (lambda: plot_sizes([*CELLS, make_cell("oracle", "0.1", 3.0, "other")]), "one world"),
     ],
 )
 def test_plots_refuse_unknown_methods_and_empty_figures(draw: Callable[[], Axes], message: str) -> None:

@@ -33,46 +33,10 @@ from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc_lab import ComparisonReport, LevelComparison, MethodComparison
 from langchain_cfc_lab.cli import CORE_COUNT, FigureFolder, Jobs, SplitsSeed, split_option
 from langchain_cfc_lab.compare import FEATURES, GROUPS
-from langchain_cfc_lab.metrics import list_figures
+from langchain_cfc_lab.metrics import is_share, list_figures
 from langchain_cfc_lab.report import Sources, check_report, plots, write_report
 
-_HEADINGS = {
-    "kept_promise": "kept",
-    "worst_group_kept_promise": "worst",
-    "coverage": "cov.",
-    "not_certifiable_rate": "flag",
-    "abstention_rate": "none",
-    "mean_distinct_answers": "answers",
-    "selective_accuracy": "right",
-}
-_CLAIMS_HEADINGS = {
-    "kept_promise": "kept",
-    "worst_group_kept_promise": "worst",
-    "claims_kept": "claims",
-    "abstention_rate": "none",
-    "unsupported_kept": "unsup.",
-    "all_correct_rate": "right",
-}
-_CLAIMS_LEGEND = (
-    "kept: promise kept (at most k unsupported claims left), red if below the target; worst: the same in the "
-    "worst group; claims: share of all claims kept; none: answers with no claim left; unsup.: unsupported "
-    "share of the claims kept; right: answers with no unsupported claim left"
-)
-_LEGEND = (
-    "kept: covered or flagged, red if below the target (flagging everything gives 100 %: read it with "
-    "flag); worst: the same in the worst group; cov.: the set holds a correct answer; flag: not certifiable; "
-    "none: no answer; answers: distinct answers, 0 if none; right: best answer right, if there is one"
-)
-_FIGURE_NAMES = {
-    "kept_promise": "kept",
-    "worst_group_kept_promise": "kept, worst group",
-    "coverage": "covered",
-    "worst_group_coverage": "covered, worst groups",
-    "mean_set_size": "candidates per set",
-    "mean_distinct_answers": "answers per set",
-}
 _COVERAGE_FIGURES = frozenset({"kept_promise", "worst_group_kept_promise"})
-_SIZES = ("mean_set_size", "mean_distinct_answers", "mean_candidates_drawn")
 _FAMILY_NAMES = {"ours": "ours", "paper": "the paper's own conventions", "outside": "others"}
 _METHODS = "What is compared"
 _method_option = partial(typer.Option, rich_help_panel=_METHODS)
@@ -82,9 +46,9 @@ _DEFAULT_FIGURES = {
 }
 
 
-def make_methods_table(level: LevelComparison, *, claims: bool = False) -> Table:
+def make_methods_table(level: LevelComparison, unit: Unit = "answers") -> Table:
     """Make a table of every method at one level; sizes are numbers, all other figures are in percent."""
-    columns = _CLAIMS_HEADINGS if claims else _HEADINGS
+    columns = {name: figure.column for name, figure in list_figures(unit).items() if figure.column}
     headings = (f"alpha = {level.alpha:g}, %", *columns.values())
     table = make_table(*headings, width=30, no_wrap=True, min_width=5)
     for family, words in _FAMILY_NAMES.items():
@@ -101,12 +65,12 @@ def make_methods_table(level: LevelComparison, *, claims: bool = False) -> Table
     return table
 
 
-def make_sweep_table(sweep: Sequence[LevelComparison], figure: str) -> Table:
+def make_sweep_table(sweep: Sequence[LevelComparison], figure: str, unit: Unit = "answers") -> Table:
     """Make a table of one figure, with a row for each method and a column for each level."""
-    name = _FIGURE_NAMES.get(figure, figure.replace("_", " "))
-    headings = (f"{name}; alpha", *(f"{level.alpha:.6g}" for level in sweep))
+    headings = ("alpha", *(f"{level.alpha:.6g}" for level in sweep))
     table = make_table(*headings, width=28, no_wrap=True, min_width=5)
-    if figure not in _SIZES:
+    table.title = list_figures(unit)[figure].label
+    if is_share(figure):
         table.add_row("[dim]target, %[/]", *(f"[dim]{100 * level.target_coverage:g}[/]" for level in sweep))
     for name in sweep[0].methods:
         table.add_row(escape(name), *(_format_figure(level.methods[name], figure) for level in sweep))
@@ -117,7 +81,7 @@ def _format_figure(method: MethodComparison, figure: str) -> str:
     spread = method.figures.get(figure)
     if spread is None or (figure in _COVERAGE_FIGURES and not method.aims_at_coverage):
         return "-"
-    return f"{spread.mean:.2f}" if figure in _SIZES else f"{100 * spread.mean:.1f}"
+    return f"{100 * spread.mean:.1f}" if is_share(figure) else f"{spread.mean:.2f}"
 
 
 def _make_gaps_table(level: LevelComparison, names: Sequence[str], most: int = 8) -> Table:
@@ -180,7 +144,8 @@ def _draw_figures(report: ComparisonReport) -> dict[str, Any]:
     ]
     if by_threshold:
         drawn["threshold_by_difficulty"] = plots.plot_threshold_by_difficulty(report, methods=by_threshold)
-    for figure in ("kept_promise", "coverage", "worst_group_coverage", "worst_group_kept_promise", *_SIZES):
+    sizes = (name for name in list_figures(report.unit) if not is_share(name))
+    for figure in ("kept_promise", "coverage", "worst_group_coverage", "worst_group_kept_promise", *sizes):
         drawn[f"{figure}_by_alpha"] = plots.plot_by_alpha(report.sweep, methods=methods, figure=figure)
     return drawn
 
@@ -293,13 +258,16 @@ def _print_comparison(
         f"test, {found.n_calibration} calibrate our methods, and the others with those that fit features:\n"
         f"{escape(found.features)}\n"
     )
-    console.print(make_methods_table(found, claims=found.unit == "claims"))
-    console.print(f"[dim]{_LEGEND if found.unit == 'answers' else _CLAIMS_LEGEND}[/]\n")
+    console.print(make_methods_table(found, found.unit))
+    legend = "; ".join(
+        f"{one.column}: {one.definition}" for one in list_figures(found.unit).values() if one.column
+    )
+    console.print(f"[dim]{legend}; red: below the target[/]\n")
     for name in figures if len(found.sweep) > 1 else ():
-        console.print(make_sweep_table(found.sweep, name), "")
-    shown = [name for name in ("conditional", "marginal") if name in found.methods]
-    if shown and found.methods[shown[0]].gaps:
-        console.print(_make_gaps_table(found, shown), "")
+        console.print(make_sweep_table(found.sweep, name, found.unit), "")
+    names = [name for name in ("conditional", "marginal") if name in found.methods]
+    if names and found.methods[names[0]].gaps:
+        console.print(_make_gaps_table(found, names), "")
     print_notes(console, found.notes)
     if page is not None:
         console.print(f"\nThe whole comparison: {escape(str(page))}", soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -48,9 +48,9 @@ from langchain_cfc_lab.cli.compare import (
     save_figures,
     write_outputs,
 )
-from langchain_cfc_lab.efficiency import N, SizeCell
+from langchain_cfc_lab.efficiency import N
 from langchain_cfc_lab.paper import ALPHAS
-from langchain_cfc_lab.report import efficiency_plots, plots
+from langchain_cfc_lab.report import plots
 from langchain_cfc_lab.splits import GroupedOn
 from langchain_cfc_lab.studies import SETTINGS, SIZE_FIGURES, Count
 
@@ -165,7 +165,6 @@ def efficiency(
     prompts: Annotated[int, typer.Option(help="Prompts drawn for each world.")] = 20_000,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 1,
     jobs: Jobs = CORE_COUNT,
-    figures: FigureFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Compute the paper's efficiency analysis (Proposition 4.3, Theorem 4.4), and test it.
@@ -177,7 +176,6 @@ def efficiency(
     Exit code 1 if a cell lies beyond three standard errors, which happens by chance for some seeds.
     """
     with report_errors():
-        prepare_outputs(None, figures)
         recording = None
         if records:
             with open_attempts(records) as kept, open_records(records) as dataset:
@@ -187,27 +185,14 @@ def efficiency(
         found = analyse_efficiency(prompts, seed=seed, jobs=jobs, progress=make_tracker("worlds")).model_copy(
             update={"recording": recording}
         )
-        if figures is not None:
-            drawn = {}
-            for world, cells in _list_worlds(found):
-                name = f"efficiency_sizes_{world.replace(' ', '_')}"
-                drawn[name] = efficiency_plots.plot_sizes(cells)
-            if recording is not None:
-                drawn["efficiency_costs"] = efficiency_plots.plot_costs(recording)
-            save_figures(drawn, figures)
     print_result(found, _print_efficiency, as_json=as_json)
     raise typer.Exit(0 if found.within == len(found.cells) else EXIT_NO)
 
 
-def _list_worlds(found: EfficiencyReport) -> Iterator[tuple[str, list[SizeCell]]]:
-    """Yield the names of the worlds with their cells."""
-    for world in dict.fromkeys(cell.world for cell in found.cells):
-        yield world, [cell for cell in found.cells if cell.world == world]
-
-
 def _print_efficiency(console: Console, found: EfficiencyReport) -> None:
     console.print(f"[dim]E|C| by the integral, simulated in brackets; {N} candidates, a row per alpha.[/]\n")
-    for world, cells in _list_worlds(found):
+    for world in dict.fromkeys(cell.world for cell in found.cells):
+        cells = [cell for cell in found.cells if cell.world == world]
         table = make_table(world, *dict.fromkeys(cell.rule for cell in cells), no_wrap=True)
         for level in dict.fromkeys(cell.alpha for cell in cells):
             row = (cell for cell in cells if cell.alpha == level)
@@ -316,8 +301,8 @@ def _print_study(console: Console, found: StudyReport) -> None:
     console.print("[bold]Ablation[/]\n")
     for one in found.ablations:
         console.print(
-            f"[bold]{escape(one.words)}, {one.n_candidates} candidates[/] "
-            f"[dim]({one.name}: {escape(one.features)})[/]"
+            f"[bold]{escape(SETTINGS[one.name].words)}, {one.level.n_candidates} candidates[/] "
+            f"[dim]({one.name}: {escape(SETTINGS[one.name].features)})[/]"
         )
         console.print(make_methods_table(one.level), "")
     print_notes(console, found.notes)

@@ -11,8 +11,8 @@ from langchain_cfc_lab.comparison_report import (
     Gap,
     LevelComparison,
     MethodComparison,
-    Spread,
 )
+from langchain_cfc_lab.metrics import MAIN_FIGURES, is_share, list_figures
 from langchain_cfc_lab.report._text import NO_BREAK, format_interval, to_percent
 from langchain_cfc_lab.report.tables import UNDEFINED, Cell, Row, Table, make_group_row, make_promise_cell
 
@@ -35,47 +35,22 @@ def tabulate_promises(comparison: LevelComparison) -> Table:
 
 
 MOST_GAPS = 3
-# Figure of the comparison, heading, and whether it is a share.
-_KEPT_FIGURES = (
-    ("kept_promise", "Promise kept", True),
-    ("worst_group_kept_promise", "Promise kept in the worst group", True),
-)
-_MAIN_FIGURES = {
-    "answers": (
-        _KEPT_FIGURES[0],
-        ("coverage", "Set holds a correct answer", True),
-        _KEPT_FIGURES[1],
-        ("not_certifiable_rate", "Flagged", True),
-        ("mean_set_size", "Candidates per set", False),
-        ("mean_distinct_answers", "Distinct answers per set", False),
-        ("selective_accuracy", "Best answer right, if there is one", True),
-    ),
-    "claims": (
-        *_KEPT_FIGURES,
-        ("claims_kept", "Claims kept", True),
-        ("abstention_rate", "No claim left", True),
-        ("unsupported_kept", "Unsupported, of those kept", True),
-    ),
-}
 
 
 def tabulate_comparison(comparison: ComparisonReport) -> Table:
     """Tabulate each method's main figures at the leading level."""
+    methods = comparison.methods
     shown = [
-        (name, heading, share)
-        for name, heading, share in _MAIN_FIGURES[comparison.unit]
-        if any(name in one.figures for one in comparison.methods.values())
+        name for name in MAIN_FIGURES[comparison.unit] if any(name in one.figures for one in methods.values())
     ]
-
-    def make_row(name: str, method: MethodComparison) -> Row:
-        cells = (_make_spread_cell(method.figures.get(figure), share=share) for figure, _, share in shown)
-        return Row(name, tuple(cells))
-
     return Table(
         id="comparison",
         caption=f"The methods at alpha = {comparison.alpha:g}, over {comparison.splits} splits",
-        head=("Method", *(heading for _, heading, _ in shown)),
-        rows=tuple(make_row(name, method) for name, method in comparison.methods.items()),
+        head=("Method", *(_make_heading(comparison, figure) for figure in shown)),
+        rows=tuple(
+            Row(name, tuple(_make_spread_cell(method, figure) for figure in shown))
+            for name, method in methods.items()
+        ),
         note=(
             f"Means over the splits; the target is {format_share(comparison.target_coverage)}. Beside each "
             "is its 95 % interval over new prompts, which accounts approximately for prompts shared by "
@@ -88,21 +63,23 @@ def tabulate_sweep(comparison: ComparisonReport) -> Iterator[Table]:
     """Tabulate the kept promise and the size (or claims kept) by level; yield nothing for a single level."""
     if len(comparison.sweep) < 2:  # noqa: PLR2004 - the table above has it
         return
-    size = _MAIN_FIGURES[comparison.unit][4 if comparison.unit == "answers" else 2]
-    for figure, heading, share in (_KEPT_FIGURES[0], size):
-        rows = (
-            Row(
-                name,
-                tuple(
-                    _make_spread_cell(one.methods[name].figures.get(figure), share=share)
-                    for one in comparison.sweep
-                ),
-            )
-            for name in comparison.methods
+    for figure in ("kept_promise", "mean_set_size" if comparison.unit == "answers" else "claims_kept"):
+        yield Table(
+            id=f"sweep-{figure.replace('_', '-')}",
+            caption=f"{_make_heading(comparison, figure)} at every level",
+            head=("Method", *(f"alpha = {level.alpha:g}" for level in comparison.sweep)),
+            rows=tuple(
+                Row(
+                    name,
+                    tuple(_make_spread_cell(level.methods[name], figure) for level in comparison.sweep),
+                )
+                for name in comparison.methods
+            ),
         )
-        heads = (f"alpha = {level.alpha:g}" for level in comparison.sweep)
-        caption = f"{heading} at every level"
-        yield Table(f"sweep-{figure.replace('_', '-')}", caption, ("Method", *heads), tuple(rows))
+
+
+def _make_heading(comparison: ComparisonReport, figure: str) -> str:
+    return list_figures(comparison.unit)[figure].label.capitalize()
 
 
 def tabulate_gaps(comparison: LevelComparison) -> Iterator[Table]:
@@ -170,7 +147,8 @@ def tabulate_compared_groups(comparison: LevelComparison) -> Iterator[Table]:
     yield Table("compared-groups", "Promise kept, group by group", head, tuple(rows), note)
 
 
-def _make_spread_cell(spread: Spread | None, *, share: bool) -> Cell:
+def _make_spread_cell(method: MethodComparison, figure: str) -> Cell:
+    spread, share = method.figures.get(figure), is_share(figure)
     if spread is None:
         return UNDEFINED
     shown = to_percent(spread.mean, 1) if share else f"{spread.mean:.2f}"

@@ -30,6 +30,7 @@ from langchain_cfc_lab.comparison_report import (
     Spread,
 )
 from langchain_cfc_lab.draw_choice import DrawSuggestion
+from langchain_cfc_lab.metrics import CLAIMS_FIGURES, FIGURES, is_share
 from langchain_cfc_lab.report.drawing import (
     ALL_PROMPTS,
     COLOURS,
@@ -74,21 +75,6 @@ TARGET_OVERHANG = 0.01  # in units of alpha: how far the target line goes on at 
 EDGE_SPACE = 0.02  # as a share: free space around the points
 _OF_ANSWERS = ("prompts answered", "of these, wrong best answer")
 _OF_CLAIMS = ("claims shown", "of these, unsupported")
-_FIGURE_LABELS = {
-    "coverage": "set holds a correct answer",
-    "worst_group_coverage": "coverage of the worst group",
-    "worst_group_kept_promise": "promise kept in the worst group",
-    "size_stratified_kept_promise": "promise kept at the worst set size",
-    "worst_slab_kept_promise": "promise kept in the worst slab",
-    "mean_set_size": "candidates per set",
-    "mean_distinct_answers": "distinct answers per set",
-    "mean_candidates_drawn": "candidates drawn",
-    "not_certifiable_rate": "flagged as not certifiable",
-    "abstention_rate": "abstained, flagged ones included",
-    "selective_accuracy": "best answer correct where answered",
-    "all_correct_rate": "nothing wrong returned",
-    "unsupported_kept": "unsupported, of the claims kept",
-}
 
 
 def plot_group_miscoverage(
@@ -228,9 +214,8 @@ def plot_by_alpha(
     if aimed:
         ends = [levels[0].alpha - TARGET_OVERHANG, levels[-1].alpha + TARGET_OVERHANG]
         handles[:0] = ax.plot(ends, [1.0 - alpha for alpha in ends], color=get_ink_colour(ax), **TARGET_LINE)
-    called = _FIGURE_LABELS.get(figure, figure.replace("_", " "))
-    shares = "" if figure.startswith("mean_") else "y"
-    label_axes(ax, "alpha", f"{called}\nmean ± sd over splits", shares=shares)
+    label = {**CLAIMS_FIGURES, **FIGURES}[figure].label
+    label_axes(ax, "alpha", f"{label}\nmean ± sd over splits", shares="y" if is_share(figure) else "")
     return finish_axes(ax, handles, names)
 
 
@@ -415,7 +400,7 @@ def plot_draw_rules(found: DrawSuggestion, ax: Axes | None = None) -> Axes:
             for place, one in enumerate(found.rules)
         ),
     ]
-    label = "questions answered" if found.alpha is None else _FIGURE_LABELS["coverage"]
+    label = "questions answered" if found.alpha is None else FIGURES["coverage"].label
     label_axes(ax, "candidates drawn per prompt", label, shares="y")
     return finish_axes(ax, handles, names)
 
