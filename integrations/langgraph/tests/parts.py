@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 from langchain_cfc_langgraph import CFCState
-from langchain_core.messages import BaseMessage
-from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.runnables import RunnableConfig
 from langchain_openai import ChatOpenAI
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -27,24 +26,21 @@ BOT = "planted-bot"
 # Each half of a rejected text holds it, for texts come in two tokens.
 MARK = "REJECTED"
 GOOD = "Lima"
-EASY, UNSURE, HARD, MANY = "easy: Peru?", "easy: Chile?", "hard: Atlantis?", "easy: which?"
+EASY, UNSURE, HARD = "easy: Peru?", "easy: Chile?", "hard: Atlantis?"
 QUESTIONS = {"answered": EASY, "abstained": UNSURE, "not_certifiable": HARD}
-
-
-def planted(name: str, logprob: float = -3.0) -> Answer:
-    """An answer that must not be seen."""
-    return Answer(f"{MARK}-{name}-{MARK}", logprob)
 
 
 def script() -> Script:
     """What the server answers: a good answer scores 0.05, a rejected one 0.95."""
-    bad = [planted("quito"), planted("cusco"), planted("sucre")]
-    accepted = [Answer(GOOD, -0.05), *bad[:2]]
-    thought = [Answer(f"<think>{one.text}</think>", -3.0) for one in bad]
-    several = [Answer(f"city {number}", -0.05) for number in range(N)]
-    # Prompts of a kind that had no correct candidate are flagged, however sure the model is.
-    sure = [planted("ys", -0.05), planted("lyonesse", -0.06), planted("mu", -0.07)]
-    return Script({EASY: accepted, UNSURE: thought, HARD: sure, MANY: several})
+    bad = [f"{MARK}-{name}-{MARK}" for name in ("quito", "cusco", "sucre")]
+    return Script(
+        {
+            EASY: [Answer(GOOD, -0.05), *(Answer(text, -3.0) for text in bad[:2])],
+            UNSURE: [Answer(f"<think>{text}</think>", -3.0) for text in bad],
+            # Prompts of a kind that had no correct candidate are flagged, however sure the model is.
+            HARD: [Answer(text, -0.05) for text in bad],
+        }
+    )
 
 
 def topic(prompt: Any) -> dict[str, str]:
@@ -52,26 +48,27 @@ def topic(prompt: Any) -> dict[str, str]:
     return {"topic": "hard" if "hard" in repr(prompt) else "easy"}
 
 
-def make_artifact(size: int = 120, worst: float = 0.3, **options: Any) -> CalibrationArtifact:
-    """Easy prompts whose right answers score up to a number, at any place, and hard ones without any."""
+def make_artifact() -> CalibrationArtifact:
+    """Easy prompts whose right answers score up to 0.3, at any place, and hard ones without any."""
     records = [
         PromptRecord(
             id=f"{kind}{number}",
             input=f"{kind} {number}",
             metadata={"topic": kind},
             candidates=tuple(
-                Candidate(text="right", score=worst * (number % 10 + 1) / 10, correct=kind == "easy")
+                Candidate(text="right", score=0.03 * (number % 10 + 1), correct=kind == "easy")
                 if slot == number % N
                 else Candidate(text=f"wrong {slot}", score=0.9, correct=False)
                 for slot in range(N)
             ),
         )
         for kind in ("easy", "hard")
-        for number in range(size)
+        for number in range(120)
     ]
     named = Provenance(n=N, generator={"id": BOT}, verifier={"id": "sequence-probability"})
-    given = {"alpha": [0.1, 0.2], "features": "group(topic)"}
-    return calibrate(records, provenance=named, allow_unattainable=True, **{**given, **options})
+    return calibrate(
+        records, alpha=[0.1, 0.2], features="group(topic)", provenance=named, allow_unattainable=True
+    )
 
 
 def make_chain(path: Path | str, url: str, **fields: Any) -> CFCRunnable:
@@ -99,12 +96,23 @@ class Talk(CFCState, MessagesState):
     """A state that holds a conversation as well."""
 
 
-def thread(name: str = "1", **more: Any) -> RunnableConfig:
+def read_last_text(state: Any) -> str:
+    """The question of a conversation."""
+    return str(state["messages"][-1].text)
+
+
+def thread(name: str = "1") -> RunnableConfig:
     """The config of a thread."""
-    return {"configurable": {"thread_id": name, **more}}
+    return {"configurable": {"thread_id": name}}
 
 
-# A graph that leaks
+def one_node_graph(node: Any, state: Any, checkpointer: Any = None) -> Any:
+    """A graph of a single node, which may be a graph itself."""
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(state)
+    graph.add_node("only", node)
+    graph.add_edge(START, "only")
+    graph.add_edge("only", END)
+    return graph.compile(checkpointer=checkpointer)
 
 
 class Naive(TypedDict, total=False):
@@ -116,83 +124,52 @@ class Naive(TypedDict, total=False):
 
 
 def naive_graph(model: ChatOpenAI, checkpointer: Any = None) -> Any:
-    """The negative control: a node that draws on its own, says how far it is and keeps all it drew."""
+    """The negative control: a node that draws on its own, streams what it drew and keeps all of it."""
 
-    def told(messages: Sequence[BaseMessage]) -> Naive:
-        texts = [str(message.text) for message in messages]
+    def draw(state: Naive, config: RunnableConfig) -> Naive:
+        texts = [str(model.invoke(state["question"], config).text) for _ in range(N)]
         get_stream_writer()({"drawn": texts})
         return {"candidates": texts, "answer": texts[0]}
 
-    def draw(state: Naive, config: RunnableConfig) -> Naive:
-        return told([model.invoke(state["question"], config) for _ in range(N)])
-
-    async def adraw(state: Naive, config: RunnableConfig) -> Naive:
-        return told([await model.ainvoke(state["question"], config) for _ in range(N)])
-
-    graph: StateGraph[Any, Any, Any, Any] = StateGraph(Naive)
-    graph.add_node("draw", RunnableLambda(draw, adraw))
-    graph.add_edge(START, "draw")
-    graph.add_edge("draw", END)
-    return graph.compile(checkpointer=checkpointer)
-
-
-def inside(graph: Any, state: Any, checkpointer: Any = None) -> Any:
-    """A graph as the one node of another."""
-    outer: StateGraph[Any, Any, Any, Any] = StateGraph(state)
-    outer.add_node("inner", graph)
-    outer.add_edge(START, "inner")
-    outer.add_edge("inner", END)
-    return outer.compile(checkpointer=checkpointer)
+    return one_node_graph(draw, Naive, checkpointer)
 
 
 # All that is shown
 
 MODES: tuple[str, ...] = get_args(StreamMode)
-Watch = Callable[[Any, Any, RunnableConfig], list[Any]]
+Watch: TypeAlias = Callable[[Any, Any, RunnableConfig], list[Any]]
 
 
 def streamed(modes: Any, **options: Any) -> Watch:
     """Return what a graph and its subgraphs stream in one mode, or in several."""
-    given_options = {"stream_mode": modes, "subgraphs": True, **options}
-    return lambda graph, given, config: list(graph.stream(given, config, **given_options))
+    return lambda graph, given, config: list(
+        graph.stream(given, config, stream_mode=modes, subgraphs=True, **options)
+    )
 
 
 def astreamed(modes: Any) -> Watch:
     """Asynchronous counterpart of the function above."""
+    return lambda graph, given, config: _collect(
+        graph.astream(given, config, stream_mode=modes, subgraphs=True)
+    )
 
-    def watch(graph: Any, given: Any, config: RunnableConfig) -> list[Any]:
-        async def collected() -> list[Any]:
-            found = graph.astream(given, config, stream_mode=modes, subgraphs=True)
-            return [one async for one in found]
 
-        return asyncio.run(collected())
+def _collect(stream: AsyncIterator[Any]) -> list[Any]:
+    async def collect() -> list[Any]:
+        return [one async for one in stream]
 
-    return watch
+    return asyncio.run(collect())
 
 
 def events(graph: Any, given: Any, config: RunnableConfig) -> list[Any]:
     """All events but those of runs that are tagged as trace data."""
-
-    async def collected() -> list[Any]:
-        found = graph.astream_events(given, config, version="v2", exclude_tags=["nostream"])
-        return [event async for event in found]
-
-    return asyncio.run(collected())
+    return _collect(graph.astream_events(given, config, version="v2", exclude_tags=["nostream"]))
 
 
 def tokens(graph: Any, given: Any, config: RunnableConfig) -> list[Any]:
     """The tokens of all models, whatever their tags."""
-
-    async def collected() -> list[Any]:
-        found = graph.astream_events(given, config, version="v2")
-        return [event["data"] async for event in found if event["event"] == "on_chat_model_stream"]
-
-    return asyncio.run(collected())
-
-
-def stream_v3_events(graph: Any, given: Any, config: RunnableConfig) -> list[Any]:
-    """The typed events of the newest interface, told apart by what they hold."""
-    return list(graph.stream_events(given, config, version="v3"))
+    found = _collect(graph.astream_events(given, config, version="v2"))
+    return [event["data"] for event in found if event["event"] == "on_chat_model_stream"]
 
 
 WATCHES: dict[str, Watch] = {
@@ -202,7 +179,9 @@ WATCHES: dict[str, Watch] = {
     "all at once, async": astreamed(list(MODES)),
     "in parts": streamed(list(MODES), version="v2"),
     "events": events,
-    "events of the third kind": stream_v3_events,
+    "events of version 3": lambda graph, given, config: list(
+        graph.stream_events(given, config, version="v3")
+    ),
     "tokens": tokens,
 }
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from langchain_cfc_langgraph import make_guarded_graph
-from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, RetryPolicy
 from typing_extensions import TypedDict
 
@@ -26,6 +24,7 @@ from integrations.langgraph.tests.parts import (
     UNSURE,
     N,
     naive_graph,
+    one_node_graph,
     stored,
     thread,
 )
@@ -33,52 +32,37 @@ from langchain_cfc import CFCRunnable
 from langchain_cfc.errors import DescriptionError, DrawError, ServingError, ServingTimeoutError, VerifierError
 from tests.serving.openai_server import Fault, Script
 
-Make = Callable[[Any], Any]
+Make: TypeAlias = Callable[[Any], Any]
+Run: TypeAlias = Callable[[Path, Make, Sequence[Any]], list[Any]]
 
 
-def make_strict_serializer() -> JsonPlusSerializer:
-    """Return a serializer that restores no objects of unknown classes."""
-    return JsonPlusSerializer(allowed_msgpack_modules=None)
-
-
-def run(folder: Path, make: Make, steps: Sequence[Any]) -> list[Any]:
+def run(folder: Path, make: Make, steps: Sequence[Any], *, is_async: bool = False) -> list[Any]:
     """Return what a graph on a database returns or raises at each step, and its final state as read again."""
+
+    async def outcome(graph: Any, step: Any) -> Any:
+        try:
+            if is_async:
+                return await graph.ainvoke(step, thread())
+            return await asyncio.to_thread(graph.invoke, step, thread())
+        except ServingError as error:
+            return error
+
+    async def outcomes() -> list[Any]:
+        async with AsyncSqliteSaver.from_conn_string(str(folder / "threads.db")) as saver:
+            # It restores no objects of unknown classes.
+            saver.serde = JsonPlusSerializer(allowed_msgpack_modules=None)
+            graph = make(saver)
+            return [*[await outcome(graph, step) for step in steps], await make(saver).aget_state(thread())]
+
     folder.mkdir()
-    with SqliteSaver.from_conn_string(str(folder / "threads.db")) as saver:
-        saver.serde = make_strict_serializer()
-        graph = make(saver)
-
-        def outcome(step: Any) -> Any:
-            try:
-                return graph.invoke(step, thread())
-            except ServingError as error:
-                return error
-
-        return [*map(outcome, steps), make(saver).get_state(thread())]
+    return asyncio.run(outcomes())
 
 
 def arun(folder: Path, make: Make, steps: Sequence[Any]) -> list[Any]:
-    """Asynchronous counterpart of the function above."""
-
-    async def collected() -> list[Any]:
-        async with AsyncSqliteSaver.from_conn_string(str(folder / "threads.db")) as saver:
-            saver.serde = make_strict_serializer()
-            graph = make(saver)
-
-            async def outcome(step: Any) -> Any:
-                try:
-                    return await graph.ainvoke(step, thread())
-                except ServingError as error:
-                    return error
-
-            return [*[await outcome(step) for step in steps], await make(saver).aget_state(thread())]
-
-    folder.mkdir()
-    return asyncio.run(collected())
+    return run(folder, make, steps, is_async=True)
 
 
 both_ways = pytest.mark.parametrize("run", [run, arun])
-Run = Callable[[Path, Make, Sequence[Any]], list[Any]]
 
 
 def make_guarded(chain: Any, **options: Any) -> Make:
@@ -96,17 +80,7 @@ def make_unguarded(chain: CFCRunnable) -> Make:
     def decide(state: State, config: RunnableConfig) -> State:
         return {"decision": chain.invoke(state["question"], config)}
 
-    async def adecide(state: State, config: RunnableConfig) -> State:
-        return {"decision": await chain.ainvoke(state["question"], config)}
-
-    def make(saver: Any) -> Any:
-        graph: StateGraph[Any, Any, Any, Any] = StateGraph(State)
-        graph.add_node("decide", RunnableLambda(decide, adecide))
-        graph.add_edge(START, "decide")
-        graph.add_edge("decide", END)
-        return graph.compile(checkpointer=saver)
-
-    return make
+    return lambda saver: one_node_graph(decide, State, saver)
 
 
 ASKED = [{"question": question} for question in QUESTIONS.values()]
@@ -136,15 +110,15 @@ def fail_with_quote(prompt: Any, candidates: Any) -> list[float]:
     raise ValueError(msg)
 
 
-def fail_extraction(text: str) -> str:
-    """An extractor that fails as extractors do."""
-    return str(int(text))
-
-
 def fail_with_typed_quote(prompt: Any, candidates: Any) -> list[float]:
     """A verifier that does so by the package's own type of error."""
     del prompt
     raise VerifierError(candidates[0].text)
+
+
+def fail_extraction(text: str) -> str:
+    """An extractor that fails as extractors do."""
+    return str(int(text))
 
 
 FAILING: dict[str, tuple[dict[str, Any], type[ServingError]]] = {
@@ -172,8 +146,7 @@ def test_failure_is_typed_and_leaves_only_the_question(
     chain: CFCRunnable, served: Script, tmp_path: Path, what: str, run: Run
 ) -> None:
     folder = tmp_path / "database"
-    broken = make_failing(chain, served, what)
-    error, snapshot = run(folder, make_guarded(broken), [{"question": HARD}])
+    error, snapshot = run(folder, make_guarded(make_failing(chain, served, what)), [{"question": HARD}])
     assert type(error) is FAILING[what][1]
     values = snapshot.values
     assert values["question"] == HARD
@@ -224,8 +197,7 @@ def test_retry_policy_repeats_a_failed_decision(
     state, _ = run(tmp_path / "again", make_guarded(chain, retry=policy), [{"question": EASY}])
     assert state["answer"]["text"] == GOOD
     assert len(served.requests) == 3 * N
-    error, _ = run(
-        tmp_path / "once", make_guarded(make_failing(chain, served, "draws")), [{"question": EASY}]
-    )
+    broken = make_failing(chain, served, "draws")
+    error, _ = run(tmp_path / "once", make_guarded(broken), [{"question": EASY}])
     assert isinstance(error, DrawError)
     assert len(served.requests) == 4 * N, "the model is not asked again unless requested"

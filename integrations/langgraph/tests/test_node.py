@@ -6,9 +6,15 @@ import asyncio
 from typing import Any
 
 import pytest
-from langchain_cfc_langgraph import CFCState, ask_person, make_cfc_node, make_guarded_graph, read_outcome
+from langchain_cfc_langgraph import (
+    CFCState,
+    ask_person,
+    clear_decision,
+    make_cfc_node,
+    make_guarded_graph,
+    read_outcome,
+)
 from langchain_cfc_langgraph.state import read_decision
-from langchain_core.messages import HumanMessage
 from langchain_core.prompts import ChatPromptTemplate
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -22,6 +28,7 @@ from integrations.langgraph.tests.parts import (
     UNSURE,
     N,
     Talk,
+    read_last_text,
     thread,
 )
 from langchain_cfc import CFCChatModel, CFCRunnable, calibrate
@@ -38,18 +45,13 @@ def make_graph(node: Any, state: Any = CFCState) -> Any:
     graph: StateGraph[Any, Any, Any, Any] = StateGraph(state)
     graph.add_node("decide", node)
     for name in ("yes", "no", "never"):
-        graph.add_node(name, _nothing)
+        graph.add_node(name, lambda _: {})
         graph.add_edge(name, END)
     graph.add_edge(START, "decide")
     graph.add_conditional_edges(
         "decide", read_outcome, {"answered": "yes", "abstained": "no", "not_certifiable": "never"}
     )
     return graph.compile()
-
-
-def _nothing(state: Any) -> dict[str, Any]:
-    del state
-    return {}
 
 
 def find_way(graph: Any, given: Any) -> str:
@@ -93,11 +95,9 @@ AS_MESSAGE = [{"role": "user", "content": EASY}]
     [
         (CFCState, "question", {"question": EASY}, EASY),
         (CFCState, "question", {"question": [("human", EASY)]}, AS_MESSAGE),
-        (CFCState, "question", {"question": [HumanMessage(EASY)]}, AS_MESSAGE),
         (Elsewhere, "topic", {"topic": EASY}, EASY),
-        (Elsewhere, lambda state: f"easy: {state['topic']}?", {"topic": "Peru"}, EASY),
         (Talk, "messages", {"messages": [("human", EASY)]}, AS_MESSAGE),
-        (Talk, lambda state: state["messages"][-1].text, {"messages": [("human", EASY)]}, EASY),
+        (Talk, read_last_text, {"messages": [("human", EASY)]}, EASY),
         (
             Elsewhere,
             lambda state: ChatPromptTemplate.from_template("easy: {land}?").invoke({"land": state["topic"]}),
@@ -157,6 +157,26 @@ def test_node_uses_the_rate_of_the_state_once() -> None:
     assert rates == ["0.3", "0.1"]
     with pytest.raises(InputError, match="two promises"):
         graph.invoke({"question": "1 + 1", "alpha": 0.1, "max_wrong_rate": 0.3})
+
+
+def test_node_refuses_to_decide_a_question_twice(chain: CFCRunnable, served: Script) -> None:
+    """Drawing again until a question is answered would break the promise; a user may ask it once more."""
+    again: StateGraph[Any, Any, Any, Any] = StateGraph(CFCState)
+    again.add_node("clear", clear_decision)
+    again.add_node("decide", make_cfc_node(chain))
+    again.add_edge(START, "clear")
+    again.add_edge("clear", "decide")
+    again.add_conditional_edges(
+        "decide", read_outcome, {"answered": END, "abstained": "decide", "not_certifiable": "decide"}
+    )
+    looping = again.compile()
+    for _ in range(2):
+        assert looping.invoke({"question": EASY})["answer"]["text"] == GOOD
+    for question in (UNSURE, HARD):
+        served.requests.clear()
+        with pytest.raises(InputError, match="has been decided already"):
+            looping.invoke({"question": question})
+        assert len(served.requests) == N
 
 
 def test_node_accepts_runnables_that_return_results(chain: CFCRunnable) -> None:

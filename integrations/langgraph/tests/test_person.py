@@ -12,7 +12,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from integrations.langgraph.tests.parts import EASY, GOOD, HARD, MARK, UNSURE, N, Talk, thread
+from integrations.langgraph.tests.parts import EASY, GOOD, HARD, MARK, UNSURE, N, Talk, read_last_text, thread
 from langchain_cfc import CFCRunnable
 from tests.serving.openai_server import Script
 
@@ -117,7 +117,7 @@ def test_conversation_holds_answers_of_model_and_person(chain: CFCRunnable) -> N
     graph = make_guarded_graph(
         chain,
         state=Talk,
-        question=lambda state: state["messages"][-1].text,
+        question=read_last_text,
         checkpointer=InMemorySaver(),
         abstain_message="No one knows.",
     )
@@ -129,9 +129,7 @@ def test_conversation_holds_answers_of_model_and_person(chain: CFCRunnable) -> N
     assert [message.text for message in messages[1::2]] == [GOOD, "Santiago", "No one knows."]
     said = [message.response_metadata["cfc"] for message in messages[1::2]]
     assert [one["guarantee"] is None for one in said] == [False, True, True]
-    silent = make_guarded_graph(
-        chain, state=Talk, question=lambda state: state["messages"][-1].text, escalate=()
-    )
+    silent = make_guarded_graph(chain, state=Talk, question=read_last_text, escalate=())
     (_, message) = silent.invoke({"messages": [("human", UNSURE)]})["messages"]
     assert message.text == "I do not know."
     assert message.response_metadata["cfc"]["reason"] == "only_blank_answers"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_cfc_langgraph import CFCState, make_guarded_graph
+from langchain_core.runnables import Runnable, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import MessagesState
 from langgraph.types import Command
 
 from integrations.langgraph.tests.parts import (
@@ -20,8 +23,10 @@ from integrations.langgraph.tests.parts import (
     N,
     Naive,
     Talk,
-    inside,
+    make_chain,
     naive_graph,
+    one_node_graph,
+    read_last_text,
     streamed,
     thread,
 )
@@ -36,9 +41,9 @@ both_places = pytest.mark.parametrize("nested", [False, True], ids=["alone", "ne
 SILENT = {"messages, sync", "messages, async", "custom, sync", "custom, async", "tokens"}
 
 
-def place_graph(graph: Any, state: Any, *, nested: bool) -> Any:
+def place_graph(make: Any, state: Any, *, nested: bool) -> Any:
     """A graph of its own, or in another one."""
-    return inside(graph(None), state, InMemorySaver()) if nested else graph(InMemorySaver())
+    return one_node_graph(make(None), state, InMemorySaver()) if nested else make(InMemorySaver())
 
 
 @every_watch
@@ -58,26 +63,48 @@ def test_streams_show_no_rejected_candidate(
 @both_places
 def test_streams_show_every_draw_of_a_naive_node(chain: CFCRunnable, watch: str, nested: bool) -> None:
     # The negative control, to the same watchers.
-    model: Any = chain.generator
-    graph = place_graph(lambda saver: naive_graph(model, saver), Naive, nested=nested)
+    graph = place_graph(lambda saver: naive_graph(chain.generator, saver), Naive, nested=nested)  # type: ignore[arg-type]
     assert MARK in repr(WATCHES[watch](graph, {"question": UNSURE}, thread()))
+
+
+def make_graph_generator(model: Runnable[Any, Any]) -> Runnable[Any, Any]:
+    """A generator that is a graph, as an agent is."""
+    draws = one_node_graph(lambda state: {"messages": [model.invoke(state["messages"])]}, MessagesState)
+    asked: Any = RunnableLambda(lambda question: {"messages": [("human", question)]})
+    return asked | draws | RunnableLambda(lambda state: state["messages"][-1])
+
+
+def make_function_generator(model: Runnable[Any, Any]) -> Runnable[Any, Any]:
+    """A generator that bears the name of the node that it runs in."""
+
+    def decide(question: str) -> Any:
+        return model.invoke(question)
+
+    return RunnableLambda(decide)
+
+
+@every_watch
+@pytest.mark.parametrize("make", [make_graph_generator, make_function_generator])
+def test_generators_of_any_kind_show_no_rejected_candidate(
+    artifact_path: Path, url: str, chain: CFCRunnable, watch: str, make: Any
+) -> None:
+    model: Any = chain.generator
+    quiet = model.model_copy(update={"streaming": False, "disable_streaming": True, "cache": False})
+    bot = make_chain(artifact_path, url, generator=make(quiet))
+    graph = make_guarded_graph(bot, checkpointer=InMemorySaver())
+    assert MARK not in repr(WATCHES[watch](graph, {"question": EASY}, thread()))
 
 
 @every_watch
 def test_streams_of_a_conversation_show_only_the_answer(chain: CFCRunnable, watch: str) -> None:
-    graph = make_guarded_graph(chain, checkpointer=InMemorySaver(), state=Talk, question=last_text)
-    given = {"messages": [("human", EASY)]}
-    shown = repr(WATCHES[watch](graph, given, thread()))
+    graph = make_guarded_graph(chain, checkpointer=InMemorySaver(), state=Talk, question=read_last_text)
+    shown = repr(WATCHES[watch](graph, {"messages": [("human", EASY)]}, thread()))
     assert MARK not in shown
     assert (GOOD in shown) == (watch not in {"custom, sync", "custom, async", "tokens"})
 
 
-def last_text(state: Any) -> str:
-    return str(state["messages"][-1].text)
-
-
 def test_messages_stream_holds_each_answer_once(chain: CFCRunnable) -> None:
-    graph = make_guarded_graph(chain, state=Talk, question=last_text, checkpointer=InMemorySaver())
+    graph = make_guarded_graph(chain, state=Talk, question=read_last_text, checkpointer=InMemorySaver())
     watch = streamed("messages")
     said = watch(graph, {"messages": [("human", EASY)]}, thread())
     assert [message.text for _, (message, _) in said] == [GOOD]
