@@ -55,7 +55,6 @@ PACKAGES = (
     "langchain-cfc",
     "langchain-cfc-server",
     "langchain-core",
-    "fastapi",
     "starlette",
     "uvicorn",
     "h11",

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from langchain_cfc_server.schema import ChatCompletion, ErrorResponse
+from langchain_cfc_server.schema import DecidedResponse, ErrorResponse
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from integrations.server.tests import bots
@@ -209,7 +209,7 @@ def read_answer(reply: Reply) -> str:
             return ErrorResponse.model_validate_json(reply.body).error.code
         if b"text/event-stream" in reply.head:
             return "decision" if reply.body.endswith(b"data: [DONE]\n\n") else "half a stream"
-        ChatCompletion.model_validate_json(reply.body)
+        DecidedResponse.model_validate_json(reply.body)
     except ValueError as error:
         return f"neither decision nor error: {error}"
     return "decision"

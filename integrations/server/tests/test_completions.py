@@ -11,7 +11,7 @@ import pytest
 from langchain_cfc_server.answers import Answer
 from langchain_cfc_server.errors import RefusedError
 from langchain_cfc_server.models import make_served_models
-from langchain_cfc_server.schema import ChatCompletion
+from langchain_cfc_server.schema import DecidedResponse
 from langchain_core.messages import HumanMessage
 
 from integrations.server.tests.bots import EASY, EMOJI, GOOD, HARD, MARK, TOOL, UNSURE
@@ -52,7 +52,7 @@ def test_completion_contains_answer_decision_and_guarantee(server: Server, artif
     assert body["usage"] == {"prompt_tokens": 33, "completion_tokens": 6, "total_tokens": 39}
     assert body["id"] == f"chatcmpl-{response.headers['x-request-id']}"
     assert "candidates" not in decision
-    ChatCompletion.model_validate(body)
+    DecidedResponse.model_validate(body)
 
 
 def test_failed_draw_of_later_wave_gives_draw_failed_error(server: Server, upstream: Any) -> None:
@@ -140,7 +140,7 @@ def test_best_candidate_with_tool_call_is_returned_as_tool_call(server: Server) 
     [call] = choice["message"]["tool_calls"]
     assert (call["type"], call["function"]["name"]) == ("function", "weather")
     assert json.loads(call["function"]["arguments"]) == {"city": "Lima"}
-    ChatCompletion.model_validate(body)
+    DecidedResponse.model_validate(body)
     followed = [
         *make_request(TOOL, "offering")["messages"],
         choice["message"],
@@ -225,7 +225,7 @@ def test_models_are_listed_with_their_calibration(server: Server, artifact_path:
 
 def test_completions_match_the_openapi_document(server: Server) -> None:
     document = server.get("/openapi.json").json()
-    schema = {"$ref": "#/components/schemas/ChatCompletion", "components": document["components"]}
+    schema = {"$ref": "#/components/schemas/DecidedResponse", "components": document["components"]}
     check = jsonschema.Draft202012Validator(schema)
     for question, model in ((EASY, "bot"), (UNSURE, "bot"), (HARD, "bot"), (TOOL, "bot"), (UNSURE, "helped")):
         check.validate(server.ask(make_request(question, model)).json())
@@ -251,4 +251,4 @@ def test_claims_are_listed_on_request(show_rejected: bool) -> None:
     ]
     for message in (plain, listed):
         body = json.loads(Answer("chatcmpl-1", 0, "bot", message).to_completion())
-        ChatCompletion.model_validate(body)
+        DecidedResponse.model_validate(body)

@@ -10,7 +10,7 @@ import jsonschema
 import openai
 import pytest
 from langchain_cfc_server.parameters import PARAMETERS
-from langchain_cfc_server.schema import ResponseObject
+from langchain_cfc_server.schema import DecidedResponse
 from langchain_openai import ChatOpenAI
 
 from integrations.server.tests.bots import EASY, EMOJI, GOOD, HARD, MARK, TOOL, UNSURE
@@ -32,7 +32,7 @@ def test_responses_decision_equals_that_of_chat_completions(server: Server, ques
     response, completion = post_response(server, question, model), server.ask(make_request(question, model))
     assert response.status_code == 200
     body, same = response.json(), completion.json()
-    ResponseObject.model_validate(body)
+    DecidedResponse.model_validate(body)
     assert body["cfc"] == same["cfc"]
     assert body["usage"]["total_tokens"] == same["usage"]["total_tokens"]
     for name in ("x-cfc-abstained", "x-cfc-reason", "x-cfc-artifact"):
@@ -70,7 +70,7 @@ def test_response_events_are_numbered_and_contain_only_the_decision(server: Serv
     assert [one["sequence_number"] for one in data] == list(range(len(data)))
     assert [name for name, _, _ in events] == [f"event: {one['type']}" for one in data]
     assert "".join(one["delta"] for one in data if one["type"].endswith("text.delta")) == GOOD
-    ResponseObject.model_validate(data[-1]["response"])
+    DecidedResponse.model_validate(data[-1]["response"])
 
 
 def test_chat_openai_reads_responses(server: Server) -> None:
@@ -142,7 +142,7 @@ def test_errors_of_responses_keep_their_status(server: Server) -> None:
 
 def test_responses_match_the_openapi_document(server: Server) -> None:
     document = server.get("/openapi.json").json()
-    schema = {"$ref": "#/components/schemas/ResponseObject", "components": document["components"]}
+    schema = {"$ref": "#/components/schemas/DecidedResponse", "components": document["components"]}
     check = jsonschema.Draft202012Validator(schema)
     for question in (EASY, UNSURE, TOOL):
         check.validate(post_response(server, question).json())

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_server.schema import ChatCompletion, ChatCompletionChunk, ErrorResponse
+from langchain_cfc_server.schema import DecidedResponse, ErrorResponse
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from prometheus_client.parser import text_string_to_metric_families
 
 from integrations.server.tests import bots as planted
@@ -161,8 +162,11 @@ class Soak:
                     ChatCompletionChunk.model_validate_json(one.removeprefix("data: ")) for one in events
                 ]
                 said = "".join(part.delta.content or "" for one in chunks for part in one.choices) or None
-                is_whole = (done, rest) == ("data: [DONE]", "") and any(one.cfc for one in chunks)
+                is_whole = (done, rest) == ("data: [DONE]", "") and any(
+                    "cfc" in (one.model_extra or ()) for one in chunks
+                )
             else:
+                DecidedResponse.model_validate_json(reply.body)
                 said = ChatCompletion.model_validate_json(reply.body).choices[0].message.content
                 is_whole = True
         except ValueError as error:

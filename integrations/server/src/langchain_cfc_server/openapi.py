@@ -1,23 +1,28 @@
-"""Complete the OpenAPI document of the server, for clients and fuzzers."""
+"""The OpenAPI document of the server, for clients and fuzzers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from importlib.metadata import version
+from typing import Any
 
-from fastapi import FastAPI
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
-from langchain_cfc_server.limits import OPEN_PATHS
+from langchain_cfc_server.limits import METRICS, OPEN_PATHS
 from langchain_cfc_server.models import ServedModel
 from langchain_cfc_server.parameters import EMPTY_VALUES, PARAMETERS, SYSTEM, list_neutral_values
-from langchain_cfc_server.schema import ChatCompletionChunk, ChatRequest, ErrorResponse, ResponsesRequest
-
-# The type of FastAPI's argument `responses`.
-Responses: TypeAlias = dict[int | str, dict[str, Any]]
+from langchain_cfc_server.schema import (
+    ChatRequest,
+    DecidedResponse,
+    ErrorResponse,
+    Health,
+    ModelEntry,
+    ModelList,
+    ResponsesRequest,
+)
 
 COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/responses"
-_REFERENCE = "#/components/schemas/{model}"
 _ERROR_DESCRIPTIONS = {
     400: "The request cannot be served as it is; the error says why.",
     401: "There is no valid token.",
@@ -32,69 +37,73 @@ _ERROR_DESCRIPTIONS = {
     503: "The server is shutting down, or the model behind it is cooling down after failures.",
     504: "The prompt was not decided in time; nothing was answered.",
 }
-
-_COMPLETION_EVENT = {
-    "type": "object",
-    "required": ["data"],
-    "properties": {
-        "data": {
-            "type": "string",
-            "anyOf": [
-                {"const": "[DONE]"},
-                {
-                    "contentMediaType": "application/json",
-                    "contentSchema": {"$ref": _REFERENCE.format(model="ChatCompletionChunk")},
-                },
-            ],
-        }
-    },
-}
-# An event of the Responses API; its data has a `type` that equals the event's name.
-_RESPONSE_EVENT = {
-    "type": "object",
-    "required": ["event", "data"],
-    "properties": {
-        "event": {"type": "string", "pattern": "^response\\."},
-        "data": {"type": "string", "contentMediaType": "application/json"},
-    },
-}
+_TEXT = {"schema": {"type": "string"}}
+_MODEL = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
 
 
-def describe(description: str, model: type[BaseModel] | None, *failures: int) -> Responses:
-    """Return the OpenAPI description of the responses of a path.
+def make_document(models: Mapping[str, ServedModel], *, authentication: bool) -> dict[str, Any]:
+    """Return the OpenAPI document of a server.
 
     Args:
-        description: Of its usual response.
-        model: Schema of its usual response; None for plain text.
-        *failures: Statuses of the errors that it may return.
-    """
-    text = {"content": {"text/plain": {"schema": {"type": "string"}}}}
-    usual: dict[str, Any] = text if model is None else {"model": model}
-    found: Responses = {200: {**usual, "description": description}}
-    for status in failures:
-        found[status] = {"model": ErrorResponse, "description": _ERROR_DESCRIPTIONS[status]}
-    return found
-
-
-def complete_document(app: FastAPI, models: Mapping[str, ServedModel], *, authentication: bool) -> None:
-    """Add request bodies, streams and authentication, which FastAPI does not handle here, to the document.
-
-    Args:
-        app: The app, with all its paths.
         models: The models by name.
         authentication: Whether tokens are checked.
     """
-    document = app.openapi()
-    schemas = document["components"]["schemas"]
-    bodies = {
-        kind: kind.model_json_schema(ref_template=_REFERENCE) for kind in (ChatRequest, ResponsesRequest)
+    token = (401, 403) if authentication else ()
+    failures = (400, *token, 404, 408, 413, 415, 429, 500, 502, 503, 504)
+    paths: dict[str, Any] = {
+        "/health/live": {"get": _describe("Whether no chain blocks all others.", Health, 503)},
+        "/health/ready": {"get": _describe("Whether the server accepts requests.", Health, 503)},
+        METRICS: {"get": _describe("Figures for Prometheus.", None, *token)},
+        "/v1/models": {"get": _describe("The models that are served.", ModelList, *token)},
+        "/v1/models/{model}": {
+            "get": _describe("One of the models.", ModelEntry, *token, 404) | {"parameters": [_MODEL]}
+        },
     }
-    for body in bodies.values():
-        schemas |= body.pop("$defs")
+    for path, kind in ((COMPLETIONS, ChatRequest), (RESPONSES, ResponsesRequest)):
+        operation = _describe("Answer a conversation, or abstain.", DecidedResponse, *failures)
+        operation["responses"]["200"]["content"]["text/event-stream"] = _TEXT
+        paths[path] = {"post": operation | {"requestBody": {"required": True, "content": _refer_to(kind)}}}
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "langchain-cfc server", "version": version("langchain-cfc-server")},
+        "paths": paths,
+        "components": {"schemas": _make_schemas(models)},
+    }
+    if authentication:
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path in paths.keys() - OPEN_PATHS:
+            for operation in paths[path].values():
+                operation["security"] = [{"token": []}]
+    return document
+
+
+def _describe(summary: str, usual: type[BaseModel] | None, *failures: int) -> dict[str, Any]:
+    """Return an operation, given the schema of its usual response, None for plain text."""
+    failed = Health if usual is Health else ErrorResponse
+    content = {"text/plain": _TEXT} if usual is None else _refer_to(usual)
+    responses = {"200": {"description": summary, "content": content}} | {
+        str(status): {"description": _ERROR_DESCRIPTIONS[status], "content": _refer_to(failed)}
+        for status in failures
+    }
+    return {"summary": summary, "responses": responses}
+
+
+def _refer_to(kind: type[BaseModel]) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind.__name__}"}}}
+
+
+def _make_schemas(models: Mapping[str, ServedModel]) -> dict[str, Any]:
+    """Return the schemas of all requests and responses; those of requests name what the models accept."""
+    requests = (ChatRequest, ResponsesRequest)
+    responses = (DecidedResponse, ModelList, ModelEntry, ErrorResponse, Health)
+    _, found = models_json_schema(
+        [*((one, "validation") for one in requests), *((one, "serialization") for one in responses)],
+        ref_template="#/components/schemas/{model}",
+    )
+    schemas: dict[str, Any] = found["$defs"]
     for name in ("alpha", "max_wrong_rate"):
         held = sorted({value for one in models.values() for value in one.list_choices(name)})
-        choices = [{"enum": [*held, *map(float, held), None]}]
-        schemas["CFCOptions"]["properties"][name] |= {"anyOf": choices}
+        schemas["CFCOptions"]["properties"][name] |= {"anyOf": [{"enum": [*held, *map(float, held), None]}]}
     has_structure = any(one.has_structure for one in models.values())
     defaults = {
         name: {
@@ -108,25 +117,10 @@ def complete_document(app: FastAPI, models: Mapping[str, ServedModel], *, authen
         for field in sorted({field for one in models.values() for field in one.ignored} - {SYSTEM})
         if (by := [name for name, one in models.items() if field in one.ignored])
     }
-    for path, kind in ((COMPLETIONS, ChatRequest), (RESPONSES, ResponsesRequest)):
-        body = bodies[kind]
+    for kind in requests:
+        body = schemas[kind.__name__]
         body["properties"]["model"]["enum"] = list(models)
         own = {n: one for n, one in body["properties"].items() if has_structure or n not in PARAMETERS}
         body["properties"] = {**defaults, **own, **ignored}
         body["additionalProperties"] = {"enum": [*EMPTY_VALUES]}
-        schemas[kind.__name__] = body
-        reference = {"$ref": _REFERENCE.format(model=kind.__name__)}
-        operation = document["paths"][path]["post"]
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": reference}}}
-    chunk = ChatCompletionChunk.model_json_schema(ref_template=_REFERENCE)
-    schemas |= chunk.pop("$defs")
-    schemas["ChatCompletionChunk"] = chunk
-    for path, event in ((COMPLETIONS, _COMPLETION_EVENT), (RESPONSES, _RESPONSE_EVENT)):
-        responses = document["paths"][path]["post"]["responses"]
-        responses["200"]["content"]["text/event-stream"] = {"itemSchema": event}
-    if authentication:
-        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        for path, operations in document["paths"].items():
-            if path not in OPEN_PATHS:
-                for operation in operations.values():
-                    operation["security"] = [{"token": []}]
+    return schemas

@@ -1,7 +1,7 @@
 """Schemas of requests and responses: the supported part of OpenAI's API, and additional fields.
 
-Requests are validated against them. Responses are built as plain data; for these, the schemas only serve as
-a description for clients and tests.
+Requests are validated against them. Responses are built as plain data; what they hold beyond OpenAI's API is
+described here for clients.
 """
 
 from __future__ import annotations
@@ -271,145 +271,14 @@ class Unguaranteed(StrictResponse):
     guarantee: None
 
 
-class AnswerMessage(StrictResponse):
-    """The best answer, or the abstention message."""
+class DecidedResponse(BaseModel):
+    """The decision about one prompt, in a response in OpenAI's form, which OpenAI's reference describes."""
 
-    role: Literal["assistant"]
-    content: str | None
-    refusal: None
-    tool_calls: list[ToolCall] = Field(default=[], min_length=1)
-
-
-class Choice(StrictResponse):
-    """The one choice that a response holds."""
-
-    index: Literal[0]
-    message: AnswerMessage
-    logprobs: None
-    finish_reason: Literal["stop", "tool_calls"]
-
-
-class Usage(StrictResponse):
-    """Total number of tokens used by all draws."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class ChatCompletion(StrictResponse):
-    """The decision about one prompt; without `usage` if no model reports it."""
+    model_config = ConfigDict(extra="allow")
 
     id: str
-    object: Literal["chat.completion"]
-    created: int
+    object: Literal["chat.completion", "response"]
     model: str
-    choices: Annotated[list[Choice], Field(min_length=1, max_length=1)]
-    cfc: Decision | Unguaranteed
-    usage: Usage | None = None
-
-
-class ToolCallDelta(ToolCall):
-    """A whole tool call, because nothing is sent in pieces."""
-
-    index: int
-
-
-class Delta(StrictResponse):
-    """The part of the message that a chunk adds."""
-
-    role: Literal["assistant"] | None = None
-    content: str | None = None
-    refusal: None = None
-    tool_calls: list[ToolCallDelta] = []
-
-
-class ChunkChoice(StrictResponse):
-    """The one choice that a response holds."""
-
-    index: Literal[0]
-    delta: Delta
-    logprobs: None
-    finish_reason: Literal["stop", "tool_calls"] | None
-
-
-class ChatCompletionChunk(StrictResponse):
-    """An event of a stream: the role, the content, the end with the decision, or the usage if requested."""
-
-    id: str
-    object: Literal["chat.completion.chunk"]
-    created: int
-    model: str
-    choices: Annotated[list[ChunkChoice], Field(max_length=1)]
-    cfc: Decision | Unguaranteed | None = None
-    usage: Usage | None = None
-
-
-class TextContent(StrictResponse):
-    """The best answer, or the abstention message."""
-
-    type: Literal["output_text"]
-    text: str
-    annotations: Annotated[list[Nothing], Field(max_length=0)]
-
-
-class MessageItem(StrictResponse):
-    """The message with the best answer or the abstention."""
-
-    id: str
-    type: Literal["message"]
-    status: Literal["completed"]
-    role: Literal["assistant"]
-    content: list[TextContent]
-
-
-class CallItem(StrictResponse):
-    """A tool call, if the best answer makes one."""
-
-    id: str
-    type: Literal["function_call"]
-    status: Literal["completed"]
-    call_id: str
-    name: str
-    arguments: str
-
-
-class TokenDetails(StrictResponse):
-    """Token details, always 0 because they are not reported here."""
-
-    cached_tokens: Literal[0] = 0
-    reasoning_tokens: Literal[0] = 0
-
-
-class ResponseUsage(StrictResponse):
-    """Total number of tokens used by all draws."""
-
-    input_tokens: int
-    input_tokens_details: TokenDetails
-    output_tokens: int
-    output_tokens_details: TokenDetails
-    total_tokens: int
-
-
-class ResponseObject(StrictResponse):
-    """The decision about one prompt; `usage` is null if no model reports it."""
-
-    id: str
-    object: Literal["response"]
-    created_at: int
-    status: Literal["completed"]
-    model: str
-    output: list[Annotated[MessageItem | CallItem, Field(discriminator="type")]]
-    error: None
-    incomplete_details: None
-    instructions: str | None
-    metadata: dict[str, Any]
-    parallel_tool_calls: Literal[True]
-    temperature: None
-    tool_choice: Literal["auto"]
-    tools: Annotated[list[Nothing], Field(max_length=0)]
-    top_p: None
-    usage: ResponseUsage | None
     cfc: Decision | Unguaranteed
 
 

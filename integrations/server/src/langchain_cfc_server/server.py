@@ -24,7 +24,7 @@ from contextlib import suppress
 from types import FrameType
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from langchain_cfc.errors import InputError
 from langchain_cfc_server.connections import Connection
@@ -44,7 +44,7 @@ _TICKS_PER_REFRESH = 10
 
 
 def run(
-    app: FastAPI,
+    app: Starlette,
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -147,7 +147,7 @@ class _Server(uvicorn.Server):
     def __init__(  # noqa: PLR0917 - made in one place
         self,
         config: uvicorn.Config,
-        app: FastAPI,
+        app: Starlette,
         twin: socket.socket,
         drain: float,
         finish: float,
