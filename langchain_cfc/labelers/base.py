@@ -168,16 +168,3 @@ class CandidateLabeling:
         asked: LabelerInput = {**given, "candidates": list(shown)}
         labels = yield from self._call.invoke_one(asked, add_tags(config, "cfc:labeler"))
         return check_labels(labels, len(shown))
-
-
-def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a JSON object from its pairs, for the parameter `object_pairs_hook` of `json.loads`.
-
-    Raises:
-        ValueError: If a key occurs twice.
-    """
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        msg = "a key stands twice in one object"
-        raise ValueError(msg)
-    return fields

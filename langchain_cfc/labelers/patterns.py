@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any
 
 from langchain_cfc.errors import InputError, LabelerError
-from langchain_cfc.labelers.base import reject_duplicate_keys
 from langchain_cfc.labelers.matching import TextMatcher, list_text_aliases
+from langchain_cfc.support.json_text import build_object
 from langchain_cfc.verifiers.self_consistency import Extractor
 
 _ANSWER_GROUP = "answer"
@@ -174,7 +174,7 @@ def _parse_json(text: str) -> Any:
         parse_float=Decimal,
         parse_int=Decimal,
         parse_constant=_refuse_constant,
-        object_pairs_hook=reject_duplicate_keys,
+        object_pairs_hook=build_object,
     )
 
 

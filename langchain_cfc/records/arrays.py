@@ -125,9 +125,10 @@ def _stack(columns: dict[str, Any], at_most: int | None) -> LabelledBatch:
     else:
         drawn = np.array([len(row) for row in columns["scores"]])
         n = at_most or int(drawn[0])
-        for name in ("scores", "correct", "answers", "extracted", "has_verdict"):
+        if (drawn != n).any():
             # The first value pads a row that a draw rule left short; `keep_drawn` overwrites it.
-            columns[name] = [row + row[:1] * (n - len(row)) for row in columns[name]]
+            for name in ("scores", "correct", "answers", "extracted", "has_verdict"):
+                columns[name] = [row + row[:1] * (n - len(row)) for row in columns[name]]
         has_verdict, extracted = (np.array(columns.pop(name)) for name in ("has_verdict", "extracted"))
         columns["extracted"] = True if extracted.all() else None if extracted.any() else False
         table = LabelledBatch.from_arrays(**columns)

@@ -233,7 +233,10 @@ def _parse_cells(cells: Mapping[str, Any], source: str, row: int) -> dict[str, A
                 where = f"{name}[{slot}].message"
                 item["message"] = _parse_cell(item["message"], source, row, where)
             if item and item.get("scores") is not None:
-                item["scores"] = build_object(item["scores"])
+                try:
+                    item["scores"] = build_object(item["scores"])
+                except ValueError as error:
+                    raise RecordError(source, row, f"{name}[{slot}].scores", str(error)) from None
     return fields
 
 

@@ -1,8 +1,8 @@
 """Strict JSON, and reading of files that hold a JSON value on each line.
 
 Python's parser keeps the last of two equal keys, accepts NaN, turns 1e999 into infinity, and half a surrogate
-pair into a string that cannot be written again. `parse_json` turns these into values that `check_json` or the
-type of a field refuses, so that the error can say where they are.
+pair into a string that cannot be written again. `build_object` refuses the first, and `check_json` or the type of
+a field the others, so that the error can say where they are.
 """
 
 from __future__ import annotations
@@ -47,22 +47,6 @@ class NotJsonError(ValueError):
         self.found = found
         self.path = path
         super().__init__(f"found {found}; expected JSON")
-
-
-class RepeatedKey:
-    """Parsed form of an object with a repeated key; no field accepts it."""
-
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        keys = [key for key, _ in pairs]
-        self._key = next(key for position, key in enumerate(keys) if key in keys[:position])
-
-    def __repr__(self) -> str:
-        return f"the key {self._key!r} twice in one object"
-
-
-def parse_json(text: str) -> Any:
-    """Parse one JSON value; an object with a repeated key becomes a `RepeatedKey`."""
-    return _DECODER.decode(text)
 
 
 def check_json(value: _Value) -> _Value:
@@ -110,13 +94,18 @@ def _check_items(items: dict[Any, Any] | list[Any], path: tuple[str | int, ...])
         _check_value(item, (*path, step))
 
 
-def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | RepeatedKey:
-    """Return an object of keys and values; a `RepeatedKey` if a key occurs twice."""
+def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of keys and values, as `object_pairs_hook`; a ValueError if a key occurs twice."""
     fields = dict(pairs)
-    return fields if len(fields) == len(pairs) else RepeatedKey(pairs)
+    if len(fields) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for position, key in enumerate(keys) if key in keys[:position])
+        msg = f"the key {short_repr(twice)} twice in one object"
+        raise ValueError(msg)
+    return fields
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=build_object)
+parse_json = json.JSONDecoder(object_pairs_hook=build_object).decode
 MAX_LINE_BYTES = 16 * 1024 * 1024
 GZIP_MAGIC = b"\x1f\x8b"
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -174,7 +163,7 @@ def parse_value(content: bytes, source: str, line: int, expected: str) -> Any:
         problem = f"not JSON: {error.msg}: character {error.pos + 1}, near {near}; expected {expected}"
     except RecursionError:
         problem = "nested too deeply to be parsed"
-    except ValueError as error:  # an integer of thousands of digits
+    except ValueError as error:  # a repeated key, or an integer of thousands of digits
         problem = f"unusable JSON: {error}"
     raise RecordError(source, line, "", problem)
 

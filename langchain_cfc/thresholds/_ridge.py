@@ -1,14 +1,14 @@
 """An exact active-set method for quantile regression with a ridge penalty and one linear term.
 
 Notation as in `_simplex`: rows x_i in R^d of `features` with success scores S_i and weights w_i > 0, target
-coverage tau = p / q in lowest terms, phi the features of the prompt. With penalties D_j >= 0, the problem is
+coverage tau = p / q in lowest terms, phi the features of the prompt. With penalties D_j > 0, the problem is
 
-    minimise over beta   sum_i w_i rho_tau(S_i - x_i' beta) - theta phi' beta + 1/2 sum_j D_j beta_j^2
+    minimise over beta   sum_i w_i rho_tau(S_i - x_i' beta) - tau phi' beta + 1/2 sum_j D_j beta_j^2.
 
-for theta just below tau. Let h_i in [0, w_i] be the part of row i that counts as below the fit: w_i for a row
-below it, 0 for one above, in between on the fit (in the dual programme eta_i = w_i tau - h_i). A fit is
-optimal if and only if some such parts balance it, D beta + sum_i h_i x_i = theta (phi + sum_i w_i x_i). For a
-constant unpenalised column this says that the parts sum to tau (N + 1), penalties on other columns or not.
+All coefficients are penalised, so there is one minimiser. Let h_i in [0, w_i] be the part of row i that
+counts as below the fit: w_i for a row below it, 0 for one above, in between on the fit (in the dual programme
+eta_i = w_i tau - h_i). A fit is optimal if and only if some such parts balance it, D beta + sum_i h_i x_i =
+tau (phi + sum_i w_i x_i).
 
 *State.* A set A of at most d rows that the fit goes through, and a side for every other row. With `low` the
 weighted sum of the rows below, G = q h_A / sigma and C = q D / sigma, the best fit through A solves
@@ -17,8 +17,8 @@ weighted sum of the rows below, G = q h_A / sigma and C = q D / sigma, the best 
     [ X_A   0   ] [  G   ] = [ S_A                                       ].
 
 sigma is a power of two that brings C to order one; for integer features the sums are exact. The matrix is
-regular if the rows of A are independent and every direction that they leave free is penalised; each step
-preserves this, and descends. The search may start at any state; near the optimum it takes a few steps.
+regular if the rows of A are independent; each step preserves this, and descends. The search may start at any
+state; near the optimum it takes a few steps.
 
 *Step within A.* Move from the current fit towards the solution. A row whose residual reaches zero flips its
 side, which adds q w_i |x_i' step| / sigma to the slope of the objective, on top of the curvature step' C
@@ -27,16 +27,10 @@ there, and the new sides give a new solution. If no row is in the way, the solut
 
 *Step out of A.* At the solution G_k < 0 says that the objective falls at rate -G_k when row k's residual
 rises; G_k > q w_k / sigma, that it falls when the residual sinks. Column d + k of the inverse is the step:
-the other rows of A stay on the fit, which stays optimal otherwise. If the step is not penalised and no row
-ends the descent, the problem is unbounded and the threshold infinite. With no such k the fit is optimal.
+the other rows of A stay on the fit, which stays optimal otherwise. With no such k the fit is optimal.
 
-*The smallest minimiser.* Penalised coordinates are unique, others need not be; the smallest phi' beta counts.
-With theta = tau - delta, G changes by a negative multiple of delta w, w the lower left block of the inverse
-times phi. If the step of row k is not penalised, G_k at zero with w_k > 0, or at its upper bound with w_k
-< 0, is infeasible for every small delta > 0: row k leaves at rate zero.
-
-*Ties.* Steps run on scores perturbed by seeded noise. Sides, box, and face rule are then checked on the true
-scores; if one fails, the noise is made smaller, and finally left out.
+*Ties.* Steps run on scores perturbed by seeded noise. Sides and box are then checked on the true scores; if
+one fails, the noise is made smaller, and finally left out.
 
 *No sharing.* With a penalty the fit moves with every change of the prompt, so each prompt is solved
 separately.
@@ -54,23 +48,9 @@ import numpy as np
 
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.support.arrays import FloatArray, IntArray
-from langchain_cfc.thresholds._rows import Rows, RowSums, find_independent_columns
-from langchain_cfc.thresholds._simplex import (
-    EPS,
-    NOISE_LEVELS,
-    STILL_TOLERANCE,
-    TOO_DEPENDENT,
-    Unbounded,
-    Vertex,
-)
-from langchain_cfc.thresholds._warm_start import (
-    FIRST_SAMPLE_SIZE,
-    BaseFit,
-    Start,
-    compute_band_size,
-    flag_nearest,
-    require_bounded,
-)
+from langchain_cfc.thresholds._rows import Rows, RowSums
+from langchain_cfc.thresholds._simplex import EPS, NOISE_LEVELS, STILL_TOLERANCE, TOO_DEPENDENT, Vertex
+from langchain_cfc.thresholds._warm_start import BaseFit, Start, extend_base_fit
 
 # During steps, residuals below this share of the numbers they are computed from have no sign.
 SIGN_TOLERANCE = 64 * EPS
@@ -154,10 +134,9 @@ class _Step(NamedTuple):
 
 
 class RidgeRegression:
-    """Penalised quantile regressions on one data set that differ only in their linear term.
+    """Quantile regressions on one data set, with penalties above 0, that differ only in their linear term.
 
-    Unpenalised columns must be independent. `rest` are rows with fixed sides, `start` a state to start from.
-    `negative` is for linear terms a = c phi with c < 0, as in `QuantileSimplex`.
+    `rest` are rows with fixed sides, `start` a state to start from.
     """
 
     def __init__(
@@ -167,13 +146,9 @@ class RidgeRegression:
         penalty: FloatArray,
         rest: RowSums | None = None,
         start: Start | None = None,
-        *,
-        negative: bool = False,
     ) -> None:
-        self._is_negative = negative
         self._x, self._s = rows.features, rows.scores
-        largest = tau.denominator * float(penalty.max(initial=0.0))
-        scale = 2.0 ** math.ceil(math.log2(largest)) if largest > 0.0 else 1.0
+        scale = 2.0 ** math.ceil(math.log2(tau.denominator * float(penalty.max())))
         self._p, self._q = tau.numerator / scale, tau.denominator / scale
         self._cost, self._tops = self._q * penalty, self._q * rows.weights
         self._targets = self._q * rows.targets
@@ -187,32 +162,20 @@ class RidgeRegression:
         # Noise in the order of the scores, so that order statistics are found to the bit.
         noise = np.sort(np.random.default_rng(0).uniform(-self._spread, self._spread, len(rows)))
         self._noise = noise[np.argsort(np.argsort(self._s, kind="stable"))]
-        self._start = self._build_point(start or self._choose_first_basis(penalty), NOISE_LEVELS[0])
+        nowhere = Vertex(np.empty(0, dtype=np.int64), np.zeros(len(rows), dtype=np.bool_))
+        self._start = self._build_point(start or Start(nowhere, np.zeros(len(penalty))), NOISE_LEVELS[0])
 
-    def minimise(self, phi: FloatArray) -> RidgeFit | Unbounded:
-        """Find the minimiser with the smallest phi' beta, or a direction in which the problem is unbounded.
-
-        Raise a ThresholdError if no fit can be proven optimal.
-        """
+    def minimise(self, phi: FloatArray) -> RidgeFit:
+        """Find the minimiser; raise a ThresholdError if no fit can be proven optimal."""
         point = replace(self._start, side=self._start.side.copy())
         for noise in NOISE_LEVELS:
             if noise != NOISE_LEVELS[0]:
                 point = self._build_point(Start(Vertex(point.rows, point.side < 0.0), point.beta), noise)
-            ray = self._descend(point, phi)
-            if ray is not None:
-                return Unbounded(ray)
+            self._descend(point, phi)
             if (fit := self._prove(point, phi, noise)) is not None:
                 return fit
         msg = f"the threshold could not be proven optimal: {TOO_DEPENDENT}"
         raise ThresholdError(msg)
-
-    def _choose_first_basis(self, penalty: FloatArray) -> Start:
-        """Choose a first state: rows that determine all unpenalised directions, and zero coefficients."""
-        free = np.flatnonzero(penalty == 0.0)
-        rows = find_independent_columns(self._x[:, free].T)
-        if len(rows) < len(free):
-            raise ThresholdError(TOO_DEPENDENT)
-        return Start(Vertex(rows, np.zeros(len(self._s), dtype=np.bool_)), np.zeros(len(penalty)))
 
     def _build_point(self, start: Start, noise: float) -> _RidgeState:
         """Build the fit nearest to a start through its rows, with sides by the signs of residuals."""
@@ -249,13 +212,8 @@ class RidgeRegression:
         own = np.concatenate((sums, np.abs(self._s[point.rows])))
         return np.asarray(own + np.abs(point.system.matrix) @ np.abs(solution), dtype=np.float64)
 
-    def _compute_curvature(self, steps: FloatArray) -> FloatArray:
-        """Compute the curvature along directions (d,) or (d, m); exactly zero without a penalty."""
-        size = np.abs(steps)
-        return np.asarray(self._cost @ np.where(size > STILL_TOLERANCE * size.max(axis=0), size, 0.0) ** 2)
-
-    def _descend(self, point: _RidgeState, phi: FloatArray) -> FloatArray | None:
-        """Move until the fit is optimal; return the ray if the problem is unbounded."""
+    def _descend(self, point: _RidgeState, phi: FloatArray) -> None:
+        """Move until the fit is optimal."""
         for _ in range(200 + 20 * len(self._s)):
             solution = point.system.solve(self._compute_right_hand_side(point, point.scores, phi))
             beta = solution[: len(phi)]
@@ -267,9 +225,8 @@ class RidgeRegression:
                 point.beta, point.residuals = beta, after
                 step = self._compute_step_out(point, solution, phi)
             if step is None:
-                return None
-            if not self._move(point, step):
-                return step.beta
+                return
+            self._move(point, step)
         raise ThresholdError(TOO_DEPENDENT)
 
     def _compute_step_towards(self, point: _RidgeState, beta: FloatArray, after: FloatArray) -> _Step | None:
@@ -288,21 +245,11 @@ class RidgeRegression:
         d, inverse = len(phi), point.system.inverse
         noise = 8 * EPS * (np.abs(inverse[d:]) @ self._compute_equation_sizes(point, solution, phi))
         above, under = -solution[d:], solution[d:] - self._tops[point.rows]
-        excess = np.maximum(above, under)
-        if float((excess + noise).max(initial=-1.0)) < 0.0:
-            return None
         # Minus the round-off, so that a descent does not pass the row that ends it exactly.
-        k, rate = int((excess - noise).argmax()), float((excess - noise).max())
-        if rate <= 0.0:
-            w = inverse[d:, :d] @ (-phi if self._is_negative else phi)
-            w[
-                (np.abs(w) <= STILL_TOLERANCE * np.abs(w).max())
-                | (self._compute_curvature(inverse[:d, d:]) > 0.0)
-            ] = 0.0
-            above, under = np.where(np.abs(above) <= noise, w, 0.0), np.where(np.abs(under) <= noise, -w, 0.0)
-            k, rate = int(np.maximum(above, under).argmax()), 0.0
-            if max(above[k], under[k]) <= 0.0:
-                return None
+        rates = np.maximum(above, under) - noise
+        if (rate := float(rates.max(initial=0.0))) <= 0.0:
+            return None
+        k = int(rates.argmax())
         row, sign = point.rows[k], 1.0 if above[k] > under[k] else -1.0
         step = -sign * inverse[:d, d + k]
         moved = -(self._x @ step)
@@ -310,10 +257,10 @@ class RidgeRegression:
         crossing = np.flatnonzero(point.side * moved < -STILL_TOLERANCE * float(self._widest @ np.abs(step)))
         moved[row] = point.side[row] = sign
         point.rows = np.delete(point.rows, k)
-        return _Step(step, moved, crossing, rate, float(self._compute_curvature(step)))
+        return _Step(step, moved, crossing, rate, float(step @ (self._cost * step)))
 
-    def _move(self, point: _RidgeState, step: _Step) -> bool:
-        """Move along a direction as far as the objective falls; return False if it is unbounded."""
+    def _move(self, point: _RidgeState, step: _Step) -> None:
+        """Move along a direction as far as the objective falls."""
         speeds = np.abs(step.residuals[step.crossing])
         times = np.maximum((point.side * point.residuals)[step.crossing], 0.0) / speeds  # 0 if just across
         order = times.argsort(kind="stable")
@@ -321,11 +268,11 @@ class RidgeRegression:
         slowed = np.cumsum(self._tops[crossing] * speeds[order])
         last = int((slowed + step.curvature * times).searchsorted(step.rate))
         rate = step.rate - float(slowed[last - 1]) if last else step.rate
-        time = rate / step.curvature if step.curvature > 0.0 else math.inf
+        if step.curvature <= 0.0:  # the penalty underflows
+            raise ThresholdError(TOO_DEPENDENT)
+        time = rate / step.curvature
         joins = last < len(crossing) and float(times[last]) <= time
         time = float(times[last]) if joins else time
-        if time == math.inf:
-            return False
         point.beta = point.beta + time * step.beta
         point.residuals = point.residuals + time * step.residuals
         point.side[crossing[:last]] *= -1.0
@@ -334,10 +281,9 @@ class RidgeRegression:
             point.rows = np.sort(np.append(point.rows, row))
             point.side[row] = point.residuals[row] = 0.0
         point.system = self._build_system(point.rows)
-        return True
 
     def _prove(self, point: _RidgeState, phi: FloatArray, noise: float) -> RidgeFit | None:
-        """Return the fit of a state if sides, box and face rule hold on the true scores; else None."""
+        """Return the fit of a state if sides and box hold on the true scores; else None."""
         d, rows, system = len(phi), point.rows, point.system
         right = self._compute_right_hand_side(point, self._s, phi)
         solution = system.solve(right)
@@ -360,52 +306,11 @@ class RidgeRegression:
         return RidgeFit(beta, vertex, self._s[rows], eta, system, sizes, residual)
 
 
-# The largest factor from one sample to the next.
-RIDGE_GROWTH = 20
-
-
 def fit_penalised_base(rows: Rows, tau: Fraction, ridge: FloatArray) -> BaseFit:
-    """Fit the penalised regression without linear term, started from a subsample as the plain one is."""
-    size, penalty = len(rows), (rows.weights.sum() + 1.0) * ridge
-    if size <= 2 * FIRST_SAMPLE_SIZE:
-        return _build_base_fit(
-            rows, require_bounded(RidgeRegression(rows, tau, penalty).minimise(np.zeros(len(ridge))))
-        )
-    known = FIRST_SAMPLE_SIZE if size <= 2 * RIDGE_GROWTH * FIRST_SAMPLE_SIZE else size // RIDGE_GROWTH
-    # Seeded, so that equal data give equal bits; with the largest entry of every column, even a rare one.
-    sample = np.random.default_rng(0).choice(size, known, replace=False)
-    sample = np.union1d(sample, np.abs(rows.features).argmax(axis=0))
-    return _extend_ridge_fit(rows, tau, penalty, fit_penalised_base(rows.take(sample), tau, ridge), sample)
+    """Fit the penalised regression without linear term; `ridge` are (d,) penalties per unit of weight."""
+    nothing = np.zeros(len(ridge))
 
+    def solve(weight: float, near: Rows, rest: RowSums, start: Start | None) -> RidgeFit:
+        return RidgeRegression(near, tau, (weight + 1.0) * ridge, rest, start).minimise(nothing)
 
-def _build_base_fit(rows: Rows, fit: RidgeFit) -> BaseFit:
-    residuals = rows.scores - rows.features @ fit.beta
-    return BaseFit(fit.beta, fit.vertex, residuals, RowSums.from_rows(rows, fit.vertex.below))
-
-
-def _extend_ridge_fit(
-    rows: Rows, tau: Fraction, penalty: FloatArray, before: BaseFit, sample: IntArray
-) -> BaseFit:
-    """Compute the fit on all rows from the fit on a sample of them."""
-    residuals = rows.scores - rows.features @ before.beta
-    start = Start(Vertex(sample[before.vertex.basis], residuals < 0.0), before.beta)
-    band = flag_nearest(
-        residuals, compute_band_size(len(rows), len(sample), len(penalty), rows.mean_target * tau)
-    )
-    while True:
-        band[start.vertex.basis] = True
-        inside, below = np.flatnonzero(band), start.vertex.below.copy()
-        rest = RowSums.from_rows(rows, below) - RowSums.from_rows(rows.take(inside), below[inside])
-        near = Start(Vertex(np.searchsorted(inside, start.vertex.basis), below[inside]), start.beta)
-        found = RidgeRegression(rows.take(inside), tau, penalty, rest, near).minimise(np.zeros(len(penalty)))
-        if not isinstance(found, RidgeFit):
-            # The rows that would end the descent lie outside the band, so all rows are used.
-            everyone = RidgeRegression(rows, tau, penalty, start=start)
-            return _build_base_fit(rows, require_bounded(everyone.minimise(np.zeros(len(penalty)))))
-        below[inside] = found.vertex.below
-        start = Start(Vertex(inside[found.vertex.basis], below), found.beta)
-        residuals = rows.scores - rows.features @ found.beta
-        crossed = ((residuals < 0.0) != below) & ~band
-        if not crossed.any():
-            return BaseFit(found.beta, start.vertex, residuals, RowSums.from_rows(rows, below))
-        band |= crossed  # it grows, so this ends
+    return extend_base_fit(rows, tau, solve)

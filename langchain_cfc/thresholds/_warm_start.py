@@ -8,15 +8,16 @@ Koenker 1997). Every side is checked at the end; rows found on the other side jo
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.thresholds._rows import DEPENDENCE_TOLERANCE, Rows, RowSums, triangularize
-from langchain_cfc.thresholds._simplex import TOO_DEPENDENT, QuantileSimplex, Unbounded, Vertex
+from langchain_cfc.thresholds._simplex import TOO_DEPENDENT, Fit, QuantileSimplex, Unbounded, Vertex
 
 # Rows in the first subsample.
 FIRST_SAMPLE_SIZE = 2000
@@ -41,13 +42,26 @@ class BaseFit(NamedTuple):
     sums: RowSums  # Sums over all rows with these sides
 
 
+# Solves a regression without linear term, plain or penalised: from the total weight of all rows, the rows
+# that enter one by one, the sums of the others, and a start. It returns a fit, or `Unbounded`.
+Solver: TypeAlias = "Callable[[float, Rows, RowSums, Start | None], Any]"
+
+
 def fit_base_regression(rows: Rows, tau: Fraction) -> BaseFit:
     """Fit the quantile regression to any number of rows whose features have full column rank."""
     nothing = np.zeros(rows.features.shape[1])
+
+    def solve(_: float, near: Rows, rest: RowSums, start: Start | None) -> Fit | Unbounded:
+        vertex = None if start is None else start.vertex
+        return QuantileSimplex(near, tau, rest, vertex).minimise(nothing)
+
+    return extend_base_fit(rows, tau, solve)
+
+
+def extend_base_fit(rows: Rows, tau: Fraction, solve: Solver) -> BaseFit:
+    """Fit a regression to a sample of the rows, and extend the fit to larger ones, at last to all rows."""
     if len(rows) <= FIRST_SAMPLE_SIZE:
-        fit = require_bounded(QuantileSimplex(rows, tau).minimise(nothing))
-        residuals = rows.scores - rows.features @ fit.beta
-        return BaseFit(fit.beta, fit.vertex, residuals, RowSums.from_rows(rows, fit.vertex.below))
+        return _fit_directly(rows, solve)
     steps = math.ceil(math.log(len(rows) / FIRST_SAMPLE_SIZE) / math.log(BASE_GROWTH))
     sizes = [
         round(FIRST_SAMPLE_SIZE * (len(rows) / FIRST_SAMPLE_SIZE) ** (step / steps)) for step in range(steps)
@@ -56,12 +70,20 @@ def fit_base_regression(rows: Rows, tau: Fraction) -> BaseFit:
     sample = np.random.default_rng(0).choice(len(rows), sizes[-1], replace=False)
     needed = _find_spanning_rows(rows.features, sample[:FIRST_SAMPLE_SIZE])
     sample = np.concatenate([needed, sample[~np.isin(sample, needed)]])
-    fit = require_bounded(QuantileSimplex(rows.take(sample[:FIRST_SAMPLE_SIZE]), tau).minimise(nothing))
-    beta, basis, known = fit.beta, fit.vertex.basis, FIRST_SAMPLE_SIZE
+    fit, known = _fit_directly(rows.take(sample[:FIRST_SAMPLE_SIZE]), solve), FIRST_SAMPLE_SIZE
     for size in sizes[1:]:
-        beta, (basis, _), _, _ = _extend_fit(rows.take(sample[:size]), tau, beta, basis, known)
+        fit = _extend_fit(rows.take(sample[:size]), tau, solve, fit, known)
         known = size
-    return _extend_fit(rows, tau, beta, sample[basis], known)
+    basis, below = fit.vertex
+    return _extend_fit(rows, tau, solve, fit._replace(vertex=Vertex(sample[basis], below)), known)
+
+
+def _fit_directly(rows: Rows, solve: Solver) -> BaseFit:
+    """Compute the fit on all rows at once."""
+    d = rows.features.shape[1]
+    fit = require_bounded(solve(float(rows.weights.sum()), rows, RowSums.zeros(d), None))
+    residuals = rows.scores - rows.features @ fit.beta
+    return BaseFit(fit.beta, fit.vertex, residuals, RowSums.from_rows(rows, fit.vertex.below))
 
 
 def _find_spanning_rows(features: FloatArray, sample: IntArray) -> IntArray:
@@ -87,24 +109,25 @@ def require_bounded(found: F | Unbounded) -> F:
     return found
 
 
-def _extend_fit(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, known: int) -> BaseFit:
-    """Compute the fit on all rows from the fit on `known` of them."""
+def _extend_fit(rows: Rows, tau: Fraction, solve: Solver, before: BaseFit, known: int) -> BaseFit:
+    """Compute the fit on all rows from the fit on `known` of them, whose basis is numbered like all rows."""
+    beta, basis = before.beta, before.vertex.basis
     residuals = rows.scores - rows.features @ beta
     below = residuals < 0.0
     everyone = RowSums.from_rows(rows, below)
-    count = compute_band_size(len(rows), known, len(beta), rows.mean_target * tau)
-    band = flag_nearest(residuals, count)
+    count = _compute_band_size(len(rows), known, len(beta), rows.mean_target * tau)
+    band = _flag_nearest(residuals, count)
     while True:
         band[basis] = True
         inside = np.flatnonzero(band)
         near = rows.take(inside)
         rest = everyone - RowSums.from_rows(near, below[inside])
-        start = Vertex(np.searchsorted(inside, basis), below[inside])
-        found = QuantileSimplex(near, tau, rest, start).minimise(np.zeros(len(beta)))
+        start = Start(Vertex(np.searchsorted(inside, basis), below[inside]), beta)
+        found = solve(float(rows.weights.sum()), near, rest, start)
         if isinstance(found, Unbounded) and not band.all():
             # The rows that would end the descent lie outside the band.
             count *= BASE_GROWTH
-            band |= flag_nearest(residuals, count)
+            band |= _flag_nearest(residuals, count)
             continue
         fit = require_bounded(found)
         residuals = rows.scores - rows.features @ fit.beta
@@ -116,12 +139,12 @@ def _extend_fit(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, kn
         band |= crossed  # it grows, so this ends
 
 
-def compute_band_size(size: int, known: int, d: int, tau: Fraction) -> int:
+def _compute_band_size(size: int, known: int, d: int, tau: Fraction) -> int:
     """Compute how many rows may lie between the fits on `known` and `size` rows: 4 standard deviations."""
     return math.ceil(4 * size * math.sqrt(d * float(tau * (1 - tau)) / known))
 
 
-def flag_nearest(residuals: FloatArray, count: int) -> BoolArray:
+def _flag_nearest(residuals: FloatArray, count: int) -> BoolArray:
     """Flag the `count` rows with the smallest residuals, and ties."""
     if count >= len(residuals):
         return np.ones(len(residuals), dtype=np.bool_)

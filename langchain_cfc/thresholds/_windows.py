@@ -508,7 +508,7 @@ class RidgeWindows(Windows[RidgeRegression]):
         return build_certificate(problem, vertex, fit.eta, fit.beta, fit.compute_value(phi))
 
     def _build_regression(self, rows: Rows, rest: RowSums, start: Start | None) -> RidgeRegression:
-        return RidgeRegression(rows, self._tau, self._penalty, rest, start, negative=self._is_negative)
+        return RidgeRegression(rows, self._tau, self._penalty, rest, start)
 
     def _fit_base(self, rows: Rows, nothing: FloatArray) -> RidgeFit:
-        return require_bounded(self._build_regression(rows, self._near.rest, None).minimise(nothing))
+        return self._build_regression(rows, self._near.rest, None).minimise(nothing)

@@ -137,49 +137,15 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
             self._match_levels(alphas, len(s))  # raises if one is not alpha
         return replace(self, _state=self._calibrate(rows))
 
-    def threshold(
-        self,
-        phi: npt.ArrayLike,
-        *,
-        uniform: float | None = None,
-        alpha: Level | None = None,
-    ) -> float:
-        """Compute the threshold of one prompt.
+    def threshold(self, phi: npt.ArrayLike, *, alpha: Level | None = None) -> float:
+        """Compute the threshold of one prompt; see `ThresholdRule.threshold`.
 
-        Args:
-            phi: (d,) features.
-            uniform: A uniform random number in (0, 1), drawn for this prompt; see `solve`.
-            alpha: Its error level, one of `levels`; by default that of the rule.
-
-        Returns:
-            The unclipped threshold; `inf` if it cannot be certified; possibly negative, down to `-inf` with
-            a `uniform`.
-
-        Raises:
-            NotFittedError: Before `fit`.
-            InputError: If the shape does not fit the calibration data, a number is not finite, or the uniform
-                is not in (0, 1).
-            OutsideCertifiedRegionError: If the threshold is not determined.
+        `alpha` is its error level, one of `levels`; by default that of the rule.
         """
-        vector, state = to_float_array(phi, "features"), self.fitted
         alphas = None if alpha is None else [float(alpha)]
-        if uniform is not None:
-            return float(self.solve(vector[np.newaxis], uniforms=[uniform], alphas=alphas).require_known()[0])
-        reduced = state.reduce_one(vector)
-        if reduced is not None:
-            factor = (
-                1.0
-                if alphas is None and not self.has_levels
-                else self._get_target(self.alpha if alpha is None else alpha)
-            )
-            answer = state.windows.find(reduced if factor == 1.0 else factor * reduced)
-            if isinstance(answer, Unbounded):
-                return np.inf
-            if answer is not None:
-                value, error = answer.compute_value(reduced)
-                return value if value < self.cap - error else np.inf
-        # Out of reach, not determined, or invalid features.
-        return float(self.solve(vector[np.newaxis], alphas=alphas).require_known()[0])
+        return float(
+            self.solve(to_float_array(phi, "features")[np.newaxis], alphas=alphas).require_known()[0]
+        )
 
     def solve(
         self,
@@ -218,7 +184,7 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
             if uniforms is not None:
                 given = _check_positive(uniforms, "uniforms", len(x), below=1.0)
                 factors = compute_factors(given, levels, state.tau)
-        return (self._compute_one(state, x) if factors is None else None) or self._compute(state, x, factors)
+        return self._compute_one(state, x, factors) or self._compute(state, x, factors)
 
     def make_certificate(self, phi: npt.ArrayLike, alpha: Level | None = None) -> Certificate | None:
         """Compute the certificate of one threshold: a fit and a dual vector with the same objective.
@@ -308,11 +274,17 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
     def _calibrate(self, prompts: Rows) -> ConditionalState:
         return ConditionalState.fit(prompts, self.unit, self.cap, self.window, ridge=self.ridge)
 
-    def _compute_one(self, state: ConditionalState, features: FloatArray) -> Thresholds | None:
+    def _compute_one(
+        self, state: ConditionalState, features: FloatArray, factors: FloatArray | None
+    ) -> Thresholds | None:
         """Compute one threshold at a third of the cost; None for several prompts, and if no fit is proven."""
-        reduced = state.reduce_one(features[0]) if len(features) == 1 else None
-        answer = None if reduced is None else state.windows.find(reduced)
-        if reduced is None or answer is None or isinstance(answer, Unbounded):
+        if len(features) != 1 or (reduced := state.reduce_one(features[0])) is None:
+            return None
+        factor = 1.0 if factors is None else float(factors[0])
+        if factor < 0.0:
+            return None
+        answer = state.windows.find(reduced if factor == 1.0 else factor * reduced)
+        if answer is None or isinstance(answer, Unbounded):
             return None
         value, error = answer.compute_value(reduced)
         return Thresholds.apply_cap(np.array([value]), np.array([error]), self.cap)

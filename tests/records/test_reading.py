@@ -154,7 +154,7 @@ LINES: dict[str, tuple[object, str, list[str]]] = {
     ),
     "repeated key in a candidate": (
         make_line().replace('"score": 0.5, "correct": false', '"score": 0.1, "correct": false, "score": 0.9'),
-        "candidates[1]",
+        "",
         ["the key 'score' twice"],
     ),
     "message": (

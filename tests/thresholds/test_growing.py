@@ -80,7 +80,7 @@ def test_fit_base_regression_is_exact_with_a_too_narrow_band(
 ) -> None:
     rows = kind(np.random.default_rng(1), 7_000)
     wide = fit_base_regression(rows, TAU)
-    monkeypatch.setattr(_warm_start, "compute_band_size", lambda *_: 1)
+    monkeypatch.setattr(_warm_start, "_compute_band_size", lambda *_: 1)
     narrow = fit_base_regression(rows, TAU)
     assert_optimal(rows, narrow, TAU)
     np.testing.assert_allclose(narrow.beta, wide.beta, atol=1e-12)

@@ -92,7 +92,7 @@ def test_randomised_threshold_agrees_with_the_fixed_dual_programme(kind: str) ->
             for uniform in (rng.random(), float(case.alpha) * rng.random(), rng.integers(1, 8) / 8):
                 part = compute_dual_level(case.alpha, uniform)
                 expected = solve_with_fixed_dual(case.features, case.scores, case.alpha, phi, part)
-                found = rule.threshold(phi, uniform=uniform)
+                found = rule.solve([phi], uniforms=[uniform]).require_known()[0]
                 if abs(expected) < HIGH:
                     compared += 1
                 assert found == pytest.approx(expected, rel=1e-6, abs=1e-6)
@@ -108,7 +108,7 @@ def test_dual_variable_of_the_prompt_passes_u_at_the_randomised_threshold(kind: 
         rule = ConditionalThreshold(case.alpha, cap=HIGH).fit(case.features, case.scores)
         for phi in case.queries[:2]:
             uniform = float(rng.random())
-            found = rule.threshold(phi, uniform=uniform)
+            found = rule.solve([phi], uniforms=[uniform]).require_known()[0]
             if math.isinf(found):
                 far = compute_own_dual(*data, phi, math.copysign(100.0 * (1.0 + case.scores.max()), found))
                 assert (
@@ -171,7 +171,9 @@ def test_randomised_threshold_without_the_mirrored_rule_is_one_rank_off() -> Non
     assert isinstance(unmirrored, Fit)
     assert isinstance(mirrored, Fit)
     # The rank is 6/4 - 1/2.
-    assert rule.threshold([1.0], uniform=0.5) == mirrored.compute_value(np.ones(1))[0] == 0.1
+    assert (
+        rule.solve([[1.0]], uniforms=[0.5]).require_known()[0] == mirrored.compute_value(np.ones(1))[0] == 0.1
+    )
     assert unmirrored.compute_value(np.ones(1))[0] == 0.2
 
 
@@ -213,7 +215,7 @@ def test_randomised_ridge_threshold_agrees_with_a_conic_solver() -> None:
         features = np.column_stack([np.ones(size), rng.normal(size=(size, 3))])
         scores, phi, uniform = rng.random(size), np.append(1.0, rng.normal(size=3)), float(rng.random())
         rule = ConditionalThreshold("0.3", cap=HIGH, ridge=0.05).fit(features, scores)
-        found = rule.threshold(phi, uniform=uniform)
+        found = rule.solve([phi], uniforms=[uniform]).require_known()[0]
         expected = solve_ridge_by_clarabel(features, scores, phi, compute_dual_level("0.3", uniform))
         assert found == pytest.approx(expected, abs=1e-7)
         others += abs(found - rule.threshold(phi)) > 1e-6
@@ -276,7 +278,10 @@ def test_half_of_a_negative_weight_gives_no_lower_bound() -> None:
         (part,) = compute_factors(np.array([0.01]), np.array([float(rule.alpha)]), rule.fitted.tau)
         if rule.fitted.negative.find(part * reduced) is not None:
             continue
-        exact, bound = everything.threshold(phi, uniform=0.01), believing.bound_below(part * reduced, reduced)
+        exact, bound = (
+            everything.solve([phi], uniforms=[0.01]).values[0],
+            believing.bound_below(part * reduced, reduced),
+        )
         between = (exact + bound) / 2.0
         if bound > exact + 1e-6 and 1.0 < between < np.inf:
             wrong += 1
@@ -284,7 +289,7 @@ def test_half_of_a_negative_weight_gives_no_lower_bound() -> None:
             assert replace(rule, cap=between).solve([phi], uniforms=[0.01]).outside[0]
     assert wrong > 40
     with pytest.raises(OutsideCertifiedRegionError):
-        rule.threshold(phi, uniform=0.01)
+        rule.solve([phi], uniforms=[0.01]).require_known()
 
 
 @pytest.mark.long
@@ -303,8 +308,6 @@ def test_randomised_threshold_does_not_depend_on_earlier_calls() -> None:
             alone = backwards.solve(queries[row : row + 1], uniforms=uniforms[row : row + 1])
             assert alone.values[0] == together.values[row]
             assert alone.outside[0] == together.outside[row]
-            if not alone.outside[0]:
-                assert backwards.threshold(queries[row], uniform=uniforms[row]) == alone.values[0]
         assert backwards.solve(queries).values.tobytes() == plain.values.tobytes()
 
 
@@ -342,7 +345,7 @@ def test_solve_refuses_invalid_uniforms(uniforms: Any) -> None:
     with pytest.raises(InputError, match="uniforms"):
         rule.solve([[1.0], [1.0]], uniforms=uniforms)
     with pytest.raises(InputError, match="uniforms"):
-        rule.threshold([1.0], uniform=1.5)
+        rule.solve([[1.0]], uniforms=[1.5])
 
 
 # Laws without chance: every prompt of one data set in turn is the new one.
@@ -523,5 +526,5 @@ def test_solver_for_negative_terms_is_built_only_when_needed() -> None:
     rule.threshold([1.0])
     negative = rule.fitted.negative
     assert negative._windows == {}
-    rule.threshold([1.0], uniform=0.01)
+    rule.solve([[1.0]], uniforms=[0.01])
     assert negative._windows != {}

@@ -17,7 +17,8 @@ from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.errors import InputError, LabelerError, RecordError
 from langchain_cfc.execution import Steps
-from langchain_cfc.labelers.base import BaseLabeler, LabelerInput, reject_duplicate_keys
+from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
+from langchain_cfc.support.json_text import build_object
 from langchain_cfc.support.serialization import canonical_json, compute_sha256
 from langchain_cfc.support.suggestions import suggest_file
 from langchain_cfc.verifiers.base import combine_fingerprints
@@ -198,7 +199,7 @@ def _read_json_rows(source: str, text: str) -> Iterator[tuple[int, dict[str, Any
         if not content.strip():
             continue
         try:
-            row = json.loads(content, object_pairs_hook=reject_duplicate_keys)
+            row = json.loads(content, object_pairs_hook=build_object)
         except (ValueError, RecursionError) as error:
             raise RecordError(source, line, "", f"not JSON: {error}") from error
         if not isinstance(row, dict):
