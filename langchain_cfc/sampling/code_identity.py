@@ -9,8 +9,9 @@ reformatting or Python version. So own code is not compared: it is unnamed, unle
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, TypeGuard
 
+from langchain_core.runnables.base import RunnableBinding, RunnableBindingBase
 from pydantic import BaseModel
 
 # First parts of the names of packages with LangChain's classes, those of its providers included.
@@ -33,6 +34,16 @@ def is_known_code(part: Any) -> bool:
     for step in name.split("."):
         found = getattr(found, step, None)
     return found is part
+
+
+def is_transparent(part: Any) -> TypeGuard[RunnableBindingBase[Any, Any]]:
+    """Return whether a part is a binding or a retry; other wrappers may change the behaviour arbitrarily."""
+    if isinstance(part, RunnableBinding) or not isinstance(part, RunnableBindingBase):
+        return isinstance(part, RunnableBinding)
+    # Imported late: few chains have other wrappers, and tenacity takes a twentieth of the import time.
+    from langchain_core.runnables.retry import RunnableRetry
+
+    return isinstance(part, RunnableRetry)
 
 
 def is_known_module(module: str) -> bool:

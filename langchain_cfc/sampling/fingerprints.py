@@ -29,10 +29,9 @@ from langchain_core.runnables import (
     RunnableSequence,
     RunnableWithFallbacks,
 )
-from langchain_core.runnables.base import RunnableBinding, RunnableBindingBase
+from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.runnables.passthrough import RunnableAssign
-from langchain_core.runnables.retry import RunnableRetry
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel, SecretStr
 
@@ -43,6 +42,7 @@ from langchain_cfc.sampling.code_identity import (
     find_named_class,
     is_described_by_base,
     is_known_code,
+    is_transparent,
     name_code,
 )
 from langchain_cfc.sampling.connections import (
@@ -172,8 +172,7 @@ def _describe_part(part: object, bound: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(part, RunnableBindingBase):
         known = _describe_part(part.bound, {**part.kwargs, **bound})
         # Other wrappers, such as a message history, may change the prompt.
-        is_plain = isinstance(part, (RunnableBinding, RunnableRetry))
-        return known if is_plain or not known else _add_unnamed(known, [type(part).__name__])
+        return known if is_transparent(part) or not known else _add_unnamed(known, [type(part).__name__])
     if isinstance(part, DynamicRunnable):
         return {}
     # `getattr` alone would instantiate a model that is only made when called, if the attribute is missing.

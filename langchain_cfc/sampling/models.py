@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from langchain_core.language_models import BaseChatModel, BaseLanguageModel, BaseLLM
+from langchain_core.language_models import BaseLanguageModel
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.runnables.base import RunnableBindingBase, coerce_to_runnable
@@ -205,7 +205,7 @@ def without_streaming_and_cache(part: Runnable[Any, Any], *, fresh: bool = True)
     Returns:
         The copy; the part itself if it holds no model.
     """
-    if isinstance(part, (BaseChatModel, BaseLLM)):
+    if isinstance(part, BaseLanguageModel):
         return part.model_copy(update=_change_model_fields(part, fresh=fresh))
     if (settings := get_deferred_settings(part)) is not None:
         changed = {**(_ask_for_one_answer(settings) if fresh else settings), "disable_streaming": True}
@@ -236,7 +236,7 @@ def make_optional_call(
     return None if target is None else make_silent_call(name, target, failure, keys or None)
 
 
-def _change_model_fields(model: BaseChatModel | BaseLLM, *, fresh: bool) -> dict[str, Any]:
+def _change_model_fields(model: BaseLanguageModel[Any], *, fresh: bool) -> dict[str, Any]:
     """Return the new values of a model's fields, limited to fields that the model's class has."""
     changes = dict(_STREAMING_OFF)
     if fresh:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence, RunnableSerializable
-from langchain_core.runnables.base import RunnableBinding, RunnableBindingBase
+from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import ensure_config
-from langchain_core.runnables.retry import RunnableRetry
 
 from langchain_cfc.execution.langgraph_compat import DelegatingChatModel, convert_model_input
+from langchain_cfc.sampling.code_identity import is_transparent
 from langchain_cfc.sampling.models import has_model, has_retriever
 
 AnyRunnable = Runnable[Any, Any]
@@ -36,7 +36,7 @@ def split_generator(generator: AnyRunnable) -> GeneratorParts:
     if isinstance(generator, RunnableSequence):
         return _split_steps(generator.steps)
     # Bound arguments belong to the first step of the bound sequence, so it must stay whole.
-    if _is_transparent(generator) and not generator.kwargs:
+    if is_transparent(generator) and not generator.kwargs:
         per_prompt, per_candidate = split_generator(generator.bound)
         if per_prompt is not None:
             return GeneratorParts(_rebind(generator, per_prompt), _rebind(generator, per_candidate))
@@ -61,11 +61,6 @@ def _find_first_sampled(steps: list[AnyRunnable]) -> int | None:
         return retrieved
     after = [position for position in models if position > retrieved]
     return next(iter(after or models), None)
-
-
-def _is_transparent(part: AnyRunnable) -> TypeGuard[RunnableBindingBase[Any, Any]]:
-    """Return whether a part is a binding or a retry; other wrappers may change the behaviour arbitrarily."""
-    return isinstance(part, (RunnableBinding, RunnableRetry))
 
 
 def _join(steps: list[AnyRunnable]) -> AnyRunnable:
@@ -101,7 +96,7 @@ def find_answering_model(sampled: AnyRunnable) -> AnsweringModel | None:
             return None
         before = [] if found.after is None else [found.after]
         return replace(found, after=_join([*before, *sampled.steps[1:]]))
-    if not _is_transparent(sampled):
+    if not is_transparent(sampled):
         return None
     found = find_answering_model(sampled.bound)
     if found is None:
