@@ -133,7 +133,7 @@ def test_feedback_is_written_once_per_served_prompt(
     through.invoke(new_facts[0].input, {"callbacks": [feedback]})
     assert feedback.flush(30)
     assert len(langsmith.by_run()) == feedback.written == 7
-    assert not feedback._started_prompts
+    assert not feedback._runs
 
 
 def test_feedback_handler_reports_raised_abstentions(
@@ -149,14 +149,14 @@ def test_feedback_handler_reports_raised_abstentions(
     by_run = langsmith.by_run()
     assert len(by_run) == feedback.written == len(new_facts)
     assert sum(said["cfc_abstained"]["score"] for said in by_run.values()) == expected > 0
-    assert not feedback._started_prompts
+    assert not feedback._runs
 
 
 def test_feedback_handler_ignores_failed_prompts(chain: CFCRunnable, handler: Make) -> None:
     feedback = handler()
     with pytest.raises(Exception, match="not recorded"):
         chain.invoke("never recorded", {"callbacks": [feedback]})
-    assert (feedback.written, feedback.lost, feedback._started_prompts) == (0, 0, {})
+    assert (feedback.written, feedback.lost, feedback._runs) == (0, 0, {})
 
 
 @pytest.fixture

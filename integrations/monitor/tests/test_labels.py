@@ -144,7 +144,7 @@ def test_labels_alarm_if_best_answers_are_wrong_too_often(
     assert broken.alarm
     assert re.match(
         r"The rate of right answers \(at most 20 % wrong\), certified at least 80.0 %, "
-        r"observed \d+\.\d %, is broken",
+        r"observed \d+\.\d %, is violated",
         broken.sentence,
     )
     # The certificate speaks of the answers of the bot, and not of sets.
@@ -273,3 +273,25 @@ def test_monitor_refuses_labels_that_do_not_fit_the_answer(
     empty = monitor.record(next(one for one in results if not any(it.accepted for it in one.candidates)))
     with pytest.raises(InputError, match="no answer was given, so none can be correct"):
         monitor.label(Label(empty, True))
+
+
+@pytest.mark.long
+def test_monitor_watches_each_certified_rate_separately(tmp_path: Path) -> None:
+    """Answers at the strict rate are all right, those at the loose one all wrong: the loose one alarms."""
+    source = load_recording()
+    bot = calibrate(source, max_wrong_rate=["0.3", "0.4"], features="1")
+    with CFCMonitor(bot, tmp_path / "monitor.db") as monitor:
+        for rate, right in (("0.3", True), ("0.4", False)):
+            chain = CFCRunnable(artifact=bot, max_wrong_rate=rate, **make_replay_parts(source))
+            for one in list(source)[:120]:
+                result = chain.invoke(one.input)
+                name = monitor.record(result)
+                if not result.abstained:
+                    monitor.label(Label(name, right))
+        found = {one.what: one for one in monitor.read_status().tests if one.kind == "right"}
+    strict = found["the rate of right answers (at most 30 % wrong)"]
+    loose = found["the rate of right answers (at most 40 % wrong)"]
+    assert (strict.certified, loose.certified) == (0.7, 0.6)
+    assert (strict.seen, loose.seen) == (1.0, 0.0)
+    assert 0 < strict.outcomes <= loose.outcomes
+    assert (strict.alarm, loose.alarm) == (False, True)

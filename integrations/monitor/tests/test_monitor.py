@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
-from langchain_cfc_monitor import CFCMonitor, Label, Limits, parse_labels
+from langchain_cfc_monitor import CFCMonitor, Label, Limits, parse_label
 from langchain_cfc_monitor.page import write_page
 from langchain_core.runnables import RunnableLambda
 
@@ -24,6 +24,7 @@ from integrations.monitor.tests.watching import make_weaker_chain, run, truths, 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import DrawError, FingerprintWarning, InputError, StoreError
+from tests.claims.worlds import make_answers
 from tests.lengths import repetitions
 
 
@@ -133,15 +134,21 @@ def test_monitor_refuses_invalid_labels_results_and_settings(
         monitor.label(Label(name, truths(served[0]), probability=0.5))
     with pytest.raises(InputError, match=r"must lie in \(0, 1\]"):
         Label(name, True, probability=0.0)
-    with pytest.raises(InputError, match="label 1, correct: Field required"):
-        parse_labels([{"id": name, "right": True}])
-    assert parse_labels([{"id": name, "correct": True}]) == [Label(name, True)]
+    with pytest.raises(InputError, match="label: correct: Field required"):
+        parse_label({"id": name, "right": True})
+    assert parse_label({"id": name, "correct": True}) == Label(name, True)
     other = demo_chain(artifact.model_copy(update={"certificates": []}))
     with pytest.raises(InputError, match="use one monitor per artifact"):
         monitor.record(other.invoke(served[0].input))
     for wrong in ({"level": 0.0}, {"level": 1.0}, {"every": 0.0}, {"batch": 0}, {"keep_days": 0.0}):
         with pytest.raises(InputError):
             CFCMonitor(artifact, monitor._store.name, **wrong)
+
+
+def test_monitor_refuses_an_artifact_of_claims(tmp_path: Path) -> None:
+    artifact = calibrate(make_answers(np.random.default_rng(1), 600), unit="claims", at_most=1, alpha=0.2)
+    with pytest.raises(InputError, match="watches answer sets"):
+        CFCMonitor(artifact, tmp_path / "monitor.db")
 
 
 def test_monitor_stores_no_text(
@@ -199,7 +206,7 @@ def test_monitor_status_command_exits_with_1_on_an_alarm(
     assert (missing.code, missing.out) == (2, "")
     assert "there is no monitor at" in missing.err
     sheet.write_text('{"id": 3, "correct": true}', encoding="utf-8")
-    run("labels", saved, store, sheet).assert_refused("label 1, id: Input should be a valid string")
+    run("labels", saved, store, sheet).assert_refused("line 1: id: Input should be a valid string")
 
 
 def test_monitor_limits_report_breaches(

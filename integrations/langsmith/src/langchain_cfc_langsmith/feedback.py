@@ -7,18 +7,17 @@ import logging
 import queue
 import threading
 import warnings
-import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
-from langchain_core.callbacks import BaseCallbackHandler
+from langchain_cfc_monitor import ResultCallback
 from langsmith import Client
 from langsmith.utils import LangSmithNotFoundError, get_tracer_project
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from langchain_cfc import CFCResult
-from langchain_cfc.errors import AbstentionError, CFCWarning, InputError
+from langchain_cfc.errors import CFCWarning, InputError
 from langchain_cfc.execution import run_flow
 from langchain_cfc.labelers import CandidateLabeling, Labeler, Reads
 from langchain_cfc_langsmith.asking import make_client, translate_errors
@@ -42,7 +41,7 @@ class _ServedPrompt(NamedTuple):
     result: CFCResult
 
 
-class FeedbackHandler(BaseCallbackHandler):
+class FeedbackHandler(ResultCallback):
     """Writes the scores of `make_scores` as feedback on the run of every prompt that a `CFCRunnable` serves.
 
     Pass it as a callback to runs that are traced to LangSmith: `chain.invoke(prompt, {"callbacks":
@@ -84,6 +83,7 @@ class FeedbackHandler(BaseCallbackHandler):
         if min(most_waiting, threads) < 1:
             msg = f"most_waiting is {most_waiting} and threads is {threads}; expected at least 1"
             raise InputError(msg)
+        super().__init__()
         labelling = None if labeler is None else CandidateLabeling(labeler, reads)
         self._writer = _Writer(
             client=make_client(client),
@@ -93,8 +93,6 @@ class FeedbackHandler(BaseCallbackHandler):
             most_waiting=most_waiting,
             threads=threads,
         )
-        self._started_prompts: dict[UUID, Any] = {}
-        self._reported: weakref.WeakValueDictionary[int, CFCResult] = weakref.WeakValueDictionary()
         atexit.register(self._writer.flush, _EXIT_SECONDS)
 
     @property
@@ -121,35 +119,10 @@ class FeedbackHandler(BaseCallbackHandler):
         """
         return self._writer.flush(timeout)
 
-    def on_chain_start(
-        self,
-        serialized: dict[str, Any],
-        inputs: Any,
-        *,
-        run_id: UUID,
-        **kwargs: Any,
-    ) -> None:
-        """Remember the prompt of a run until it ends."""
-        del serialized, kwargs
-        self._started_prompts[run_id] = inputs
-
-    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+    def receive_result(self, result: CFCResult, run_id: UUID, prompt: Any, seconds: float) -> None:
         """Queue the decision of a run for writing."""
-        del kwargs
-        prompt = self._started_prompts.pop(run_id, None)
-        # Runnables around the chain may return the same result: it is reported once, for its own run. It is
-        # recognised by identity, because LangChain's `with_fallbacks` does not state the parent of a run.
-        if isinstance(outputs, CFCResult) and self._reported.get(id(outputs)) is not outputs:
-            self._reported[id(outputs)] = outputs
-            self._writer.put(_ServedPrompt(run_id, prompt, outputs))
-
-    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Forget a run that failed; a raised abstention is still reported as a decision."""
-        if isinstance(error, AbstentionError):
-            self.on_chain_end(error.result, run_id=run_id, **kwargs)
-            return
-        del kwargs
-        self._started_prompts.pop(run_id, None)
+        del seconds
+        self._writer.put(_ServedPrompt(run_id, prompt, result))
 
 
 class _Writer:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import parse_qsl
 from uuid import UUID
 
-from langchain_cfc_monitor import Label, parse_labels
+from langchain_cfc_monitor import Label, parse_label
 from langsmith import Client
 from langsmith.schemas import Feedback
 
@@ -92,7 +92,7 @@ def _make_labels(found: dict[str, Feedback], probability: float) -> Iterator[Lab
         said = one.value
         try:
             if isinstance(said, dict):
-                yield from parse_labels([{"probability": probability, **said, "id": name}])
+                yield parse_label({"probability": probability, **said, "id": name})
             elif one.score in {0, 1}:
                 yield Label(name, bool(one.score), probability)
             else:

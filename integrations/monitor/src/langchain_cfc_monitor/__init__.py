@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from langchain_cfc_monitor.monitor import CFCMonitor, parse_labels, read_labels
-from langchain_cfc_monitor.observed import Label
+from langchain_cfc_monitor.callbacks import ResultCallback
+from langchain_cfc_monitor.monitor import CFCMonitor, read_labels
+from langchain_cfc_monitor.observed import Label, parse_label
 from langchain_cfc_monitor.recalibration import Recalibration, recalibrate
 from langchain_cfc_monitor.shadow import ShadowComparison, ShadowSide, compare_in_shadow
-from langchain_cfc_monitor.stated import StatedLevel
 from langchain_cfc_monitor.status import (
     AnsweredShare,
     CombinedTest,
@@ -25,12 +25,12 @@ __all__ = [
     "Limits",
     "MonitorStatus",
     "Recalibration",
+    "ResultCallback",
     "ShadowComparison",
     "ShadowSide",
-    "StatedLevel",
     "Test",
     "compare_in_shadow",
-    "parse_labels",
+    "parse_label",
     "read_labels",
     "recalibrate",
 ]

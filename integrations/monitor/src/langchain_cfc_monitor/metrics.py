@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_cfc.errors import CFCError
 from langchain_cfc.support.imports import require
@@ -14,29 +13,33 @@ from langchain_cfc_monitor.monitor import CFCMonitor, call_after_fork
 from langchain_cfc_monitor.status import MonitorStatus
 
 
-@dataclass(frozen=True)
-class Metric:
-    """One value of a metric, with its name, description and labels."""
+class Metric(NamedTuple):
+    """One value of a metric, with its labels."""
 
     name: str
-    description: str
     value: float
     labels: Mapping[str, str]
 
 
-_UP = "cfc_monitor_up"
+# What is read from each status: description and value by name; None where there is no value yet.
+_GAUGES: dict[str, tuple[str, Callable[[MonitorStatus], float | None]]] = {
+    "sound": ("Whether no test alarms and no limit is exceeded.", lambda status: status.sound),
+    "results": ("Number of stored results.", lambda status: status.results),
+    "labels": ("Number of stored labels.", lambda status: status.labels),
+    "failures": ("Number of stored prompts that could not be served.", lambda status: status.failures),
+    "breaches": ("Number of exceeded limits.", lambda status: len(status.breaches)),
+    "alarms": ("Number of tests that alarm.", lambda status: len(status.alarms)),
+    "artifact_age_days": ("Days since the artifact was made.", lambda status: status.age_days),
+    "answered_ratio": ("Share of results that were answered.", lambda status: status.answered),
+    "flagged_ratio": ("Share of results that are not certifiable.", lambda status: status.flagged),
+    "failing_ratio": (
+        "Share of the latest prompts that could not be served.",
+        lambda status: status.failing,
+    ),
+}
 DESCRIPTIONS = {
-    _UP: "Whether the monitor's store could be read.",
-    "cfc_monitor_sound": "Whether no test alarms and no limit is exceeded.",
-    "cfc_monitor_results": "Number of stored results.",
-    "cfc_monitor_labels": "Number of stored labels.",
-    "cfc_monitor_failures": "Number of stored prompts that could not be served.",
-    "cfc_monitor_breaches": "Number of exceeded limits.",
-    "cfc_monitor_alarms": "Number of tests that alarm.",
-    "cfc_monitor_artifact_age_days": "Days since the artifact was made.",
-    "cfc_monitor_answered_ratio": "Share of results that were answered.",
-    "cfc_monitor_flagged_ratio": "Share of results that are not certifiable.",
-    "cfc_monitor_failing_ratio": "Share of the latest prompts that could not be served.",
+    **{f"cfc_monitor_{name}": description for name, (description, _) in _GAUGES.items()},
+    "cfc_monitor_up": "Whether the monitor's store could be read.",
     "cfc_monitor_seconds": "Time that the latest results took.",
     "cfc_monitor_test_progress_ratio": "Progress of a test towards an alarm, on a logarithmic scale.",
     "cfc_monitor_test_alarm": "Whether a test alarms.",
@@ -68,43 +71,23 @@ class MetricsReader:
             return self._known
 
 
-def _read_monitor(monitor: CFCMonitor) -> list[Metric]:
+def _read_monitor(monitor: CFCMonitor) -> Iterator[Metric]:
     artifact = {"artifact": monitor.artifact.digest}
     try:
         status = monitor.read_status()
     except CFCError:
-        return [_make_metric(_UP, 0.0, artifact)]
-    return [_make_metric(_UP, 1.0, artifact), *_list_metrics(status)]
-
-
-def _list_metrics(status: MonitorStatus) -> Iterator[Metric]:
-    numbers = {
-        "sound": float(status.sound),
-        "results": status.results,
-        "labels": status.labels,
-        "failures": status.failures,
-        "breaches": len(status.breaches),
-        "alarms": len(status.alarms),
-        "artifact_age_days": status.age_days,
-        "answered_ratio": status.answered,
-        "flagged_ratio": status.flagged,
-        "failing_ratio": status.failing,
-    }
-    artifact = {"artifact": status.artifact}
-    for name, value in numbers.items():
-        if value is not None:
-            yield _make_metric(f"cfc_monitor_{name}", value, artifact)
-    if status.seconds is not None:
-        for quantile, seconds in zip(("0.5", "0.99"), status.seconds, strict=True):
-            yield _make_metric("cfc_monitor_seconds", seconds, {**artifact, "quantile": quantile})
+        yield Metric("cfc_monitor_up", 0.0, artifact)
+        return
+    yield Metric("cfc_monitor_up", 1.0, artifact)
+    for name, (_, read) in _GAUGES.items():
+        if (value := read(status)) is not None:
+            yield Metric(f"cfc_monitor_{name}", float(value), artifact)
+    for quantile, seconds in zip(("0.5", "0.99"), status.seconds or (), strict=False):
+        yield Metric("cfc_monitor_seconds", seconds, {**artifact, "quantile": quantile})
     for one in status.tests:
         of = {**artifact, "kind": one.kind, "what": one.what, "group": one.group, "alpha": one.alpha or ""}
-        yield _make_metric("cfc_monitor_test_progress_ratio", one.progress, of)
-        yield _make_metric("cfc_monitor_test_alarm", float(one.alarm), of)
-
-
-def _make_metric(name: str, value: float, labels: Mapping[str, str]) -> Metric:
-    return Metric(name, DESCRIPTIONS[name], float(value), labels)
+        yield Metric("cfc_monitor_test_progress_ratio", one.progress, of)
+        yield Metric("cfc_monitor_test_alarm", float(one.alarm), of)
 
 
 class PrometheusCollector:
@@ -135,7 +118,9 @@ class PrometheusCollector:
         for one in self._reader.read():
             family = families.get(one.name)
             if family is None:
-                family = self._core.GaugeMetricFamily(one.name, one.description, labels=list(one.labels))
+                family = self._core.GaugeMetricFamily(
+                    one.name, DESCRIPTIONS[one.name], labels=list(one.labels)
+                )
                 families[one.name] = family
             family.add_metric(list(one.labels.values()), one.value)
         yield from families.values()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import math
 import os
@@ -11,21 +10,19 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
-from langchain_core.callbacks import BaseCallbackHandler
-from pydantic import TypeAdapter, ValidationError
-
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.errors import AbstentionError, CFCError, InputError
+from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.runnable import CFCResult
+from langchain_cfc.support.json_text import check_regular_file, parse_object, read_lines
 from langchain_cfc.support.plugins import is_plugin_source, load_plugin
-from langchain_cfc.support.suggestions import suggest_file, suggest_share
-from langchain_cfc_monitor.observed import DAY, Label, ObservedResult
+from langchain_cfc.support.suggestions import suggest_share
+from langchain_cfc_monitor.callbacks import ResultCallback
+from langchain_cfc_monitor.observed import DAY, Label, ObservedResult, parse_label
 from langchain_cfc_monitor.status import EvidenceCurve, Limits, MonitorStatus, list_curves, make_status
 from langchain_cfc_monitor.store import Evidence, Failure, MonitorStore
 from langchain_cfc_monitor.traffic import Traffic, check_time
@@ -36,14 +33,11 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 # Most results and failures that wait for an unavailable database; more are dropped, and counted in `lost`.
 _MAX_WAITING = 100_000
-# Most unfinished runs to track; beyond that the oldest is dropped. Abandoned streams never report their end.
-_MAX_RUNS = 100_000
 # Seconds to wait before retrying a batch that could not be written.
 _RETRY_SECONDS = 1.0
-_LABELS_ADAPTER = TypeAdapter(list[Label])
 
 
-class CFCMonitor(BaseCallbackHandler):
+class CFCMonitor(ResultCallback):
     """Monitors what an artifact decides, as a LangChain callback or through calls of `record`.
 
     As a callback, `chain.invoke(prompt, {"callbacks": [monitor]})`, it receives every `CFCResult` of the
@@ -73,18 +67,7 @@ class CFCMonitor(BaseCallbackHandler):
     Raises:
         InputError: If a setting is out of range.
         StoreError: If the database cannot be used.
-        MissingExtraError: If SQLAlchemy is not installed.
     """
-
-    # Async chains call it inline as well: a thread for each event would take longer than the event.
-    run_inline = True
-    # Events of models, tools and retrievers are not needed, and there are many for each result.
-    ignore_llm = True
-    ignore_chat_model = True
-    ignore_agent = True
-    ignore_retriever = True
-    ignore_retry = True
-    ignore_custom_event = True
 
     def __init__(
         self,
@@ -115,6 +98,7 @@ class CFCMonitor(BaseCallbackHandler):
         if artifact.unit == "claims":
             msg = "a monitor watches answer sets, but this artifact is for claims of one answer"
             raise InputError(msg)
+        super().__init__()
         self.artifact = artifact
         self.level = level
         self.least_probability = least_probability
@@ -124,8 +108,6 @@ class CFCMonitor(BaseCallbackHandler):
         self._keep = None if keep_days is None else keep_days * DAY
         self._store = MonitorStore(store, create=create)
         self._writer = _BackgroundWriter(self._store, every, batch)
-        self._runs: dict[UUID, float] = {}
-        self._recent: weakref.WeakValueDictionary[int, CFCResult | CFCError] = weakref.WeakValueDictionary()
 
     def __enter__(self) -> Self:
         return self
@@ -239,33 +221,26 @@ class CFCMonitor(BaseCallbackHandler):
         """Return the stored results with their labels.
 
         Args:
-            since: Use only results from this time on, in seconds since 1970.
+            since: Use only results from this time on, in seconds since 1970; None for all.
 
         Raises:
             InputError: If `since` is not a valid time.
             StoreError: If the database cannot be used.
         """
-        results, labels = self._store.read_results(self.artifact.digest, self._flush_and_check(since))
-        return Traffic(self.artifact, tuple(results), labels)
-
-    def list_unlabelled(self, since: float | None = None) -> list[str]:
-        """Return the names of the results that have no label yet, in stored order.
-
-        Args:
-            since: Use only results from this time on, in seconds since 1970.
-
-        Raises:
-            InputError: If `since` is not a valid time.
-            StoreError: If the database cannot be used.
-        """
-        return self._store.list_unlabelled(self.artifact.digest, self._flush_and_check(since))
-
-    def _flush_and_check(self, since: float | None) -> float:
-        """Check the time, write all waiting results, and return the time to begin at."""
         if since is not None:
             check_time(since)
         self.flush()
-        return since or 0.0
+        results, labels = self._store.read_results(self.artifact.digest, since or 0.0)
+        return Traffic(self.artifact, tuple(results), labels)
+
+    def list_unlabelled(self) -> list[str]:
+        """Return the names of the results that have no label yet, in stored order.
+
+        Raises:
+            StoreError: If the database cannot be used.
+        """
+        self.flush()
+        return self._store.list_unlabelled(self.artifact.digest)
 
     @property
     def name(self) -> str:
@@ -290,51 +265,15 @@ class CFCMonitor(BaseCallbackHandler):
         """Number of results and failures dropped because the queue was full or the monitor closed."""
         return self._writer.lost
 
-    def on_chain_start(
-        self,
-        serialized: dict[str, Any],
-        inputs: Any,
-        *,
-        run_id: UUID,
-        **kwargs: Any,
-    ) -> None:
-        """Record the start time of a run; a run whose input is a result is skipped, as it may copy it."""
-        del serialized, kwargs
-        if isinstance(inputs, CFCResult):
-            return
-        if len(self._runs) >= _MAX_RUNS:
-            with suppress(RuntimeError, StopIteration):  # another thread changed it
-                self._runs.pop(next(iter(self._runs)), None)
-        self._runs[run_id] = time.perf_counter()
+    def receive_result(self, result: CFCResult, run_id: UUID, prompt: Any, seconds: float) -> None:
+        """Queue a result of this monitor's artifact."""
+        del prompt
+        if result.guarantee.artifact_digest == self.artifact.digest:
+            self._queue_result(result, str(run_id), seconds)
 
-    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """Store a result once, although enclosing chains end with the same object."""
-        del kwargs
-        began = self._runs.pop(run_id, None)
-        if not isinstance(outputs, CFCResult) or not self._is_new(outputs) or began is None:
-            return
-        if outputs.guarantee.artifact_digest == self.artifact.digest:
-            self._queue_result(outputs, str(run_id), time.perf_counter() - began)
-
-    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        """Count a prompt that could not be served, once; a raised abstention is stored as a result."""
-        if isinstance(error, AbstentionError):
-            self.on_chain_end(error.result, run_id=run_id, **kwargs)
-            return
-        del kwargs
-        began = self._runs.pop(run_id, None)
-        if began is not None and isinstance(error, CFCError) and self._is_new(error):
-            self._writer.put(Failure(time.time(), self.artifact.digest, type(error).__name__))
-
-    def _is_new(self, one: CFCResult | CFCError) -> bool:
-        """Return whether no earlier run has ended with this object.
-
-        Objects are compared instead of run ids: LangChain's `with_fallbacks` does not report a run's parent.
-        """
-        if self._recent.get(id(one)) is one:
-            return False
-        self._recent[id(one)] = one
-        return True
+    def receive_failure(self, error: CFCError) -> None:
+        """Count a prompt that could not be served."""
+        self._writer.put(Failure(time.time(), self.artifact.digest, type(error).__name__))
 
 
 class _BackgroundWriter:
@@ -421,30 +360,8 @@ def call_after_fork(method: Callable[[], None]) -> None:
         os.register_at_fork(after_in_child=lambda: (known := method_ref()) and known())
 
 
-def parse_labels(rows: Iterable[Mapping[str, Any]]) -> list[Label]:
-    """Convert plain data, such as parsed JSON, to labels.
-
-    Args:
-        rows: One `{"id": ..., "correct": ..., "probability": ...?}` per label; see `Label`.
-
-    Returns:
-        The labels.
-
-    Raises:
-        InputError: If a row is not a label.
-    """
-    try:
-        return _LABELS_ADAPTER.validate_python(list(rows))
-    except ValidationError as error:
-        first = error.errors()[0]
-        row, *within = first["loc"]
-        place = ".".join(map(str, within))
-        msg = f"label {int(row) + 1}{f', {place}' if place else ''}: {first['msg']}"
-        raise InputError(msg) from error
-
-
 def read_labels(path: str | os.PathLike[str], names: Sequence[str] = ()) -> list[Label]:
-    """Read labels from a JSON Lines file, one `parse_labels` row per line, or from a plugin.
+    """Read labels from a JSON Lines file, one `parse_label` row per line, or from a plugin.
 
     Plugins are entry points of the group `langchain_cfc.labels`. Each is a function that takes the text after
     the colon and the names of results without a label, and returns a list of labels.
@@ -466,17 +383,10 @@ def read_labels(path: str | os.PathLike[str], names: Sequence[str] = ()) -> list
                 msg = f"{path}: expected labels, got a {type(one).__name__}"
                 raise InputError(msg)
         return found
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-        rows = [json.loads(line) for line in lines if line.strip()]
-    except FileNotFoundError as error:
-        msg = f"{os.fspath(path)}: no such file{suggest_file(path)}"
-        raise InputError(msg) from error
-    except (OSError, ValueError, RecursionError) as error:
-        msg = f"{os.fspath(path)}: cannot be read as JSON Lines: {error}"
-        raise InputError(msg) from error
-    try:
-        return parse_labels(rows)
-    except InputError as error:
-        msg = f"{os.fspath(path)}: {error}"
-        raise InputError(msg) from error
+    source = Path(path)
+    check_regular_file(source)
+    return [
+        parse_label(parse_object(content, str(source), line), str(source), line)
+        for line, content in read_lines(source)
+        if content.strip()
+    ]

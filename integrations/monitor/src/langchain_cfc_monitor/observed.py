@@ -9,13 +9,14 @@ import hashlib
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, StrictBool
+from pydantic import BaseModel, ConfigDict, StrictBool, TypeAdapter, ValidationError
 
 from langchain_cfc.candidates import Scalar
-from langchain_cfc.errors import InputError
+from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.guarantee import Binding
 from langchain_cfc.runnable import CFCResult
 from langchain_cfc.support.arrays import FloatArray
@@ -195,6 +196,35 @@ class Label:
             msg = f"label of {self.id!r}: it is about {len(correct)} candidates, and the result has {n}"
             raise InputError(msg)
         return list(correct)
+
+
+_LABEL_ADAPTER = TypeAdapter(Label)
+
+
+def parse_label(row: Mapping[str, Any], source: str = "label", line: int = 0) -> Label:
+    """Convert plain data, such as parsed JSON, to a label.
+
+    Args:
+        row: `{"id": ..., "correct": ..., "probability": ...?}`; see `Label`.
+        source: Where it comes from, for errors.
+        line: Its line there, counted from 1; 0 if there are no lines.
+
+    Returns:
+        The label.
+
+    Raises:
+        RecordError: If it is not a label.
+    """
+    try:
+        return _LABEL_ADAPTER.validate_python(row)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RecordError(source, line, ".".join(map(str, first["loc"])), first["msg"]) from error
+
+
+def format_time(seconds: float) -> str:
+    """Format seconds since 1970 in ISO 8601, UTC, as `--since` takes it."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds").partition("+")[0]
 
 
 def _normalize_correct(correct: Any, name: str) -> bool | tuple[bool | None, ...] | None:

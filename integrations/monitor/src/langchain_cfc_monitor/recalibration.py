@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from langchain_cfc.artifact import CalibrationArtifact, Previous, ReferenceHistogram, select_held_out
 from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Provenance
-from langchain_cfc.support.imports import require
 from langchain_cfc.support.text import format_percent
 from langchain_cfc.thresholds import Level
 from langchain_cfc_monitor.monitor import CFCMonitor
+from langchain_cfc_monitor.observed import Data, format_time
 from langchain_cfc_monitor.sequential_tests import BLOCK_SIZE, DriftTest, LabelSamplingTest, SequentialTest
 from langchain_cfc_monitor.shadow import ShadowComparison, compare_promises
 from langchain_cfc_monitor.status import name_quantity
-from langchain_cfc_monitor.traffic import Traffic, format_time
+from langchain_cfc_monitor.traffic import Traffic
 
 
 def _list_sampling_differences(everything: Traffic, chosen: Traffic, level: float) -> Iterator[str]:
@@ -34,8 +35,7 @@ def _list_sampling_differences(everything: Traffic, chosen: Traffic, level: floa
     if len(used) == len(results):
         return  # no others to compare with
     for start in range(0, len(results), BLOCK_SIZE):
-        block = [(one, one.id in used) for one in results[start : start + BLOCK_SIZE]]
-        sampled = sampled.update(block, start)
+        sampled = sampled.update([(one, one.id in used) for one in results[start : start + BLOCK_SIZE]])
     for what, _ in _list_alarms(tests, sampled, level):
         yield (
             f"{what} differs between the results that are used and the others: the labels are not a fair "
@@ -59,11 +59,10 @@ def _list_changes(traffic: Traffic, level: float) -> Iterator[str]:
     for model in traffic.models:
         drew = np.array([model in one.models for one in traffic.results])
         first, last = np.array_split(drew, 2)
-        table = [[int(part.sum()), int((~part).sum())] for part in (first, last)]
-        p_value = require("scipy.stats", "calibrate", "recalibration").fisher_exact(table).pvalue
-        if p_value <= half / len(traffic.models):
+        table = np.array([[part.sum(), (~part).sum()] for part in (first, last)])
+        if stats.fisher_exact(table).pvalue <= half / len(traffic.models):
             yield (
-                f"the model {model} drew {table[0][0]} of the first {len(first)} results and {table[1][0]} "
+                f"the model {model} drew {table[0, 0]} of the first {len(first)} results and {table[1, 0]} "
                 f"of the last {len(last)}: use only results since it changed (since)"
             )
 
@@ -79,8 +78,7 @@ def _list_alarms(
         yield f"{what[0].upper()}{what[1:]}" if "(" not in what else what, format_time(since)
 
 
-@dataclass(frozen=True)
-class Recalibration:
+class Recalibration(Data):
     """A new artifact, and whether it should replace the one that serves.
 
     Attributes:
@@ -149,7 +147,6 @@ def recalibrate(
         CalibrationError: If there are too few results.
         UnattainableTargetError: If the target is out of reach for these results, or a test did not pass.
         StoreError: If the database cannot be used.
-        MissingExtraError: If SciPy is not installed.
     """
     old = monitor.artifact
     config = _make_config(old, changes)

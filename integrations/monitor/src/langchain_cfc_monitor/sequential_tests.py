@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -161,6 +161,13 @@ class SequentialTest:
     artifact: CalibrationArtifact
     wealth: EProcess  # of each of the m tests
     mixture: MixtureEProcess  # mean of the wealth of all m tests, which decides on an alarm
+    # Names of the fields with counts, which are stored beside the wealth.
+    _counted: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def start(cls, artifact: CalibrationArtifact, now: float) -> Self:
+        """Return the tests of an artifact before any outcome."""
+        raise NotImplementedError
 
     def bet(self, payoffs: FloatArray, now: float, seen: BoolArray) -> Self:
         """Return the tests after betting on one more outcome; only tests that have `seen` (m,) one bet."""
@@ -180,11 +187,19 @@ class SequentialTest:
 
     def to_data(self) -> dict[str, Any]:
         """Return the state as plain data, without the artifact."""
-        return {"capital": self.wealth.to_data(), "mean": self.mixture.to_data()}
+        counted = {name: getattr(self, name).tolist() for name in self._counted}
+        return {"wealth": self.wealth.to_data(), "mixture": self.mixture.to_data(), **counted}
 
-
-def _read_wealth(data: Mapping[str, Any]) -> tuple[EProcess, MixtureEProcess]:
-    return EProcess.from_data(data["capital"]), MixtureEProcess.from_data(data["mean"])
+    @classmethod
+    def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> Self:
+        """Restore what `to_data` returned."""
+        counted: dict[str, Any] = {name: np.array(data[name], dtype=np.int64) for name in cls._counted}
+        return replace(
+            cls.start(artifact, 0.0),
+            wealth=EProcess.from_data(data["wealth"]),
+            mixture=MixtureEProcess.from_data(data["mixture"]),
+            **counted,
+        )
 
 
 @dataclass(frozen=True)
@@ -205,6 +220,7 @@ class DriftTest(SequentialTest):
 
     layout: Layout
     counts: IntArray  # (m, b) number of values in each bin of each test, calibration prompts included
+    _counted = ("counts",)
 
     @classmethod
     def start(cls, artifact: CalibrationArtifact, now: float) -> DriftTest:
@@ -236,16 +252,6 @@ class DriftTest(SequentialTest):
         uniforms = one.draw_uniforms("rank", len(bins))
         payoffs = compute_rank_payoffs(compute_ranks(self.counts, bins, uniforms))
         return replace(self.bet(payoffs, one.at, seen), counts=add_to_counts(self.counts, bins, seen))
-
-    def to_data(self) -> dict[str, Any]:
-        """Return the state as plain data, without the artifact."""
-        return {"counts": self.counts.tolist(), **super().to_data()}
-
-    @classmethod
-    def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> DriftTest:
-        """Restore what `to_data` returned."""
-        counts = np.array(data["counts"], dtype=np.int64)
-        return cls(artifact, *_read_wealth(data), Layout.from_artifact(artifact), counts)
 
 
 @dataclass(frozen=True)
@@ -303,14 +309,15 @@ class CoverageTest(SequentialTest):
     probability of being labelled was chosen by.
     """
 
-    kept: FloatArray  # (m,) number of outcomes in which the certified event occurred
+    kept: IntArray  # (m,) number of outcomes in which the certified event occurred
+    _counted = ("kept",)
 
     @classmethod
     def start(cls, artifact: CalibrationArtifact, now: float) -> CoverageTest:
         """Return the tests before any label."""
         count = len(list_certified_rates(artifact))
         wealth = EProcess.start([count], RATE_EXPERT_COUNT, now)
-        return cls(artifact, wealth, MixtureEProcess.start(now=now), np.zeros(count))
+        return cls(artifact, wealth, MixtureEProcess.start(now=now), np.zeros(count, dtype=np.int64))
 
     @cached_property
     def rates(self) -> list[CertifiedRate]:
@@ -347,15 +354,6 @@ class CoverageTest(SequentialTest):
         after = self.bet(compute_rate_payoffs(kept, certified), now, seen)
         return replace(after, kept=self.kept + (kept & seen))
 
-    def to_data(self) -> dict[str, Any]:
-        """Return the state as plain data, without the artifact."""
-        return {"kept": self.kept.tolist(), **super().to_data()}
-
-    @classmethod
-    def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> CoverageTest:
-        """Restore what `to_data` returned."""
-        return cls(artifact, *_read_wealth(data), np.array(data["kept"], dtype=np.float64))
-
 
 @dataclass(frozen=True)
 class LabelSamplingTest(SequentialTest):
@@ -367,34 +365,24 @@ class LabelSamplingTest(SequentialTest):
     """
 
     layout: Layout  # its tests are those of `DriftTest`
-    last: int  # number of the last result of the last block
 
     @classmethod
     def start(cls, artifact: CalibrationArtifact, now: float) -> LabelSamplingTest:
         """Return the tests before any block."""
         layout = Layout.from_artifact(artifact)
         wealth = EProcess.start([len(layout.tests)], RANK_EXPERT_COUNT, now)
-        return cls(artifact, wealth, MixtureEProcess.start(now=now), layout, 0)
+        return cls(artifact, wealth, MixtureEProcess.start(now=now), layout)
 
-    def update(self, block: Sequence[tuple[ObservedResult, bool]], last: int) -> LabelSamplingTest:
-        """Return the tests after a block of (result, whether labelled); `last` numbers its last result."""
+    def update(self, block: Sequence[tuple[ObservedResult, bool]]) -> LabelSamplingTest:
+        """Return the tests after a block of (result, whether labelled)."""
         placed = [(one, labelled, *self.layout.assign_bins(one)) for one, labelled in block]
         counts = np.zeros_like(self.layout.counts)
         for _, labelled, bins, seen in placed:
             counts = counts if labelled else add_to_counts(counts, bins, seen)
-        after = replace(self, last=last)
+        after = self
         for one, labelled, bins, seen in placed:
             if labelled:
                 uniforms = one.draw_uniforms("labelled", len(bins))
                 after = after.bet(compute_rank_payoffs(compute_ranks(counts, bins, uniforms)), one.at, seen)
                 counts = add_to_counts(counts, bins, seen)
         return after
-
-    def to_data(self) -> dict[str, Any]:
-        """Return the state as plain data, without the artifact."""
-        return {"last": self.last, **super().to_data()}
-
-    @classmethod
-    def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> LabelSamplingTest:
-        """Restore what `to_data` returned."""
-        return cls(artifact, *_read_wealth(data), Layout.from_artifact(artifact), int(data["last"]))

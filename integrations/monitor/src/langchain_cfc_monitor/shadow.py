@@ -14,8 +14,8 @@ from langchain_cfc.errors import FingerprintError, InputError
 from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.records import Provenance
 from langchain_cfc.support.arrays import BoolArray
-from langchain_cfc_monitor.observed import FLAGGED, Data
-from langchain_cfc_monitor.traffic import Traffic, check_time, format_time
+from langchain_cfc_monitor.observed import FLAGGED, Data, format_time
+from langchain_cfc_monitor.traffic import Traffic, check_time
 
 if TYPE_CHECKING:
     from typing_extensions import Self

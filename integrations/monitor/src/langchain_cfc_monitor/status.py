@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any, Literal
 
 import numpy as np
@@ -15,9 +15,8 @@ from langchain_cfc.features import get_direction, name_group
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.support.text import format_percent, pluralize
-from langchain_cfc_monitor.observed import ANSWERED, DAY, EMPTY, FLAGGED, Data
+from langchain_cfc_monitor.observed import ANSWERED, DAY, EMPTY, FLAGGED, Data, format_time
 from langchain_cfc_monitor.sequential_tests import CertifiedRate, CoverageTest, SequentialTest
-from langchain_cfc_monitor.stated import StatedLevel
 from langchain_cfc_monitor.store import Evidence, ResultCounts
 
 _LARGEST_LOG = 700.0  # its exponential is still a finite float
@@ -240,7 +239,6 @@ class MonitorStatus(Data):
         together: The combined test of each kind that has tests; these decide on alarms.
         tests: All tests, those closest to an alarm first.
         rates: How many results were answered at each certified wrong-answer rate.
-        stated: Labelled results by the coverage stated for them, if levels are adaptive.
         breaches: Limits that are exceeded and models that were not calibrated, in sentences.
         notes: What the monitor cannot test, and why.
     """
@@ -259,7 +257,6 @@ class MonitorStatus(Data):
     together: tuple[CombinedTest, ...]
     tests: tuple[Test, ...]
     rates: tuple[AnsweredShare, ...]
-    stated: tuple[StatedLevel, ...]
     breaches: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -325,7 +322,6 @@ def make_status(
         together=tuple(_combine_tests(evidence, tests, level)),
         tests=tuple(sorted(tests, key=_rank_test)),
         rates=tuple(_list_answered_shares(artifact, counts)),
-        stated=tuple(evidence.stated.list_levels()),
         breaches=tuple(limits.list_breaches(age, counts, models)),
         notes=tuple(_list_notes(artifact, evidence, counts)),
     )
@@ -418,7 +414,7 @@ def _summarize_evidence(tests: SequentialTest, place: int, level: float) -> dict
         "evidence": math.exp(min(float(wealth.peak[place]), _LARGEST_LOG)),
         "needed": wealth.log.size / level,
         "alarm": alarm,
-        "since": _format_time(float(wealth.since[place])) if alarm else None,
+        "since": format_time(float(wealth.since[place])) if alarm else None,
     }
 
 
@@ -442,13 +438,9 @@ def _combine_tests(evidence: Evidence, tests: Sequence[Test], level: float) -> I
             evidence=math.exp(min(float(combined.mixture.peak), _LARGEST_LOG)),
             needed=1.0 / level,
             alarm=alarm,
-            since=_format_time(float(combined.mixture.since)) if alarm else None,
+            since=format_time(float(combined.mixture.since)) if alarm else None,
             leading=f"{leading.what_name}, {leading.group_name}" if leading.outcomes else None,
         )
-
-
-def _format_time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, tz=timezone.utc).isoformat(timespec="seconds")
 
 
 def _list_other_models(artifact: CalibrationArtifact, served: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from sqlalchemy import (
+    JSON,
     Boolean,
     Column,
     Connection,
@@ -22,7 +23,6 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
-    TypeDecorator,
     delete,
     false,
     func,
@@ -38,7 +38,6 @@ from langchain_cfc.support.database import ROW_NUMBER, DatabaseStore, define_fac
 from langchain_cfc.support.text import join_names
 from langchain_cfc_monitor.observed import ANSWERED, DAY, FLAGGED, Label, ObservedResult
 from langchain_cfc_monitor.sequential_tests import BLOCK_SIZE, CoverageTest, DriftTest, LabelSamplingTest
-from langchain_cfc_monitor.stated import StatedCounts
 
 # Most rows per query and transaction, and the number of latest results that figures are about.
 _PAGE_SIZE = 1000
@@ -49,21 +48,6 @@ _LIST_FIELDS = ("scores", "accepted", "features", "codes", "lengths", "models")
 _MOST_LISTED = 5
 
 _metadata = MetaData()
-
-
-class _Json(TypeDecorator[Any]):
-    """Column of plain data, stored as JSON text; None where a join finds no row."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: Any) -> str:
-        del dialect
-        return json.dumps(value)
-
-    def process_result_value(self, value: Any, dialect: Any) -> Any:
-        del dialect
-        return None if value is None else json.loads(value)
 
 
 # Holds the state of each artifact's tests under its digest, among other facts.
@@ -81,13 +65,13 @@ _results = Table(
     Column("withheld", Boolean, nullable=False),
     Column("max_wrong_rate", Text),
     Column("threshold", Double, nullable=False),
-    Column("scores", _Json, nullable=False),
-    Column("accepted", _Json, nullable=False),
-    Column("features", _Json, nullable=False),
-    Column("codes", _Json, nullable=False),
-    Column("lengths", _Json, nullable=False),
-    Column("metadata", _Json, nullable=False),
-    Column("models", _Json, nullable=False),
+    Column("scores", JSON, nullable=False),
+    Column("accepted", JSON, nullable=False),
+    Column("features", JSON, nullable=False),
+    Column("codes", JSON, nullable=False),
+    Column("lengths", JSON, nullable=False),
+    Column("metadata", JSON, nullable=False),
+    Column("models", JSON, nullable=False),
     Column("binding", Text, nullable=False),
     Column("seconds", Double),
     # Whether the tests have seen it. They take results in the order in which they find them: a result that
@@ -101,7 +85,7 @@ _labels = Table(
     Column("number", ROW_NUMBER, primary_key=True),
     Column("result", Text, ForeignKey("monitor_results.id", ondelete="CASCADE"), nullable=False, unique=True),
     Column("at", Double, nullable=False),
-    Column("correct", _Json, nullable=False),
+    Column("correct", JSON, nullable=False),
     Column("probability", Double, nullable=False),
     Column("seen", Boolean, nullable=False, server_default=false()),
 )
@@ -198,20 +182,15 @@ class Evidence:
     drift: DriftTest  # do prompts look as they did?
     kept: CoverageTest  # do certified rates hold?
     sampled: LabelSamplingTest  # do labelled results look like the others?
-    stated: StatedCounts  # how often are adaptive promises kept?
+    last: int  # number of the last result that `sampled` has seen
     drifted: Curve  # wealth of the drift tests over time
     broken: Curve  # wealth of the tests of certified rates over time
 
     @classmethod
     def start(cls, artifact: CalibrationArtifact, now: float) -> Evidence:
         """Return the state before any result."""
-        parts = (
-            DriftTest.start(artifact, now),
-            CoverageTest.start(artifact, now),
-            LabelSamplingTest.start(artifact, now),
-            StatedCounts.start(artifact),
-        )
-        return cls(*parts, Curve(), Curve())
+        drift, kept = DriftTest.start(artifact, now), CoverageTest.start(artifact, now)
+        return cls(drift, kept, LabelSamplingTest.start(artifact, now), 0, Curve(), Curve())
 
     def add_result(self, one: ObservedResult) -> Evidence:
         """Return the state after one more result."""
@@ -221,12 +200,12 @@ class Evidence:
     def add_label(self, one: ObservedResult, label: Label, now: float, least: float) -> Evidence:
         """Return the state after one more label; for `least` see `Label.is_sampled`."""
         kept = self.kept.update(one, label, now, least)
-        stated = self.stated.update(one, label, least)
-        return replace(self, kept=kept, stated=stated, broken=self.broken.update(kept.wealth.log, now))
+        return replace(self, kept=kept, broken=self.broken.update(kept.wealth.log, now))
 
     def to_data(self) -> dict[str, Any]:
         """Return the state as plain data."""
-        return {name: getattr(self, name).to_data() for name in self.__dataclass_fields__}
+        parts = {name: one.to_data() for name, one in vars(self).items() if name != "last"}
+        return {**parts, "last": self.last}
 
     @classmethod
     def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> Evidence:
@@ -235,7 +214,7 @@ class Evidence:
             DriftTest.from_data(artifact, data["drift"]),
             CoverageTest.from_data(artifact, data["kept"]),
             LabelSamplingTest.from_data(artifact, data["sampled"]),
-            StatedCounts.from_data(artifact, data["stated"]),
+            int(data["last"]),
             Curve.from_data(data["drifted"]),
             Curve.from_data(data["broken"]),
         )
@@ -320,13 +299,13 @@ class MonitorStore(DatabaseStore):
                     for row in labels:
                         seen = seen.add_label(_read_result(row), _read_label(row), row.labelled_at, least)
                     _mark_seen(connection, _labels, [row.label for row in labels])
-                elif block := _read_block(connection, seen.sampled, now - label_days * DAY):
+                elif block := _read_block(connection, artifact, seen.last, now - label_days * DAY):
                     found = [(_read_result(row), row) for row in block]
                     chosen = [
                         (one, row.label is not None and _read_label(row).is_sampled(one, least))
                         for one, row in found
                     ]
-                    seen = replace(seen, sampled=seen.sampled.update(chosen, block[-1].number))
+                    seen = replace(seen, sampled=seen.sampled.update(chosen), last=block[-1].number)
                 else:
                     return seen
                 self.write_facts(connection, {artifact.digest: json.dumps(seen.to_data())})
@@ -338,9 +317,9 @@ class MonitorStore(DatabaseStore):
         labels = {row.id: _read_label(row) for row in rows if row.label is not None}
         return [_read_result(row) for row in rows], labels
 
-    def list_unlabelled(self, digest: str, since: float) -> list[str]:
-        """Return the ids of an artifact's results since a time that have no label, in their order."""
-        wanted = (_results.c.artifact == digest) & (_results.c.at >= since) & _labels.c.number.is_(None)
+    def list_unlabelled(self, digest: str) -> list[str]:
+        """Return the ids of an artifact's results that have no label, in their order."""
+        wanted = (_results.c.artifact == digest) & _labels.c.number.is_(None)
         query = _labelled_results.with_only_columns(_results.c.id).where(wanted).order_by(_results.c.number)
         return [row.id for row in self.read_rows(query)]
 
@@ -467,12 +446,14 @@ def _read_unseen(connection: Connection, artifact: CalibrationArtifact, table: T
     return connection.execute(query).all()
 
 
-def _read_block(connection: Connection, sampled: LabelSamplingTest, before: float) -> Sequence[Any]:
+def _read_block(
+    connection: Connection, artifact: CalibrationArtifact, last: int, before: float
+) -> Sequence[Any]:
     """Return the next block of results old enough to have all their labels; empty if there are too few."""
     due = (
-        (_results.c.artifact == sampled.artifact.digest)
+        (_results.c.artifact == artifact.digest)
         & _results.c.seen
-        & (_results.c.number > sampled.last)
+        & (_results.c.number > last)
         & (_results.c.at < before)
     )
     rows = connection.execute(

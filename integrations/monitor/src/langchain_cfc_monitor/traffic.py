@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
@@ -136,11 +135,6 @@ def check_time(since: float) -> None:
     if not 0.0 <= since < _LATEST_TIME:
         msg = f"since: expected seconds since 1970, got {since!r}"
         raise InputError(msg)
-
-
-def format_time(seconds: float) -> str:
-    """Format seconds since 1970 in ISO 8601, UTC, as `--since` takes it."""
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds").partition("+")[0]
 
 
 def _list_truths(label: Label | None, n: int) -> list[bool]:

@@ -18,7 +18,6 @@ from langchain_cfc.cli.commands import make_app
 from langchain_cfc.cli.formatting import (
     EXIT_NO,
     emit_json,
-    format_interval,
     get_console,
     make_table,
     print_notes,
@@ -214,16 +213,9 @@ def recalibrate(
         if found.certifies:
             found.artifact.save(out_path)
     if as_json:
-        emit_json(
-            {
-                "certifies": found.certifies,
-                "objections": found.objections,
-                "results": found.results,
-                "certified": found.certified,
-                "compared": [one.model_dump(mode="json") for one in found.compared],
-                "written": str(out_path) if found.certifies else None,
-            }
-        )
+        written = str(out_path) if found.certifies else None
+        data = found.model_dump(mode="json", exclude={"artifact"})
+        emit_json({**data, "certifies": found.certifies, "written": written})
     else:
         console = get_console()
         for one in found.compared:
@@ -318,7 +310,7 @@ def _make_comparison_table(found: ShadowComparison, served: str, other: str) -> 
 
 def _open_monitor(artifact: Path, store: str, **settings: Any) -> CFCMonitor:
     """Open the monitor of an artifact; its store must exist."""
-    # Imported late: it needs the extra.
+    # Imported late, because it takes long.
     from langchain_cfc_monitor import CFCMonitor
 
     # Only the monitor that serves deletes old results.
@@ -342,8 +334,7 @@ def _print_status(console: Console, found: MonitorStatus) -> None:
         median, most = found.seconds
         console.print(f"took       {median:.3g} s at the median, {most:.3g} s at the 99th percentile")
     _print_verdict(console, found)
-    stated = [_make_stated_table(found)] if found.stated else []
-    console.print("", _make_test_table(found), *stated)
+    console.print("", _make_test_table(found))
     print_notes(console, found.notes)
     if found.alarms:
         console.print(
@@ -388,18 +379,5 @@ def _make_test_table(found: MonitorStatus) -> Table:
             "" if one.seen is None else format_percent(one.seen),
             format_evidence(one.evidence),
             format_evidence(one.needed),
-        )
-    return table
-
-
-def _make_stated_table(found: MonitorStatus) -> Table:
-    """Make a table of labelled results by the coverage stated for them."""
-    table = make_table("stated", "labels", "kept", "95 % CI", title="Stated and kept coverage", texts=0)
-    for one in found.stated:
-        table.add_row(
-            format_percent(one.stated_coverage),
-            f"{one.labels:,}",
-            format_percent(one.kept / one.labels),
-            f"{format_interval(one.kept_ci)} %",
         )
     return table
