@@ -1,8 +1,8 @@
 """Strict JSON, and reading of files that hold a JSON value on each line.
 
-Python's parser keeps the last of two equal keys, accepts NaN, turns 1e999 into infinity, and half a surrogate
-pair into a string that cannot be written again. `build_object` refuses the first, and `check_json` or the type of
-a field the others, so that the error can say where they are.
+Python's parser keeps the last of two equal keys, accepts NaN, turns 1e999 into infinity, and half a
+surrogate pair into a string that cannot be written again. `build_object` refuses the first, and `check_json`
+or the type of a field the others, so that the error can say where they are.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ def make_graph_generator(model: Runnable[Any, Any]) -> Runnable[Any, Any]:
     """A generator that is a graph, as an agent is."""
     draws = one_node_graph(lambda state: {"messages": [model.invoke(state["messages"])]}, MessagesState)
     asked: Any = RunnableLambda(lambda question: {"messages": [("human", question)]})
-    return asked | draws | RunnableLambda(lambda state: state["messages"][-1])
+    made: Runnable[Any, Any] = asked | draws | RunnableLambda(lambda state: state["messages"][-1])
+    return made
 
 
 def make_function_generator(model: Runnable[Any, Any]) -> Runnable[Any, Any]:

@@ -129,7 +129,7 @@ def test_human_labels_accepts_repeated_but_not_contradictory_lines(tmp_path: Pat
             '{"id": "a", "text": "x", "correct": true, "correct": false}',
             1,
             "",
-            "a key stands twice",
+            "twice in one object",
         ),
         ("a.jsonl", "[1]", 1, "", "found a list"),
         ("a.jsonl", "nonsense", 1, "", "not JSON"),

@@ -63,7 +63,7 @@ def make_document(models: Mapping[str, ServedModel], *, authentication: bool) ->
         operation = _describe("Answer a conversation, or abstain.", DecidedResponse, *failures)
         operation["responses"]["200"]["content"]["text/event-stream"] = _TEXT
         paths[path] = {"post": operation | {"requestBody": {"required": True, "content": _refer_to(kind)}}}
-    document = {
+    document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "langchain-cfc server", "version": version("langchain-cfc-server")},
         "paths": paths,
