@@ -378,7 +378,9 @@ class Soak:
                 return
             result, shown = ended
             self._served(label, _prompt(number), result, spent)
-            if REJECTED in repr(shown):
+            # If all others are blank, the set is the best candidate alone, whatever its score.
+            is_answered = isinstance(result, CFCResult) and any(REJECTED in one for one in result.answers)
+            if REJECTED in repr(shown) and not is_answered:
                 self.found.broken["a rejected text was streamed"] += 1
 
     def _failed(self, label: str, error: Exception) -> None:
@@ -397,7 +399,7 @@ class Soak:
         self.found.outcomes[label, result.reason] += 1
         if [one.slot for one in result.candidates] != list(range(N)):
             self.found.broken["another number of candidates than n"] += 1
-        if any(one.text is not None and REJECTED in one.text for one in result.candidates):
+        if any(one.text is not None and not one.accepted for one in result.candidates):
             self.found.broken["a rejected text in a result"] += 1
         if any(one.text and not one.text.startswith(prompt) for one in result.candidates):
             self.found.broken["a candidate of another prompt"] += 1
