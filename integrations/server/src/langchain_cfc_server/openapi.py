@@ -38,6 +38,7 @@ _ERROR_DESCRIPTIONS = {
     504: "The prompt was not decided in time; nothing was answered.",
 }
 _TEXT = {"schema": {"type": "string"}}
+_EVENT = {"itemSchema": {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}}}}
 _MODEL = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
 
 
@@ -61,7 +62,7 @@ def make_document(models: Mapping[str, ServedModel], *, authentication: bool) ->
     }
     for path, kind in ((COMPLETIONS, ChatRequest), (RESPONSES, ResponsesRequest)):
         operation = _describe("Answer a conversation, or abstain.", DecidedResponse, *failures)
-        operation["responses"]["200"]["content"]["text/event-stream"] = _TEXT
+        operation["responses"]["200"]["content"]["text/event-stream"] = _EVENT
         paths[path] = {"post": operation | {"requestBody": {"required": True, "content": _refer_to(kind)}}}
     document: dict[str, Any] = {
         "openapi": "3.1.0",
