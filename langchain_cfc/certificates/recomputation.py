@@ -10,10 +10,11 @@ import math
 from collections.abc import Iterator
 from fractions import Fraction
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot, Confidence, PeopleEvidence
-from langchain_cfc.certificates.bounds import binomial_p_value, lower_bound, upper_bound
+from langchain_cfc.certificates.bounds import binomial_p_value, lower_bound, mean_upper_bound, upper_bound
 from langchain_cfc.certificates.cuts import CURVE_POINTS
 from langchain_cfc.certificates.judged import BROKEN, KEPT, KNOWN, UNLABELLED, JudgedEProcess
 from langchain_cfc.guarantee import (
@@ -62,7 +63,8 @@ def recompute_certificates(artifact: CalibrationArtifact) -> list[BoundCheck]:
     Raises:
         MissingExtraError: If SciPy is not installed.
     """
-    checks = [check for one in artifact.certificates for check in _recompute_coverage(one)]
+    largest = 1.0 if artifact.at_most is not None else float(artifact.n)
+    checks = [check for one in artifact.certificates for check in _recompute_coverage(one, largest)]
     if artifact.bot is not None:
         checks += _recompute_bot(artifact.bot)
     evidence = {one.subject: one for one in artifact.people_evidence}
@@ -89,25 +91,32 @@ def _add_up_levels(artifact: CalibrationArtifact) -> Iterator[BoundCheck]:
     tested: list[TestedCertificate | Confidence] = [*artifact.certificates]
     tested += [] if artifact.confidence is None else [artifact.confidence] * len(artifact.levels)
     tested += [] if artifact.bot is None else artifact.bot.certificates
-    spent: dict[tuple[str | None, int, str], float] = {}
+    spent: dict[tuple[str | None, int], float] = {}
+    deltas: dict[tuple[str | None, int], set[str]] = {}
     for one in tested:
         # The law of an order statistic rests on calibration prompts, and names no records of its own.
         records = None if isinstance(one, Confidence) else one.records_digest
-        key = (records, one.attempt, one.delta)
+        key = (records, one.attempt)
         spent[key] = spent.get(key, 0.0) + one.level
-    for (_, attempt, delta), level in spent.items():
-        share = float(delta) * float(compute_share(attempt))
+        deltas.setdefault(key, set()).add(one.delta)
+    for key, level in spent.items():
+        least, *others = sorted(deltas[key], key=float)
+        share = float(least) * float(compute_share(key[1]))
         yield BoundCheck(
-            certificate=f"attempt {attempt} at delta = {delta}",
+            certificate=f"attempt {key[1]} at delta = {least}",
             bound="sum of levels",
             stated=level,
             recomputed=share,
-            agrees=level <= share * (1.0 + _TOLERANCE),
+            agrees=not others and level <= share * (1.0 + _TOLERANCE),  # an attempt has one delta
         )
 
 
-def _recompute_coverage(one: CoverageCertificate) -> Iterator[BoundCheck]:
-    """Yield the bounds on sets, three over all prompts and two for every group."""
+def _recompute_coverage(one: CoverageCertificate, largest: float) -> Iterator[BoundCheck]:
+    """Yield the bounds on sets, three over all prompts and two for every group.
+
+    The variance of sizes, each at most `largest`, is not stored: their bound is compared with the least
+    possible one.
+    """
     name = f"sets at alpha = {one.alpha}"
     parts = divide_delta(one.level, len(one.shares) - 1)
     for share, part in zip(one.shares, parts, strict=True):
@@ -116,12 +125,14 @@ def _recompute_coverage(one: CoverageCertificate) -> Iterator[BoundCheck]:
         yield _compare_bounds(name, f"kept at least, {share.name}", share.kept_at_least, kept)
         covered = lower_bound(share.covered, share.prompts, failing)
         yield _compare_bounds(name, f"covered at least, {share.name}", share.coverage_at_least, covered)
+    equal = np.full(one.prompts, min(one.mean_size, largest))
+    least = mean_upper_bound(equal, largest, parts[0] / 3)
     yield BoundCheck(
         certificate=name,
         bound="mean size at most",
         stated=one.mean_size_at_most,
-        recomputed=None,  # needs the variance, too
-        agrees=one.mean_size_at_most >= one.mean_size,
+        recomputed=None,
+        agrees=one.mean_size <= largest and one.mean_size_at_most >= least * (1.0 - _TOLERANCE),
     )
 
 
