@@ -140,7 +140,9 @@ def make_lines(path: Path, prompts: int) -> dict[str, Any]:
             record = known[number % len(known)]
             noise = rng.normal(0.0, NOISE, len(record["candidates"])).tolist()
             candidates = [_perturb(one, by) for one, by in zip(record["candidates"], noise, strict=True)]
-            again = record | {"id": f"{record['id']}-{number}", "candidates": candidates}
+            # Equal questions would count as one.
+            own = {"id": f"{record['id']}-{number}", "input": f"{record['input']} ({number})"}
+            again = record | own | {"candidates": candidates}
             file.write(json.dumps(again, ensure_ascii=False) + "\n")
     return {}
 
@@ -175,7 +177,13 @@ def make_parquet(path: Path, prompts: int) -> dict[str, Any]:
             again = once.take(rows)
             ids = [f"{name}-{number}" for name, number in zip(again["id"].to_pylist(), numbers, strict=True)]
             moved = _perturb_column(candidates.values.take(slots), rng.normal(0.0, NOISE, len(slots)))
+            # Equal questions would count as one.
+            asked = again["input"].to_pylist()
+            asked = [
+                json.dumps(f"{json.loads(one)} ({place})") for one, place in zip(asked, numbers, strict=True)
+            ]
             again = again.set_column(0, "id", pa.array(ids))
+            again = again.set_column(again.column_names.index("input"), "input", pa.array(asked))
             again = again.set_column(5, "candidates", pa.ListArray.from_arrays(offsets, moved))
             writer.write_table(again.cast(schema))
     return {}
