@@ -510,7 +510,7 @@ def test_commands_work_in_any_terminal_encoding(encoding: str, tmp_path: Path) -
     command: list[str | Path] = [script, "demo", "-o", tmp_path / "a.json", "--seed", "1"]
     ran = subprocess.run(command, capture_output=True, env=environment, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert b"The artifact is in" in ran.stdout
+    assert b"bot.json" in ran.stdout
     asked = ("ask", tmp_path / "a.json", "What is the currency of Costa Rica?", "--replay", "demo")
     command = [script, *asked, "--json", "--show-rejected"]
     ran = subprocess.run(command, capture_output=True, env=environment, check=False)

@@ -149,7 +149,7 @@ def test_bash_completion_script_completes_commands_and_values() -> None:
     COMP_WORDS=(langchain-cfc calibr) COMP_CWORD=1
     _langchain_cfc_completion langchain-cfc
     echo "${COMPREPLY[@]}"
-    COMP_WORDS=(langchain-cfc calibrate --threshold-rule g) COMP_CWORD=3
+    COMP_WORDS=(langchain-cfc calibrate --unit c) COMP_CWORD=3
     _langchain_cfc_completion langchain-cfc
     echo "${COMPREPLY[@]}"
     """
@@ -160,7 +160,7 @@ def test_bash_completion_script_completes_commands_and_values() -> None:
     ran = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
     registered, command, value = ran.stdout.splitlines()
     assert "-F _langchain_cfc_completion langchain-cfc" in registered
-    assert (command, value) == ("calibrate", "grouped")
+    assert (command, value) == ("calibrate", "claims")
 
 
 @pytest.mark.parametrize(

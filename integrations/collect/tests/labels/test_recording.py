@@ -38,8 +38,8 @@ def test_normalised_match_reproduces_recorded_labels_up_to_accents(records: list
         )
         if label != candidate.correct
     )
-    # 13 of 12,240. The recording forgave accents, and did not strip signs from the end.
-    assert differing == {("Colón", False): 9, ("Iceland króna", False): 1, ("al.*", True): 3}
+    # 11 of 12,240. The recording forgave accents and a leading article.
+    assert differing == {("Colón", False): 9, ("Iceland króna", False): 1, ("The Georgian Lari", False): 1}
 
 
 def test_numeric_match_reproduces_recorded_labels_of_numbers(records: list[PromptRecord]) -> None:
