@@ -228,7 +228,7 @@ class MonitorStore(DatabaseStore):
 
     _facts = _facts
     _format = "langchain-cfc/monitor"
-    _version = 3
+    _version = 4
     _missing_message = "there is no monitor at"
     _wrong_format_message = "is not the store of a monitor"
     _wrong_version_advice = "use a new store, or the release that made it"
