@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from langchain_cfc_monitor import CFCMonitor, Label, Limits, parse_label
 from langchain_cfc_monitor.page import write_page
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableLambda, RunnableParallel
 
 from integrations.monitor.tests.watching import make_weaker_chain, run, truths, write_swapped_records
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, PromptRecord, calibrate
@@ -107,6 +107,33 @@ def test_monitor_counts_each_result_once_in_any_chain(
     CFCChatModel(chain=chain).invoke(str(prompt), config)
     assert monitor.read_status().results == 6
     assert not monitor._runs
+
+
+def test_monitor_ignores_results_of_other_artifacts_of_the_same_chain(
+    monitor: CFCMonitor, artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord]
+) -> None:
+    other = artifact.model_copy(update={"certificates": []})
+    both = RunnableParallel(first=chain, second=chain.model_copy(update={"artifact": other}))
+    both.invoke(served[0].input, {"callbacks": [monitor]})
+    assert monitor.read_status().results == 1
+    with CFCMonitor(other, monitor.name) as looking:
+        assert looking.read_status().results == 0
+        # Control: it counts the results of its own artifact.
+        both.invoke(served[1].input, {"callbacks": [looking]})
+        assert looking.read_status().results == 1
+
+
+def test_monitor_counts_a_result_that_later_steps_copy_once(
+    monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord]
+) -> None:
+    config: Any = {"callbacks": [monitor]}
+    copying: Any = RunnableLambda(lambda result: result.model_copy())
+    copied = (chain | copying | copying).invoke(served[0].input, config)
+    copying.invoke(copied, config)
+    assert monitor.read_status().results == 1
+    # Control: the same question asked again is another result.
+    chain.invoke(served[0].input, config)
+    assert monitor.read_status().results == 2
 
 
 def test_monitor_names_results_by_run_id_and_counts_failures(
