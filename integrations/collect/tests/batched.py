@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sqlite3
+import threading
+import time
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,6 +26,47 @@ from langchain_cfc.verifiers import ModelJudge
 N, CONCURRENCY = 5, 8
 # Next to a store whose batches are not written: what was submitted.
 SUBMITTED = ".submitted"
+COUNTS = {
+    "prompts": "SELECT count(*) FROM prompts",
+    "batches": "SELECT count(*) FROM batches",
+    "draws": "SELECT :n * count(*) FROM prompts WHERE stage > 0",
+    "scores": "SELECT :n * count(*) FROM prompts WHERE stage > 1",
+}
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a process is killed.
+
+    Attributes:
+        what: Of what the store must hold how many.
+        count: So many.
+        seconds: So many seconds later.
+    """
+
+    what: str
+    count: int
+    seconds: float
+
+
+def count_stored(path: Path, what: str) -> int:
+    """Return how many of something are stored."""
+    if what == "submitted":
+        log = path.with_suffix(SUBMITTED)
+        return len(log.read_text().splitlines()) if log.exists() else 0
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
+            return int(file.execute(COUNTS[what], {"n": N}).fetchone()[0])
+    except sqlite3.OperationalError:  # it is not made yet
+        return 0
+
+
+def kill_this_process(path: Path, moment: Moment) -> None:
+    """Wait for the moment, and kill this process; run in a thread of it, so that load delays both alike."""
+    while count_stored(path, moment.what) < moment.count:
+        time.sleep(0.01)
+    time.sleep(moment.seconds)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def make_judge(**arguments: Any) -> ModelJudge:
@@ -27,9 +74,11 @@ def make_judge(**arguments: Any) -> ModelJudge:
     return ModelJudge(ChatOpenAI(**arguments), mode="line")
 
 
-def collect_by_command(url: str, path: str, size: int, *, forgets: bool) -> None:
+def collect_by_command(url: str, path: str, size: int, killed: Moment | None, *, forgets: bool) -> None:
     """Start or resume the collection; `forgets` does not record submitted batches, as a control."""
     os.environ["NO_PROXY"] = "127.0.0.1"
+    if killed is not None:
+        threading.Thread(target=kill_this_process, args=(Path(path), killed), daemon=True).start()
     dataset = Path(path).with_suffix(".jsonl")
     if not dataset.exists():
         lines = [json.dumps({"id": one.id, "q": one.input, "a": one.reference}) for one in examples(size)]

@@ -5,19 +5,22 @@ from __future__ import annotations
 import multiprocessing
 import random
 import signal
-import sqlite3
-import time
 from collections import Counter
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from langchain_cfc_collect.store import Store
 
 from integrations.collect.tests.batch_server import TOKENS_IN, TOKENS_OUT, Faults, Log, serve_in_process
-from integrations.collect.tests.batched import CONCURRENCY, SUBMITTED, N, collect_by_command
+from integrations.collect.tests.batched import (
+    CONCURRENCY,
+    COUNTS,
+    Moment,
+    N,
+    collect_by_command,
+    count_stored,
+)
 
 FAULTS = Faults(errors=0.1, repeated=0.02, live=0.05, refused=0.03, dropped=0.03)
 TOKENS = TOKENS_IN + TOKENS_OUT
@@ -31,7 +34,7 @@ class Killed:
         path: The store.
         log: What the server was asked, and charged for.
         ended: How often a process ended how, by its exit code.
-        steps: What the store said at the kills.
+        steps: What the store held after each process.
     """
 
     path: Path
@@ -40,80 +43,35 @@ class Killed:
     steps: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True)
-class Moment:
-    """When a process is killed.
-
-    Attributes:
-        what: Of what the store must hold how many.
-        count: So many.
-        seconds: Up to so many seconds later, at random.
-    """
-
-    what: str
-    count: int
-    seconds: float
-
-
-_QUERIES = {
-    "prompts": "SELECT count(*) FROM prompts",
-    "batches": "SELECT count(*) FROM batches",
-    "draws": "SELECT 3 * count(*) FROM prompts WHERE stage > 0",
-    "scores": "SELECT 3 * count(*) FROM prompts WHERE stage > 1",
-}
-
-
-def _count(path: Path, what: str) -> int:
-    if what == "submitted":
-        log = path.with_suffix(SUBMITTED)
-        return len(log.read_text().splitlines()) if log.exists() else 0
-    try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
-            return int(file.execute(_QUERIES[what]).fetchone()[0])
-    except sqlite3.OperationalError:  # it is not made yet
-        return 0
-
-
 def choose_moments(size: int) -> list[Moment]:
     """Thirty moments: around both submissions, while they are waited for, and all through what follows."""
     chance = random.Random(7)  # noqa: S311 - moments, no secrets
     counts = [sorted(chance.randrange(1, size * N) for _ in range(9)) for _ in range(2)]
-    return [
-        *[Moment("prompts", 1, 1.0)] * 2,
-        *[Moment("batches", 1, 2.0)] * 4,
-        *(Moment("draws", count, 0.1) for count in counts[0]),
-        *[Moment("batches", 2, 2.0)] * 6,
-        *(Moment("scores", count, 0.1) for count in counts[1]),
+    latest = [
+        *[("prompts", 1, 1.0)] * 2,
+        *[("batches", 1, 2.0)] * 4,
+        *(("draws", count, 0.1) for count in counts[0]),
+        *[("batches", 2, 2.0)] * 6,
+        *(("scores", count, 0.1) for count in counts[1]),
     ]
+    return [Moment(what, count, chance.uniform(0.0, seconds)) for what, count, seconds in latest]
 
 
 def collect_under_kills(path: Path, size: int, moments: list[Moment], *, forgets: bool = False) -> Killed:
     """Run the command to its end, in processes that are killed."""
-    chance = random.Random(11)  # noqa: S311 - as above
     found = Killed(path)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["integrations.collect.tests.batched"])
     with serve_in_process(5.0, FAULTS, found.log) as url:
-
-        def start() -> Any:
+        for killed in [*moments, None]:
             process = context.Process(
-                target=collect_by_command, args=(url, str(path), size), kwargs={"forgets": forgets}
+                target=collect_by_command, args=(url, str(path), size, killed), kwargs={"forgets": forgets}
             )
             process.start()
-            return process
-
-        for moment in moments:
-            process = start()
-            while _count(path, moment.what) < moment.count and process.is_alive():
-                time.sleep(0.01)
-            time.sleep(chance.uniform(0.0, moment.seconds))
-            process.kill()
             process.join()
+            assert process.exitcode is not None
             found.ended[process.exitcode] += 1
-            found.steps[", ".join(f"{_count(path, what)} {what}" for what in _QUERIES)] += 1
-        process = start()
-        process.join()
-        found.ended[process.exitcode] += 1
+            found.steps[", ".join(f"{count_stored(path, what)} {what}" for what in COUNTS)] += 1
     return found
 
 
@@ -148,7 +106,7 @@ def test_thirty_kills_of_a_batched_collection_submit_nothing_twice(tmp_path: Pat
 
 @pytest.mark.long
 def test_control_unrecorded_batches_are_paid_for_again_after_each_kill(tmp_path: Path) -> None:
-    moments = [Moment("submitted", count, 0.5) for count in (1, 2, 3)]
+    moments = [Moment("submitted", count, 0.25) for count in (1, 2, 3)]
     found = collect_under_kills(tmp_path / "store.db", 100, moments, forgets=True)
     # The draws once more after each kill.
     assert sum(found.log.submitted) == (2 + 3) * 100 * N
