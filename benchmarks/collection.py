@@ -34,7 +34,7 @@ from benchmarks.lib.measuring import (
 limit_threads()  # before NumPy is imported
 
 import httpx  # noqa: E402 - after the threads are limited
-from langchain_cfc_collect.collecting import CallPolicy, CollectionOptions, collect  # noqa: E402
+from langchain_cfc_collect import CallPolicy, CollectionOptions, collect  # noqa: E402
 from langchain_cfc_collect.executor import Components  # noqa: E402
 from langchain_core.language_models import BaseChatModel, FakeListChatModel  # noqa: E402
 from langchain_core.runnables import RunnableConfig  # noqa: E402

@@ -36,7 +36,7 @@ def collect_records(config: CollectionConfig, asked: Sequence[Example], folder: 
         asked,
         config.create_components(),
         store,
-        CollectionOptions(call_policy=config.create_call_policy(), settings=config.record_settings()),
+        CollectionOptions(call_policy=config.run, settings=config.record_settings()),
     )
     with Store(store) as opened:
         write_records(records, opened.read_records(), opened.read_provenance())

@@ -12,11 +12,11 @@ from typing import Any, Literal
 from unittest import mock
 
 import pytest
+from langchain_cfc_collect import CallPolicy, CollectionOptions, CollectionResult, acollect
 from langchain_cfc_collect.batches import providers, submission
 from langchain_cfc_collect.batches.providers import AnthropicBatches, OpenAIBatches
 from langchain_cfc_collect.batches.requests import OpenRequests
 from langchain_cfc_collect.batches.submission import Submissions, WaitTimes
-from langchain_cfc_collect.collecting import CallPolicy, CollectionOptions, CollectionResult, acollect
 from langchain_cfc_collect.costs import Budget, Price
 from langchain_cfc_collect.executor import Components
 from langchain_cfc_collect.store import Store, batches

@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from langchain_cfc_collect.collecting import CallPolicy, collect
+from langchain_cfc_collect import CallPolicy, collect
 from langchain_cfc_collect.executor import Components
 
 from integrations.collect.tests.sharing import make_numbered_examples, make_silent_options

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
-from langchain_cfc_collect.executor import Labels
+from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.store import Store, rows
 from langchain_core.messages import AIMessage
 

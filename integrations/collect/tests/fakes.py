@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from langchain_cfc_collect.calls import CallPolicy
 from langchain_cfc_collect.costs import Budget, ModelCalls, Usage
-from langchain_cfc_collect.executor import Journal, Labels, Outcome
-from langchain_cfc_collect.run import Run
+from langchain_cfc_collect.run import CollectionOptions, Run
+from langchain_cfc_collect.stages import Journal, Labels, Outcome
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store
 
@@ -72,6 +74,7 @@ class FakeExecutor:
             "verifier": {"id": "scripted"},
             "labeler": {},
             "answer": None,
+            "sampling": "single_request",
         }
 
     async def draw(self, example: Example, journal: Journal) -> Outcome:
@@ -144,16 +147,9 @@ def run(
     async def worked() -> Ran:
         with Store(path, create=True) as store, store.lock():
             store.add(make_numbered_examples(size))
-            going = Run(
-                store,
-                executor,
-                n=N,
-                requests_per_prompt=1,
-                prompts_at_once=at_once,
-                budget=budget or Budget(),
-                on_progress=progress,
-                on_notice=notices.append,
-            )
+            options = CollectionOptions(budget=budget or Budget(), on_notice=notices.append)
+            with mock.patch.object(CallPolicy, "prompts_at_once", at_once):
+                going = Run(store, executor, options, progress)
             begun(going)
             complete = await going.run()
         return Ran(complete, going.status, notices)

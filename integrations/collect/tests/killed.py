@@ -16,8 +16,8 @@ from typing import Any, Literal, NoReturn, TypeAlias
 from unittest import mock
 
 import typer
+from langchain_cfc_collect import CallPolicy, acollect
 from langchain_cfc_collect.cli._collection import run_collection
-from langchain_cfc_collect.collecting import CallPolicy, acollect
 from langchain_cfc_collect.config import read_config
 from langchain_cfc_collect.executor import Components
 from langchain_cfc_collect.status import CollectionStatus

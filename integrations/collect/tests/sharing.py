@@ -7,15 +7,13 @@ import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-from langchain_cfc_collect import Store
-from langchain_cfc_collect.collecting import CollectionOptions
-from langchain_cfc_collect.executor import RetryPolicy
+from langchain_cfc_collect import Store, calls
+from langchain_cfc_collect.run import CollectionOptions
 
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.records import Example, tabulate
@@ -52,7 +50,7 @@ def make_recorded_model(url: str, **settings: Any) -> ChatOpenAI:
 
 def shorten_retry_waits() -> AbstractContextManager[Any]:
     """Wait for hundredths of a second between two attempts, instead of seconds."""
-    return mock.patch("langchain_cfc_collect.collecting.RetryPolicy", partial(RetryPolicy, initial_wait=0.02))
+    return mock.patch.object(calls, "_INITIAL_WAIT", 0.02)
 
 
 def execute_sql(path: Path, *statements: str) -> None:

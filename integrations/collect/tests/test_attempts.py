@@ -16,13 +16,13 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_cfc_collect import CallPolicy, executor
-from langchain_cfc_collect.executor import Journal, RetryPolicy, StageCalls, TokenRateLimiter
+from langchain_cfc_collect import CallPolicy, Journal, calls
+from langchain_cfc_collect.calls import StageCalls, TokenRateLimiter
 from langchain_cfc_collect.failures import is_transient, read_retry_after
 from langchain_openai import ChatOpenAI
 from tenacity import AsyncRetrying
 
-from integrations.collect.tests.sharing import make_recorded_model
+from integrations.collect.tests.sharing import make_recorded_model, shorten_retry_waits
 from integrations.collect.tests.virtual import run_in_virtual_time
 from langchain_cfc.errors import ServingTimeoutError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter
@@ -188,9 +188,14 @@ class FailingCall:
         return item
 
 
-def run_call(repeated: RetryPolicy, call: Any, within: CallLimits = FREE) -> tuple[Any, float]:
+def make_calls(policy: CallPolicy | None = None, *limiters: TokenRateLimiter) -> StageCalls:
+    """Calls of one stage; by default without a time limit."""
+    return StageCalls(policy or CallPolicy(timeout=None), limiters, Journal())
+
+
+def run_call(policy: CallPolicy, call: Any, within: CallLimits = FREE) -> tuple[Any, float]:
     """Return the result or error of a call, and the virtual seconds that it took."""
-    return run_in_virtual_time(StageCalls(repeated, Journal()).acall(call, "item", within))
+    return run_in_virtual_time(make_calls(policy).acall(call, "item", within))
 
 
 @pytest.fixture
@@ -201,7 +206,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def note(seconds: float) -> None:
         found.append(seconds)
 
-    monkeypatch.setattr(executor, "AsyncRetrying", partial(AsyncRetrying, sleep=note))
+    monkeypatch.setattr(calls, "AsyncRetrying", partial(AsyncRetrying, sleep=note))
     return found
 
 
@@ -210,7 +215,7 @@ def test_stage_calls_return_the_last_error_after_max_attempts(waits: list[float]
     for most in (1, 2, 5):
         waits.clear()
         call = FailingCall(*errors)
-        assert run_call(RetryPolicy(most), call)[0] is errors[most - 1]
+        assert run_call(CallPolicy(attempts=most), call)[0] is errors[most - 1]
         assert call.calls == most
         assert len(waits) == most - 1
 
@@ -218,18 +223,18 @@ def test_stage_calls_return_the_last_error_after_max_attempts(waits: list[float]
 def test_stage_calls_do_not_retry_a_permanent_error(waits: list[float]) -> None:
     refused = ErrorWithCode(401)
     call = FailingCall(ConnectionError(), refused, ConnectionError())
-    assert run_call(RetryPolicy(), call)[0] is refused
+    assert run_call(CallPolicy(), call)[0] is refused
     assert call.calls == 2
     assert len(waits) == 1
 
 
-def test_retry_waits_grow_exponentially_with_full_jitter_up_to_max_wait(waits: list[float]) -> None:
+def test_retry_waits_grow_exponentially_with_full_jitter_up_to_max_wait(
+    waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "_MAX_WAIT", 10.0)
     for seed in range(300):
         random.seed(seed)
-        run_call(
-            RetryPolicy(max_attempts=7, initial_wait=1.0, max_wait=10.0),
-            FailingCall(*[ConnectionError()] * 7),
-        )
+        run_call(CallPolicy(attempts=7), FailingCall(*[ConnectionError()] * 7))
     # Between calls k and k + 1 uniform in [0, min(2^(k - 1), 10)]. The largest of 300 is below nine tenths of
     # the end with probability 0.9^300 < 2e-14, the smallest above a tenth with as little.
     for k, end in enumerate((1.0, 2.0, 4.0, 8.0, 10.0, 10.0)):
@@ -240,13 +245,11 @@ def test_retry_waits_grow_exponentially_with_full_jitter_up_to_max_wait(waits: l
 
 def test_retry_waits_for_retry_after_up_to_max_wait(waits: list[float]) -> None:
     for _ in range(50):
-        run_call(
-            RetryPolicy(max_attempts=2, initial_wait=1.0), FailingCall(RateLimitError({"Retry-After": "30"}))
-        )
+        run_call(CallPolicy(attempts=2), FailingCall(RateLimitError({"Retry-After": "30"})))
     assert set(waits) == {30.0}
     waits.clear()
-    run_call(RetryPolicy(max_attempts=2, max_wait=5.0), FailingCall(RateLimitError({"Retry-After": "3600"})))
-    assert waits == [5.0]
+    run_call(CallPolicy(attempts=2), FailingCall(RateLimitError({"Retry-After": "3600"})))
+    assert waits == [120.0]
 
 
 def test_retry_waits_for_the_retry_after_of_a_real_server() -> None:
@@ -254,9 +257,8 @@ def test_retry_waits_for_the_retry_after_of_a_real_server() -> None:
     begun = time.monotonic()
     with serving(script) as url:
         model = make_recorded_model(url, logprobs=None)
-        found = asyncio.run(
-            StageCalls(RetryPolicy(initial_wait=0.001), Journal()).acall(model.ainvoke, "where?", FREE)
-        )
+        with shorten_retry_waits():
+            found = asyncio.run(make_calls().acall(model.ainvoke, "where?", FREE))
     assert found.text == "there"
     assert time.monotonic() - begun >= 1.0
     assert len(script.requests) == 2
@@ -271,7 +273,7 @@ def test_stage_calls_retry_a_call_that_times_out() -> None:
             await asyncio.sleep(1000)
         return item
 
-    found, seconds = run_call(RetryPolicy(timeout=5.0, initial_wait=1.0), hang_once)
+    found, seconds = run_call(CallPolicy(timeout=5.0), hang_once)
     assert found == "item"
     assert 5.0 <= seconds <= 6.0
 
@@ -282,7 +284,7 @@ def test_call_that_always_times_out_reports_the_timeout() -> None:
         await asyncio.sleep(1000)
 
     limit = ConcurrencyLimiter(1)
-    found, _ = run_call(RetryPolicy(max_attempts=2, timeout=5.0), hang, CallLimits(limit))
+    found, _ = run_call(CallPolicy(attempts=2, timeout=5.0), hang, CallLimits(limit))
     assert isinstance(found, TimeoutError)
     assert str(found) == "no answer within 5 seconds"
     assert limit._free == 1
@@ -292,7 +294,7 @@ def test_call_that_always_times_out_reports_the_timeout() -> None:
 def test_timeout_raised_by_the_call_itself_is_returned_as_its_outcome(timeout: float | None) -> None:
     # It says nothing, as that of `asyncio.timeout`.
     call = FailingCall(*[asyncio.TimeoutError()] * 3)
-    found, _ = run_call(RetryPolicy(max_attempts=3, timeout=timeout), call)
+    found, _ = run_call(CallPolicy(attempts=3, timeout=timeout), call)
     assert isinstance(found, TimeoutError)
     assert str(found).startswith("no answer")
     assert call.calls == 3
@@ -300,19 +302,19 @@ def test_timeout_raised_by_the_call_itself_is_returned_as_its_outcome(timeout: f
 
 @pytest.mark.parametrize("after", [0.5, 3.0])
 def test_cancelling_a_call_releases_its_permit(after: float) -> None:
-    limit, calls = ConcurrencyLimiter(1), 0
+    limit, begun = ConcurrencyLimiter(1), 0
 
     async def fail_slowly(item: Any) -> None:
-        nonlocal calls
+        nonlocal begun
         del item
-        calls += 1
+        begun += 1
         await asyncio.sleep(1.0)
         raise ConnectionError
 
     async def cancelled() -> None:
-        repeated = StageCalls(RetryPolicy(max_attempts=5, initial_wait=100.0, timeout=10.0), Journal())
+        repeated = make_calls(CallPolicy(attempts=5, timeout=10.0))
         # The longest of waits, so that the second moment lies between two calls.
-        with mock.patch("random.uniform", max):
+        with mock.patch("random.uniform", max), mock.patch.object(calls, "_INITIAL_WAIT", 100.0):
             going = asyncio.ensure_future(repeated.acall(fail_slowly, 1, CallLimits(limit)))
             await asyncio.sleep(after)
             going.cancel()
@@ -320,7 +322,7 @@ def test_cancelling_a_call_releases_its_permit(after: float) -> None:
                 await going
 
     run_in_virtual_time(cancelled())
-    assert calls == 1
+    assert begun == 1
     assert limit._free == 1
 
 
@@ -335,9 +337,9 @@ def test_waiting_between_attempts_holds_no_permit() -> None:
             order.append(item)
             return str(await first(item)) if item == "first" else item
 
-        repeated = StageCalls(RetryPolicy(initial_wait=50.0), Journal())
+        repeated = make_calls()
         bounds = CallLimits(limit)
-        with mock.patch("random.uniform", max):
+        with mock.patch("random.uniform", max), mock.patch.object(calls, "_INITIAL_WAIT", 50.0):
             await asyncio.gather(*(repeated.acall(note, one, bounds) for one in ("first", "second")))
 
     run_in_virtual_time(both())
@@ -348,12 +350,13 @@ def test_waiting_between_attempts_holds_no_permit() -> None:
 
 
 def test_requests_per_second_limits_the_rate_of_calls() -> None:
-    async def calls() -> None:
-        repeated = StageCalls(CallPolicy(requests_per_second=200.0).create_retry_policy(), Journal())
+    async def run_all() -> None:
+        policy = CallPolicy(requests_per_second=200.0)
+        repeated = StageCalls(policy, policy.create_rate_limiters(), Journal())
         await asyncio.gather(*(repeated.acall(FailingCall(), number, FREE) for number in range(60)))
 
     begun = time.perf_counter()
-    asyncio.run(calls())
+    asyncio.run(run_all())
     # A bucket that is empty at first fills at the rate: 60 calls take 0.3 s, less the clock's own grain.
     assert time.perf_counter() - begun >= 0.29
 
@@ -377,7 +380,7 @@ async def spend_tokens(limiter: TokenRateLimiter, seed: int, stages: int = 300) 
     async def work() -> None:
         for _ in left:
             sizes = [0] * SILENT + [chance.randrange(LARGEST) for _ in range(CALLS - SILENT)]
-            billed = StageCalls(RetryPolicy(rate_limiters=(limiter,)), Journal())
+            billed = make_calls(None, limiter)
             await asyncio.gather(*(billed.acall(call, size, FREE) for size in sizes))
             billed.settle(sum(sizes))
 
@@ -434,9 +437,9 @@ def test_token_rate_limiter_does_not_block_unless_asked() -> None:
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 10**6)), max_size=20))
 def test_token_rate_limiter_charge_is_never_negative(settled: list[tuple[int, int]]) -> None:
     limiter = TokenRateLimiter(1e9)
-    for calls, tokens in settled:
+    for number, tokens in settled:
         assert limiter.acquire(blocking=True)
-        limiter.settle(calls, tokens)
+        limiter.settle(number, tokens)
         assert limiter._settled.mean >= 0.0
         assert limiter._charged.calls >= 0
         assert limiter._charged.tokens >= -1e-6

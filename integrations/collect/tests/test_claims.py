@@ -16,9 +16,8 @@ import pytest
 from langchain_cfc_collect import CollectionResult, Components, Store, collect
 from langchain_cfc_collect.calibrating import calibrate_chain
 from langchain_cfc_collect.costs import Budget, Stage
-from langchain_cfc_collect.executor import LocalExecutor
+from langchain_cfc_collect.executor import Executor
 from langchain_cfc_collect.status import CollectionStatus
-from langchain_cfc_collect.store.summary import summarize_store
 from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage
 
@@ -274,7 +273,7 @@ def test_splitter_tokens_are_counted_but_not_as_a_drawing_model(path: Path) -> N
 )
 def test_local_executor_refuses_parts_that_do_not_suit_the_unit(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        LocalExecutor(make_parts(Claiming(), **fields))
+        Executor(make_parts(Claiming(), **fields))
 
 
 def test_store_refuses_to_mix_claims_and_answers(path: Path, tmp_path: Path) -> None:
@@ -320,7 +319,7 @@ def test_store_check_finds_damaged_claims(path: Path, damage: str, stage: str | 
 def test_read_doubtful_labels_lists_claims_that_scores_contradict(path: Path) -> None:
     collect_claims(path, make_parts(Claiming()))
     with Store(path) as store:
-        shown = summarize_store(store).doubtful_labels
+        shown = CollectionStatus.from_store(store).doubtful_labels
         claims = [claim for record in store.read_claims() for claim in record.claims]
     wrong, right = (
         [one for one in claims if not one.supported],
@@ -452,6 +451,6 @@ def test_collect_toml_sets_unit_and_splitter(tmp_path: Path) -> None:
         """
     )
     config = read_config(tmp_path / "collect.toml")
-    known = LocalExecutor(config.create_components()).configuration
+    known = Executor(config.create_components()).configuration
     assert (known["unit"], known["splitter"]) == ("claims", {"id": "lines"})
     assert "splitter" in config.record_settings()["made_by"]

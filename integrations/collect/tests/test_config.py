@@ -78,7 +78,7 @@ def test_read_config_reads_every_section_of_the_file(read: Read, tmp_path: Path)
     assert isinstance(parts.verifier, SequenceProbability)
     assert isinstance(parts.labeler, NormalisedMatch)
     assert parts.n == 4
-    assert config.create_call_policy().concurrency == 3
+    assert config.run.concurrency == 3
     assert config.create_budget().max_cost == 1.5
     assert config.create_budget().prices["gpt-4o"].output == 2.0
 
@@ -132,7 +132,7 @@ def test_read_config_works_without_a_file() -> None:
             ('prompt = [["system", "Answer."], ["human", "{question}"]]', ""),
             r"none of input, prompt and inputs",
         ),
-        (("concurrency = 3", "concurrency = 3\nhurry = true"), r"run.hurry: Extra inputs"),
+        (("concurrency = 3", "concurrency = 3\nhurry = true"), r"run.hurry: Unexpected"),
         (("max_cost = 1.5", "max_cost = -1"), r"run.max_cost: Input should be greater than 0"),
         (("input = 1.0", "input = -1.0"), r"prices.gpt-4o.input"),
         (("n = 4", "n = ="), r"is not TOML"),
@@ -152,7 +152,7 @@ def test_read_config_reports_all_errors_at_once(read: Read) -> None:
     with pytest.raises(InputError) as caught:
         read(("n = 4", "n = 0"), ("concurrency = 3", "concurrency = 0"))
     assert "n: " in str(caught.value)
-    assert "run.concurrency: " in str(caught.value)
+    assert "run: concurrency is 0" in str(caught.value)
 
 
 def test_read_config_refuses_a_missing_file_and_a_malformed_setting(tmp_path: Path, read: Read) -> None:

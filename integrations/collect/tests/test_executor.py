@@ -1,4 +1,4 @@
-"""`LocalExecutor` in this process and over HTTP: it makes records as serving makes results."""
+"""`Executor` in this process and over HTTP: it makes records as serving makes results."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
-from langchain_cfc_collect.collecting import CallPolicy, CollectionResult, collect
-from langchain_cfc_collect.executor import (
-    Components,
-    Journal,
-    Labels,
-    LocalExecutor,
-    Outcome,
-    RetryPolicy,
-    TokenRateLimiter,
-)
+from langchain_cfc_collect import CallPolicy, CollectionResult, collect
+from langchain_cfc_collect.calls import TokenRateLimiter
+from langchain_cfc_collect.executor import Components, Executor
+from langchain_cfc_collect.stages import Journal, Labels, Outcome
 from langchain_cfc_collect.store import Store
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
@@ -35,7 +30,6 @@ from langchain_cfc.errors import (
     LabelerError,
     VerifierError,
 )
-from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.labelers import NormalisedMatch, NumericMatch
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
@@ -193,7 +187,7 @@ def score_half(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]
 
 
 def label_texts(labeler: RecordingLabeler, **parts: Any) -> Labels:
-    executor = LocalExecutor(Components(lambda prompt: prompt, score_half, labeler, N, **parts))
+    executor = Executor(Components(lambda prompt: prompt, score_half, labeler, N, **parts))
     draws = [DrawnCandidate(text) for text in yield_letters("?")]
     found = asyncio.run(executor.label(examples(1)[0], draws, Journal())).result
     assert isinstance(found, Labels)
@@ -318,8 +312,8 @@ def test_draws_fill_the_concurrency_limit_prompt_by_prompt() -> None:
         return prompt
 
     async def drawn() -> None:
-        executor = LocalExecutor(
-            Components(RunnableLambda(answer), score_half, NormalisedMatch(), N), ConcurrencyLimiter(3)
+        executor = Executor(
+            Components(RunnableLambda(answer), score_half, NormalisedMatch(), N), CallPolicy(3)
         )
         await asyncio.gather(*(executor.draw(one, Journal()) for one in examples(40)))
 
@@ -330,17 +324,15 @@ def test_draws_fill_the_concurrency_limit_prompt_by_prompt() -> None:
 
 
 def test_stages_settle_every_rate_limited_call() -> None:
-    limiter = TokenRateLimiter(1e9)
-
     def refused(prompt: Any, candidates: Any) -> list[float]:
         raise KeyError(prompt, candidates)
 
+    policy, limiter = CallPolicy(2), TokenRateLimiter(1e9)
+    limited = mock.patch.object(CallPolicy, "create_rate_limiters", return_value=[limiter])
+
     async def worked() -> list[Outcome]:
-        executor = LocalExecutor(
-            Components(RunnableLambda(echo_async), refused, NormalisedMatch(), N),
-            ConcurrencyLimiter(2),
-            RetryPolicy(rate_limiters=(limiter,)),
-        )
+        with limited:
+            executor = Executor(Components(RunnableLambda(echo_async), refused, NormalisedMatch(), N), policy)
         example = examples(1)[0]
         return [
             await executor.draw(example, Journal()),
@@ -367,7 +359,7 @@ def test_each_stage_returns_its_own_error_type() -> None:
         raise KeyError(prompt)
 
     async def worked() -> list[Any]:
-        executor = LocalExecutor(Components(RunnableLambda(broken), wrong, wrong, N))
+        executor = Executor(Components(RunnableLambda(broken), wrong, wrong, N))
         example, draws = examples(1)[0], [DrawnCandidate("x")] * N
         found = [
             await executor.draw(example, Journal()),
@@ -381,7 +373,7 @@ def test_each_stage_returns_its_own_error_type() -> None:
 
 def test_score_stage_checks_values_and_number_of_scores() -> None:
     async def scored(verifier: Any) -> Any:
-        executor = LocalExecutor(Components(lambda prompt: prompt, verifier, NormalisedMatch(), N))
+        executor = Executor(Components(lambda prompt: prompt, verifier, NormalisedMatch(), N))
         return (await executor.score(examples(1)[0], [DrawnCandidate("x")] * N, Journal())).result
 
     assert asyncio.run(scored(score_half)) == VerifierScores([0.5] * N)
@@ -392,4 +384,4 @@ def test_score_stage_checks_values_and_number_of_scores() -> None:
 @pytest.mark.parametrize("n", [0, -1, 2.5, "3"])
 def test_local_executor_refuses_an_invalid_number_of_candidates(n: Any) -> None:
     with pytest.raises(InputError, match="expected a whole number of candidates"):
-        LocalExecutor(Components(lambda prompt: prompt, score_half, NormalisedMatch(), n))
+        Executor(Components(lambda prompt: prompt, score_half, NormalisedMatch(), n))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_collect import CallPolicy, CollectionOptions, CollectionStatus, acollect, show_progress
+from langchain_cfc_collect import CallPolicy, CollectionStatus, show_progress
 from langchain_cfc_collect.costs import Usage
 from rich.console import Console
 
-from integrations.collect.tests.fakes import FakeExecutor
 from langchain_cfc.errors import InputError
 
 
@@ -31,13 +28,6 @@ from langchain_cfc.errors import InputError
 def test_call_policy_refuses_invalid_values(given: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         CallPolicy(**given)
-
-
-def test_batch_option_is_refused_with_an_executor_and_makes_no_store(tmp_path: Path) -> None:
-    options = CollectionOptions(call_policy=CallPolicy(batch=True))
-    with pytest.raises(InputError, match="batch: an executor makes its own calls"):
-        asyncio.run(acollect([], FakeExecutor(), tmp_path / "store.db", options))
-    assert not (tmp_path / "store.db").exists()
 
 
 def make_status(**given: Any) -> CollectionStatus:

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_collect.collecting import (
+from langchain_cfc_collect import (
     CollectionResult,
     acollect,
     collect,
 )
 from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
-from langchain_cfc_collect.executor import Labels
 from langchain_cfc_collect.relabeling import discard_labels
+from langchain_cfc_collect.stages import Labels
+from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store, rows, schema
 from langchain_cfc_collect.store.schema import Write
-from langchain_cfc_collect.store.summary import summarize_store
 from langchain_core.messages import AIMessage
 from sqlalchemy import create_engine, select
 
@@ -45,7 +45,6 @@ from integrations.collect.tests.crashing import (
 from integrations.collect.tests.fakes import is_free
 from integrations.collect.tests.postgres import Server, postgres
 from langchain_cfc.errors import DrawError, LabelerError, StoreError, VerifierError
-from langchain_cfc.records import Candidate, PromptRecord, Provenance
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
 from tests.concurrency import wait_until, wait_until_async
@@ -126,34 +125,6 @@ def test_store_keeps_failures_until_a_retry_is_requested(store: Store) -> None:
     assert [work.draws for work in store.read_unfinished()] == [None, [DrawnCandidate("b")]]
 
 
-def test_store_returns_added_records_unchanged(store: Store) -> None:
-    records = [
-        PromptRecord(
-            id="é",
-            input={"question": "a\0b"},
-            reference=["x", 1.5, None],
-            metadata={"hard": True, "length": 3, "topic": "\u20ac"},
-            cluster="c",
-            candidates=(
-                Candidate(text="one", score=0.1, correct=True, answer="1", scores={"p": -2.5}),
-                Candidate(text="", score=1.0, correct=False, answer="", scores={"p": 3.0}),
-            ),
-        ),
-        PromptRecord(
-            id="plain",
-            input=[{"role": "user", "content": "hi"}],
-            candidates=(
-                Candidate(message={"tool": {"b": 2, "a": 1}}, score=0.0, correct=False),
-                Candidate(text="two", score=0.5, correct=False),
-            ),
-        ),
-    ]
-    said = Provenance(n=2, generator={"model": "m", "model_version": "m-1"}, verifier={"id": "v"})
-    assert store.add_records(records, said) == 2
-    assert list(store.read_records()) == records
-    assert store.read_provenance() == said
-
-
 def test_store_sums_usage_models_and_labels(store: Store) -> None:
     store.add(examples(3))
     much = 2**40
@@ -169,8 +140,8 @@ def test_store_sums_usage_models_and_labels(store: Store) -> None:
     # Whole numbers, which prices can be multiplied with.
     assert {type(one.input_tokens) for one in taken.values()} == {int}
     assert store.read_models() == ["a"]
-    found = summarize_store(store)
-    assert (found.covered, found.counts, found.score_sums) == (3, [3, 3], [0.75, 0.75])
+    found = CollectionStatus.from_store(store)
+    assert (found.covered, found.candidates, found.score_sums) == (3, [3, 3], [0.75, 0.75])
     assert store.count_stages() == {Stage.OPEN: 0, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 3}
 
 
@@ -180,9 +151,10 @@ def test_discard_labels_resets_labels_and_references(store: Store) -> None:
     store.add(examples(3))
     for position in range(3):
         finish(store, position, [DrawnCandidate("right"), DrawnCandidate(f"wrong {position}")])
+    doubtful = CollectionStatus.from_store(store).doubtful_labels
+    assert [one.answer for one in doubtful][:2] == ["wrong 0", "wrong 1"]
     failed = LabelerError("no label")
     write_nonempty(store, rows.set_error(2, Stage.LABELLED, failed, Usage()))
-    assert [one.answer for one in summarize_store(store, 2).doubtful_labels][:2] == ["wrong 0", "wrong 1"]
     with pytest.raises(StoreError, match=r"generator\.model was 'a' and is now 'b'"):
         discard_labels(store, {**stated, "generator": {"model": "b"}, "labeler": {"id": "loose"}}, [])
     assert store.count_stages()[Stage.LABELLED] == 3
@@ -207,7 +179,7 @@ def test_discard_labels_resets_labels_and_references(store: Store) -> None:
         write_nonempty(store, rows.insert_labels(position, Labels([True, True]), Usage()))
     store.check()
     assert len(list(store.read_records())) == 3
-    assert all(one.correct for one in summarize_store(store).doubtful_labels)
+    assert all(one.correct for one in CollectionStatus.from_store(store).doubtful_labels)
 
 
 def test_shrink_store_removes_messages_of_labelled_prompts(store: Store) -> None:
@@ -245,7 +217,7 @@ def test_sqlite_and_postgres_hold_the_same_collection(url: str, tmp_path: Path) 
                 (
                     store.read_provenance(),
                     list(store.read_records()),
-                    summarize_store(store),
+                    CollectionStatus.from_store(store).doubtful_labels,
                     store.configuration,
                 )
             )

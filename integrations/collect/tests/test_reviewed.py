@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from langchain_cfc_collect.review import IntervalEstimate, ReviewReport, create_review_report, write_review
+from langchain_cfc_collect import IntervalEstimate
+from langchain_cfc_collect.review import ReviewReport, create_review_report, write_review
 from scipy.stats import binom
 
 from integrations.collect.tests.filling import (

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from langchain_cfc_collect import CollectionOptions, Components, collect
+from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store
-from langchain_cfc_collect.store.summary import summarize_store
 from langchain_core.runnables import RunnableLambda
 
 from integrations.collect.tests.sharing import tabulate_store
@@ -68,7 +68,7 @@ def test_collect_keeps_questions_with_one_draw_that_is_no_answer(
         ("", 1.0, False, kind)
     ] * SIZE
     with Store(tmp_path / "store.db") as store:
-        counted = summarize_store(store)
+        counted = CollectionStatus.from_store(store)
         assert (counted.unscored, counted.drawn) == ({kind: SIZE}, SIZE * PERIOD)
         table = tabulate_store(store)
     blank = table.draws.blank
@@ -86,7 +86,7 @@ def test_collect_stores_candidates_without_a_verdict(tmp_path: Path) -> None:
     assert [record.candidates[-1].no_verdict for record in records] == [True] * SIZE
     assert {record.candidates[-1].score for record in records} == {1.0}
     with Store(tmp_path / "store.db") as store:
-        assert summarize_store(store).unscored == {"no_verdict": SIZE}
+        assert CollectionStatus.from_store(store).unscored == {"no_verdict": SIZE}
     assert np.isinf(parse_set_rule("all").compute_levels(tabulate(records).draws)[:, -1]).all()
     assert np.isfinite(parse_set_rule("all").compute_levels(tabulate(records).draws)[:, :-1]).all()
 
@@ -140,7 +140,7 @@ def test_labels_that_cannot_be_read_are_counted_and_count_as_wrong(tmp_path: Pat
     assert tuple(ended.status.candidates) == (SIZE, SIZE * (each - 1))
     with Store(tmp_path / "store.db") as store:
         store.check()
-        assert summarize_store(store).unscored == {"no_label": SIZE}
+        assert CollectionStatus.from_store(store).unscored == {"no_label": SIZE}
         stored, provenance = tabulate_store(store), store.read_provenance()
         assert (~stored.correct).sum() == SIZE
         written = list(store.read_all())

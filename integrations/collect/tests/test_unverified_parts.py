@@ -10,7 +10,7 @@ from langchain_cfc_collect import Components, collect
 from langchain_cfc_collect.calibrating import calibrate_chain
 from langchain_cfc_collect.collecting import explain_unverified_parts
 from langchain_cfc_collect.config import read_config
-from langchain_cfc_collect.executor import LocalExecutor
+from langchain_cfc_collect.executor import Executor
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnableSequence
@@ -59,7 +59,7 @@ def score(prompt: Any, candidates: list[Any]) -> list[float]:
 def explain(generator: Any, verifier: Any, **options: Any) -> str | None:
     """The notice about these parts."""
     parts = Components(generator, verifier, NormalisedMatch(), n=1, **options)
-    return explain_unverified_parts(LocalExecutor(parts).configuration)
+    return explain_unverified_parts(Executor(parts).configuration)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_described_parts_have_no_notice() -> None:
         assert explain(generator, SelfConsistency(), answer=normalise_answer) is None
     # Labels are not made while serving.
     unknown = Components(CountingModel(), SelfConsistency(), lambda *_: [True], n=1)
-    assert explain_unverified_parts(LocalExecutor(unknown).configuration) is None
+    assert explain_unverified_parts(Executor(unknown).configuration) is None
 
 
 def test_notice_comes_before_the_first_call_and_not_for_a_complete_store(tmp_path: Path) -> None:
@@ -134,11 +134,11 @@ def test_ids_of_several_verifiers_vouch_for_them_together() -> None:
     given = [f"verifiers.{name}.id={one}" for name, one in names.items()]
     settings += [f"generator.factory={__name__}:CountingModel"]
     nameless = read_config(None, None, settings).create_components()
-    found = explain_unverified_parts(LocalExecutor(nameless).configuration)
+    found = explain_unverified_parts(Executor(nameless).configuration)
     assert found is not None
     assert "--set verifiers.EACH.id=NAME" in found
     with pytest.raises(InputError, match="each an id"):
         read_config(None, None, [*settings, given[0]])
     named = read_config(None, None, [*settings, *given]).create_components()
     assert named.verifier_id == "one+two"
-    assert explain_unverified_parts(LocalExecutor(named).configuration) is None
+    assert explain_unverified_parts(Executor(named).configuration) is None

@@ -12,31 +12,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from langchain_cfc_collect.agreement import (
         Agreement,
-        Kappa,
+        IntervalEstimate,
         bound_true_coverage,
         bound_true_coverage_at_worst,
         compare_labels,
     )
     from langchain_cfc_collect.calibrating import acalibrate_chain, calibrate_chain
-    from langchain_cfc_collect.collecting import (
-        CallPolicy,
-        CollectionOptions,
-        CollectionResult,
-        acollect,
-        collect,
-        show_progress,
-    )
+    from langchain_cfc_collect.calls import CallPolicy
+    from langchain_cfc_collect.collecting import acollect, collect, show_progress
     from langchain_cfc_collect.config import CollectionConfig, read_config
     from langchain_cfc_collect.costs import Budget, Price, Usage
-    from langchain_cfc_collect.executor import (
-        Components,
-        Executor,
-        Journal,
-        LocalExecutor,
-        Outcome,
-        RetryPolicy,
-        TokenRateLimiter,
-    )
+    from langchain_cfc_collect.executor import Components, Executor
     from langchain_cfc_collect.human import HumanLabels
     from langchain_cfc_collect.people import PeopleReport, PeopleSample
     from langchain_cfc_collect.rescoring import arescore, rescore
@@ -46,6 +32,7 @@ if TYPE_CHECKING:
         read_people_claims,
         write_review,
     )
+    from langchain_cfc_collect.run import CollectionOptions, CollectionResult
     from langchain_cfc_collect.sources.columns import (
         Columns,
         Examples,
@@ -53,6 +40,7 @@ if TYPE_CHECKING:
         read_examples,
     )
     from langchain_cfc_collect.sources.files import Row, Rows
+    from langchain_cfc_collect.stages import Journal, Outcome
     from langchain_cfc_collect.status import CollectionStatus
     from langchain_cfc_collect.store.store import Store
 
@@ -69,19 +57,16 @@ __all__ = [
     "Examples",
     "Executor",
     "HumanLabels",
+    "IntervalEstimate",
     "Journal",
-    "Kappa",
-    "LocalExecutor",
     "Outcome",
     "PeopleReport",
     "PeopleSample",
     "Price",
-    "RetryPolicy",
     "ReviewReport",
     "Row",
     "Rows",
     "Store",
-    "TokenRateLimiter",
     "Usage",
     "acalibrate_chain",
     "acollect",
@@ -104,37 +89,25 @@ __all__ = [
 _NAMES = {
     "agreement": (
         "Agreement",
-        "Kappa",
+        "IntervalEstimate",
         "bound_true_coverage",
         "bound_true_coverage_at_worst",
         "compare_labels",
     ),
     "calibrating": ("acalibrate_chain", "calibrate_chain"),
-    "collecting": (
-        "CallPolicy",
-        "CollectionOptions",
-        "CollectionResult",
-        "acollect",
-        "collect",
-        "show_progress",
-    ),
+    "calls": ("CallPolicy",),
+    "collecting": ("acollect", "collect", "show_progress"),
     "config": ("CollectionConfig", "read_config"),
     "costs": ("Budget", "Price", "Usage"),
-    "executor": (
-        "Components",
-        "Executor",
-        "Journal",
-        "LocalExecutor",
-        "Outcome",
-        "RetryPolicy",
-        "TokenRateLimiter",
-    ),
+    "executor": ("Components", "Executor"),
     "human": ("HumanLabels",),
     "people": ("PeopleReport", "PeopleSample"),
     "rescoring": ("arescore", "rescore"),
     "review": ("ReviewReport", "create_review_report", "read_people_claims", "write_review"),
+    "run": ("CollectionOptions", "CollectionResult"),
     "sources.columns": ("Columns", "Examples", "parse_template", "read_examples"),
     "sources.files": ("Row", "Rows"),
+    "stages": ("Journal", "Outcome"),
     "status": ("CollectionStatus",),
     "store.store": ("Store",),
 }

@@ -52,32 +52,25 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
+from pydantic import BaseModel, ConfigDict
+
+from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 
 
-@dataclass(frozen=True)
-class Kappa:
-    """Cohen's kappa with a confidence interval.
+class IntervalEstimate(BaseModel):
+    """Estimated number with its two-sided confidence interval."""
 
-    Attributes:
-        value: 1 for labels that always agree, 0 for labels that agree as often as by chance; at least -1.
-        low: Lower end of the interval.
-        high: Upper end of the interval.
-        confidence: Confidence level of the two-sided interval. The interval is approximate, and too short if
-            either side gave one of the labels to fewer than about ten independent candidates.
-    """
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    value: float
+    value: float | None  # the observed number; None without any observation
     low: float
     high: float
-    confidence: float
 
 
-@dataclass(frozen=True)
-class Agreement:
+class Agreement(BaseModel):
     """A judge's labels compared with those of people, which are assumed to be right.
 
     Attributes:
@@ -85,27 +78,27 @@ class Agreement:
         correct_called_wrong: Number of correct candidates that it calls wrong.
         wrong_called_correct: Number of wrong candidates that it calls correct.
         wrong_called_wrong: Number of wrong candidates that it calls wrong.
-        n_prompts: Number of independent prompts that these candidates are from.
-        kappa: Agreement beyond chance; None if both give every candidate the same label, because agreement by
-            chance is then perfect as well.
+        prompts: Number of independent prompts that these candidates are from.
+        confidence: Confidence level of the intervals.
+        error_on_correct: Share of the correct candidates that are called wrong, e1.
+        error_on_wrong: Share of the wrong candidates that are called correct, e0.
+        kappa: Agreement beyond chance, in [-1, 1]: 1 for labels that always agree, 0 for labels that agree as
+            often as by chance. None if both give every candidate the same label, because agreement by chance
+            is then perfect as well. The interval is approximate, and too short if either side gave one of the
+            labels to fewer than about ten independent candidates.
     """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     correct_called_correct: int
     correct_called_wrong: int
     wrong_called_correct: int
     wrong_called_wrong: int
-    n_prompts: int
-    kappa: Kappa | None
-
-    @property
-    def error_on_correct(self) -> float | None:
-        """Share of the correct candidates that are called wrong, e1; None without any."""
-        return _compute_share(self.correct_called_wrong, self.correct_called_correct)
-
-    @property
-    def error_on_wrong(self) -> float | None:
-        """Share of the wrong candidates that are called correct, e0; None without any."""
-        return _compute_share(self.wrong_called_correct, self.wrong_called_wrong)
+    prompts: int
+    confidence: float
+    error_on_correct: IntervalEstimate
+    error_on_wrong: IntervalEstimate
+    kappa: IntervalEstimate | None
 
 
 def compare_labels(
@@ -121,10 +114,10 @@ def compare_labels(
         people: N labels of the same candidates.
         prompts: The id of each candidate's prompt. By default all candidates are treated as independent; if
             several are of one prompt, the interval is then too short.
-        confidence: Confidence level of the interval, in (0, 1).
+        confidence: Confidence level of the intervals, in (0, 1).
 
     Returns:
-        The confusion table, the shares of mistakes and kappa with its interval.
+        The confusion table, and the shares of mistakes and kappa with their intervals.
 
     Raises:
         InputError: If there are no candidates, their numbers differ, a label is not a boolean, or the
@@ -132,21 +125,48 @@ def compare_labels(
 
     Examples:
         >>> found = compare_labels([True, True, False, False], [True, False, False, False])
-        >>> found.error_on_wrong, found.kappa.value
+        >>> found.error_on_wrong.value, found.kappa.value
         (0.3333333333333333, 0.5)
     """
     _check_labels(judge, people, prompts, confidence)
     pairs = list(zip(judge, people, strict=True))
     counts = Counter(pairs)
     names: Sequence[Hashable] = range(len(pairs)) if prompts is None else prompts
+    on_correct, on_wrong = (
+        estimate_rate(
+            counts[not side, side],
+            [name for name, (_, truth) in zip(names, pairs, strict=True) if truth is side],
+            confidence,
+        )
+        for side in (True, False)
+    )
     return Agreement(
         correct_called_correct=counts[True, True],
         correct_called_wrong=counts[False, True],
         wrong_called_correct=counts[True, False],
         wrong_called_wrong=counts[False, False],
-        n_prompts=len(set(names)),
+        prompts=len(set(names)),
+        confidence=confidence,
+        error_on_correct=on_correct,
+        error_on_wrong=on_wrong,
         kappa=_compute_kappa(pairs, names, confidence),
     )
+
+
+def estimate_rate(part: int, prompts: Sequence[Hashable], confidence: float) -> IntervalEstimate:
+    """Return the share `part` / number of candidates with its interval, given each candidate's prompt.
+
+    The interval is that of Clopper and Pearson. If prompts have several candidates, the i-th m_i, the
+    variance of the share is largest if mistakes come together. Then it equals the variance of
+    (sum m_i)^2 / sum m_i^2 independent ones (Kish 1965, "Survey Sampling"), and the interval for that number
+    is used as an approximation.
+    """
+    total = len(prompts)
+    if total == 0:
+        return IntervalEstimate(value=None, low=0.0, high=1.0)
+    size = total**2 / sum(count**2 for count in Counter(prompts).values())
+    low, high = clopper_pearson(part * size / total, size, confidence)
+    return IntervalEstimate(value=part / total, low=low, high=high)
 
 
 def bound_true_coverage(
@@ -162,9 +182,9 @@ def bound_true_coverage(
     Args:
         labelled: Share of prompts whose set holds a candidate labelled correct, guaranteed or measured, in
             [0, 1].
-        error_on_wrong: Largest probability that a wrong candidate is labelled correct, e0, in [0, 1). For an
+        error_on_wrong: Largest probability that a wrong candidate is labelled correct, e0, in [0, 1]. For an
             estimated rate, pass the upper end of its interval.
-        error_on_correct: Largest probability that a correct one is labelled wrong, e1, in [0, 1).
+        error_on_correct: Largest probability that a correct one is labelled wrong, e1, in [0, 1].
         largest_set: Largest number m of distinct answers in a set; at most n.
 
     Returns:
@@ -187,7 +207,8 @@ def bound_true_coverage(
     # A large power may underflow to 0, and then the lower bound is 0.
     right = (1.0 - error_on_wrong) ** largest_set
     low = 1.0 - (1.0 - labelled) / right if right > 0.0 else 0.0
-    return max(0.0, low), min(1.0, labelled / (1.0 - error_on_correct))
+    high = labelled / (1.0 - error_on_correct) if error_on_correct < 1.0 else 1.0
+    return max(0.0, low), min(1.0, high)
 
 
 def bound_true_coverage_at_worst(
@@ -202,8 +223,8 @@ def bound_true_coverage_at_worst(
 
     Args:
         labelled: As in `bound_true_coverage`.
-        error_on_wrong: Share of all wrong candidates that are labelled correct, e0, in [0, 1).
-        error_on_correct: Share of all correct ones that are labelled wrong, e1, in [0, 1).
+        error_on_wrong: Share of all wrong candidates that are labelled correct, e0, in [0, 1].
+        error_on_correct: Share of all correct ones that are labelled wrong, e1, in [0, 1].
         wrong_per_prompt: Mean number of wrong candidates per prompt, at least 0.
         correct_per_prompt: Mean number of correct candidates per prompt, at least 0.
 
@@ -223,12 +244,10 @@ def bound_true_coverage_at_worst(
 
 
 def _check_shares(labelled: float, error_on_wrong: float, error_on_correct: float) -> None:
-    if not 0.0 <= labelled <= 1.0:
-        msg = f"labelled coverage is {labelled!r}; expected a share in [0, 1]"
-        raise InputError(msg)
-    for name, rate in (("error_on_wrong", error_on_wrong), ("error_on_correct", error_on_correct)):
-        if not 0.0 <= rate < 1.0:
-            msg = f"{name} is {rate!r}; expected a rate in [0, 1)"
+    shares = {"labelled": labelled, "error_on_wrong": error_on_wrong, "error_on_correct": error_on_correct}
+    for name, share in shares.items():
+        if not 0.0 <= share <= 1.0:
+            msg = f"{name} is {share!r}; expected a share in [0, 1]"
             raise InputError(msg)
 
 
@@ -252,13 +271,9 @@ def _check_labels(
         raise InputError(msg)
 
 
-def _compute_share(part: int, rest: int) -> float | None:
-    return part / (part + rest) if part + rest else None
-
-
 def _compute_kappa(
     pairs: Sequence[tuple[bool, bool]], prompts: Sequence[Hashable], confidence: float
-) -> Kappa | None:
+) -> IntervalEstimate | None:
     size = len(pairs)
     calls, truths = Counter(call for call, _ in pairs), Counter(truth for _, truth in pairs)
     # In whole numbers, so that round-off cannot make agreement by chance look like 1.
@@ -278,7 +293,7 @@ def _compute_kappa(
     unseen = 1.0 - ((1.0 - confidence) / 2.0) ** (1.0 / len(sums))
     low = min(low, kappa - unseen * observed / (1.0 - expected))
     high = max(high, kappa + unseen * (1.0 - observed) / (1.0 - expected))
-    return Kappa(kappa, max(-1.0, low), min(1.0, high), confidence)
+    return IntervalEstimate(value=kappa, low=max(-1.0, low), high=min(1.0, high))
 
 
 def _compute_interval(kappa: float, half: float) -> tuple[float, float]:

@@ -35,9 +35,10 @@ from langchain_cfc.support.imports import require
 from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.verifiers import Verifier
-from langchain_cfc_collect.collecting import CollectionOptions, CollectionResult, acollect, run_in_new_loop
+from langchain_cfc_collect.collecting import acollect, run_in_new_loop
 from langchain_cfc_collect.costs import Stage
-from langchain_cfc_collect.executor import Components, LocalExecutor
+from langchain_cfc_collect.executor import Components, Executor
+from langchain_cfc_collect.run import CollectionOptions, CollectionResult
 from langchain_cfc_collect.sources import Rows, read_examples
 from langchain_cfc_collect.sources.columns import serialize_messages
 from langchain_cfc_collect.sources.detection import detect_columns
@@ -178,7 +179,7 @@ class _Plan:
         rehearse_calibration(
             self.config,
             self._list_prompts(),
-            make_provenance(LocalExecutor(self.components).configuration, ()),
+            make_provenance(Executor(self.components).configuration, ()),
             metadata_known=self.components.metadata is None,
         )
 

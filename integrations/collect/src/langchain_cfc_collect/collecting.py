@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import time
-import warnings
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from langchain_core.rate_limiters import BaseRateLimiter, InMemoryRateLimiter
-from langchain_core.runnables import RunnableConfig
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -25,9 +21,7 @@ from rich.progress import (
 )
 
 from langchain_cfc.candidates import UNITS
-from langchain_cfc.draw_rules import parse_draw_rule
-from langchain_cfc.errors import CollectionError, CollectionWarning, InputError, LabelerError
-from langchain_cfc.execution import ConcurrencyLimiter
+from langchain_cfc.errors import CollectionError, InputError, LabelerError
 from langchain_cfc.labelers import Labeler, LabelerInput
 from langchain_cfc.labelers.base import check_reference
 from langchain_cfc.records import Example
@@ -36,142 +30,23 @@ from langchain_cfc.sampling.comparison import explain_doubt
 from langchain_cfc.sampling.fingerprints import CLASS
 from langchain_cfc.support.text import pluralize
 from langchain_cfc_collect.batches.batcher import Batcher
-from langchain_cfc_collect.costs import Budget, Stage
-from langchain_cfc_collect.executor import Components, Executor, LocalExecutor, RetryPolicy, TokenRateLimiter
+from langchain_cfc_collect.costs import Stage
+from langchain_cfc_collect.executor import Components, Executor
 from langchain_cfc_collect.relabeling import check_relabeling, discard_labels
-from langchain_cfc_collect.run import Run
+from langchain_cfc_collect.run import CollectionOptions, CollectionResult, Run
 from langchain_cfc_collect.sources import Examples
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store
 
 T = TypeVar("T")
 
-_MIN_SPARE_PROMPTS = 8
 # Number of unusable references that an error lists.
 _MOST_LISTED = 5
-# More prompts at once mean fewer, larger batches; a waiting request takes about 50 kB of memory.
-_BATCHED_PROMPTS, _BATCHED_REQUESTS = 2000, 20_000
-
-
-@dataclass(frozen=True)
-class CallPolicy:
-    """Limits, rates and retries of the calls of a collection.
-
-    Attributes:
-        concurrency: Maximum number of concurrent calls of generator, verifier and labeler, at least 1.
-        requests_per_second: Maximum calls per second, above 0; a call that uses several models counts once.
-            None for no limit.
-        tokens_per_second: Maximum tokens per second, requests and answers together, above 0; models must
-            report their usage. None for no limit.
-        attempts: Maximum number of times that a call with a transient failure is made, at least 1.
-        timeout: Seconds that one call may take, above 0; None for no limit.
-        batch: Whether requests of ChatOpenAI and ChatAnthropic go through their providers' batches, at half
-            the price and taking up to 24 hours per stage. The other limits then apply to live calls only.
-
-    Raises:
-        InputError: If a value is out of range.
-    """
-
-    concurrency: int = 8
-    requests_per_second: float | None = None
-    tokens_per_second: float | None = None
-    attempts: int = 5
-    timeout: float | None = 120.0
-    batch: bool = False
-
-    def __post_init__(self) -> None:
-        """Validate the values."""
-        for name in ("concurrency", "attempts"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                msg = f"{name} is {getattr(self, name)!r}; expected a whole number of at least 1"
-                raise InputError(msg)
-        for name in ("requests_per_second", "tokens_per_second", "timeout"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                msg = f"{name} is {value!r}; expected a number above 0, or None for no limit"
-                raise InputError(msg)
-
-    @property
-    def prompts_at_once(self) -> int:
-        """Number of prompts in progress at a time.
-
-        It exceeds `concurrency`, because some prompts wait for the disk while others make calls.
-        """
-        return self.concurrency + max(_MIN_SPARE_PROMPTS, self.concurrency // 2)
-
-    def create_retry_policy(self) -> RetryPolicy:
-        """Create the retry policy for calls, with new rate limiters."""
-        limiters: list[BaseRateLimiter] = []
-        rate = self.requests_per_second
-        if rate is not None:
-            often, burst = min(0.1, 0.5 / rate), max(1.0, rate)
-            limiters.append(
-                InMemoryRateLimiter(
-                    requests_per_second=rate, check_every_n_seconds=often, max_bucket_size=burst
-                )
-            )
-        if self.tokens_per_second is not None:
-            limiters.append(TokenRateLimiter(self.tokens_per_second))
-        return RetryPolicy(self.attempts, self.timeout, tuple(limiters))
-
-
-@dataclass(frozen=True)
-class CollectionResult:
-    """Result of one run of a collection.
-
-    Attributes:
-        status: Status of the store after the run.
-        complete: Whether every prompt is finished or has failed; False if the budget ended the run, or it was
-            stopped.
-    """
-
-    status: CollectionStatus
-    complete: bool
-
-
-def _warn(notice: str) -> None:
-    warnings.warn(notice, CollectionWarning, stacklevel=2)
-
-
-@dataclass(frozen=True)
-class CollectionOptions:
-    """Options of one run of a collection.
-
-    Attributes:
-        call_policy: Limits and retries of calls.
-        budget: Limits on tokens and cost for all prompts together.
-        settings: Further plain data that affects records; a store made with other settings is refused.
-        retry_failed: Whether to retry prompts that failed in an earlier run.
-        relabel: Whether to make all labels again, as with another labeler or answer extractor, without new
-            draws or scores. Without batches, old labels are deleted only once one prompt could be relabelled.
-        keep_payloads: Whether the raw messages of candidates (log-probabilities, response metadata) stay in
-            the store once their prompt is labelled; text and data always do.
-        on_progress: Called with the status whenever a prompt is finished or has failed; None for a progress
-            bar on standard error, or plain lines if that is not a terminal.
-        on_notice: Called with warnings about the quality of the collection; issues `CollectionWarning` by
-            default.
-        on_batch: Called with a line of text before each batch is submitted (with its estimated cost) and when
-            it has ended; None prints the line to standard error.
-        on_start: Called with the `Run` before it starts, so that the caller can stop it.
-        config: LangChain config that all runs inherit, such as callbacks that trace them.
-    """
-
-    call_policy: CallPolicy = field(default_factory=CallPolicy)
-    budget: Budget = field(default_factory=Budget)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    retry_failed: bool = False
-    relabel: bool = False
-    keep_payloads: bool = False
-    on_progress: Callable[[CollectionStatus], None] | None = None
-    on_notice: Callable[[str], None] = _warn
-    on_batch: Callable[[str], None] | None = None
-    on_start: Callable[[Run], None] | None = None
-    config: RunnableConfig | None = None
 
 
 def collect(
     examples: Iterable[Example],
-    components: Components | Executor,
+    components: Components,
     store: str | os.PathLike[str],
     options: CollectionOptions | None = None,
 ) -> CollectionResult:
@@ -182,9 +57,7 @@ def collect(
 
     Args:
         examples: The prompts; those that are already in the store are not added again.
-        components: The generator, verifier and labeler; or an executor that runs such components elsewhere.
-            An executor handles limits and retries itself: `call_policy` then only sets the number of prompts
-            in progress.
+        components: The generator, verifier and labeler.
         store: Path of an SQLite file, created if it does not exist, or the URL of a PostgreSQL database. Only
             one process may write to it at a time.
         options: Limits, callbacks and further options; None for the defaults.
@@ -220,7 +93,7 @@ def run_in_new_loop(instead: str, run: Coroutine[Any, Any, T]) -> T:
 
 async def acollect(
     examples: Iterable[Example],
-    components: Components | Executor,
+    components: Components,
     store: str | os.PathLike[str],
     options: CollectionOptions | None = None,
 ) -> CollectionResult:
@@ -237,26 +110,18 @@ async def acollect(
     """
     options = options or CollectionOptions()
     policy = options.call_policy
-    if not isinstance(components, Components):
-        if policy.batch:
-            msg = "batch: an executor makes its own calls; give components that run in this process instead"
-            raise InputError(msg)
-        return await run_executor(examples, components, store, options)
     examples = check_references(examples, components.labeler)
-    limiter, retry_policy = ConcurrencyLimiter(policy.concurrency), policy.create_retry_policy()
     if not policy.batch:
-        return await run_executor(
-            examples, LocalExecutor(components, limiter, retry_policy, options.config), store, options
-        )
+        return await run_executor(examples, Executor(components, policy, options.config), store, options)
     components = replace(components, generator=resolve_generator(components.generator))
-    batcher = Batcher(_group_components(components), limiter, options.budget, options.on_batch or _print_line)
+    batcher = Batcher(_group_components(components), policy, options.budget, options.on_batch or _print_line)
     try:
         if batcher.models.live:
             options.on_notice(
                 f"{', '.join(batcher.models.live)}: called live, at full price, because only ChatOpenAI and "
                 "ChatAnthropic support batches"
             )
-        executor = LocalExecutor(components, None, retry_policy, options.config, batcher.make_calls)
+        executor = Executor(components, policy, options.config, batcher.make_calls)
         return await run_executor(examples, executor, store, options, batcher)
     finally:
         await batcher.models.close()
@@ -344,23 +209,7 @@ async def run_executor(
         await asyncio.to_thread(opened.add, examples)
         if options.retry_failed:
             opened.retry_failed()
-        n, rule = configuration["n"], configuration.get("draws")
-        first_wave = n if rule is None else parse_draw_rule(rule).first_wave
-        at_once = options.call_policy.prompts_at_once
-        if batcher is not None:  # prompts in progress wait for batches together
-            at_once = max(1, min(_BATCHED_PROMPTS, _BATCHED_REQUESTS // n))
-        run = Run(
-            opened,
-            executor,
-            n=n,
-            requests_per_prompt=1 if configuration.get("sampling") == "single_request" else first_wave,
-            prompts_at_once=at_once,
-            budget=options.budget,
-            keep_payloads=options.keep_payloads,
-            on_progress=on_progress,
-            on_notice=options.on_notice,
-            batcher=batcher,
-        )
+        run = Run(opened, executor, options, on_progress, batcher)
         doubt = explain_unverified_parts(configuration)
         if doubt is not None and run.status.remaining:
             options.on_notice(doubt)

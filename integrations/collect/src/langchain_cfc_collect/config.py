@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from langchain_cfc.candidates import Unit
 from langchain_cfc.errors import InputError
@@ -23,7 +24,7 @@ from langchain_cfc.support.plugins import is_plugin_source, load_object
 from langchain_cfc.support.serialization import compute_sha256
 from langchain_cfc.support.suggestions import suggest_file
 from langchain_cfc.verifiers import VerifierEnsemble
-from langchain_cfc_collect.collecting import CallPolicy
+from langchain_cfc_collect.calls import CallPolicy
 from langchain_cfc_collect.costs import Budget, Price
 from langchain_cfc_collect.executor import Components
 from langchain_cfc_collect.sources import BadRowPolicy, Columns, Examples, Rows, open_rows, read_examples
@@ -38,7 +39,6 @@ else:
 
 # Arguments that say how to reach a model, not what it answers: changing one does not change records.
 _CONNECTION_ARGUMENT = re.compile(r"(api_key|secret|password|token|base_url|endpoint|timeout|max_retries)$")
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=1)]
 
 
@@ -135,17 +135,12 @@ class GeneratorTable(_Table):
         return load_object(str(self.factory), self.arguments)
 
 
-class RunTable(_Table):
-    """Limits and options of a run; see `CallPolicy`, `Budget` and `CollectionOptions`."""
+@pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class RunTable(CallPolicy):
+    """Limits and options of a run; see `Budget` and `CollectionOptions`."""
 
-    concurrency: _Count = 8
-    requests_per_second: _Positive | None = None
-    tokens_per_second: _Positive | None = None
-    attempts: _Count = 5
-    timeout: _Positive | None = 120.0
-    batch: bool = False
     max_tokens: _Count | None = None
-    max_cost: _Positive | None = None
+    max_cost: Annotated[float, Field(gt=0)] | None = None
     keep_payloads: bool = False
 
 
@@ -195,10 +190,6 @@ class ScoringConfig(_Table):
         if self.verifier is not None:
             return self.verifier.create()
         return {name: table.create() for name, table in (self.verifiers or {}).items()}
-
-    def create_call_policy(self) -> CallPolicy:
-        """Create the limits and retries of calls."""
-        return CallPolicy(**self.run.model_dump(exclude={"max_tokens", "max_cost", "keep_payloads"}))
 
     def create_budget(self) -> Budget:
         """Create the limits on tokens and cost; raises `InputError` if `max_cost` has no prices."""

@@ -12,7 +12,7 @@ from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc_collect.batches.requests import OpenRequests
 from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
-from langchain_cfc_collect.executor import Journal, Outcome
+from langchain_cfc_collect.stages import Journal, Outcome
 from langchain_cfc_collect.store import StoredPrompt, Writer, batches, calls, rows
 from langchain_cfc_collect.store.schema import Write
 

@@ -8,7 +8,7 @@ after three checks: the rest of the configuration is unchanged, the budget has r
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -16,18 +16,16 @@ from sqlalchemy import null, update
 
 from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.records import Example
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc_collect.costs import Budget, Stage
 from langchain_cfc_collect.executor import Executor
 from langchain_cfc_collect.failures import is_transient
 from langchain_cfc_collect.journal import StoreJournal
 from langchain_cfc_collect.run import MAX_CONSECUTIVE_FAILURES, list_candidates_to_score
-from langchain_cfc_collect.store import Store, Writer, calls, dataset, schema
-
-# Keys that affect only labels, in a configuration and in its part `made_by`. A new version of the dataset
-# (`source`) is among them, because the inputs are compared prompt by prompt.
-_LABEL_KEYS = ("labeler", "reads", "answer", "metadata", "source")
-_MADE_BY = "made_by"
+from langchain_cfc_collect.stages import Outcome
+from langchain_cfc_collect.store import Store, StoredPrompt, Writer, calls, dataset, schema
+from langchain_cfc_collect.store.configurations import LABEL_KEYS, replace_parts
 
 
 async def check_relabeling(
@@ -93,7 +91,7 @@ def discard_labels(
     if not known:
         return 0, 0
     given = _check_configuration(store, configuration)
-    settled = canonical_json(_replace_label_settings(known, given))
+    settled = canonical_json(replace_parts(known, given, LABEL_KEYS))
     prompts = schema.prompts
     with schema.report_damage(store.name), store.begin_write() as connection:
         corrected, missing = dataset.update_examples(store.name, connection, store.execute, examples)
@@ -112,48 +110,49 @@ def discard_labels(
 
 async def _try_labeler(store: Store, matched: Mapping[int, Example], executor: Executor) -> None:
     """Label finished prompts until one succeeds, and store the usage; raise if none does."""
-    error: CFCError | None = None
     writer = Writer(store)
+
+    async def label(prompt: StoredPrompt, candidates: Sequence[DrawnCandidate]) -> Outcome:
+        journal = StoreJournal(writer, prompt, Stage.LABELLED, 0)
+        outcome = await executor.label(matched.get(prompt.position, prompt.example), candidates, journal)
+        usage = journal.total_usage(outcome.usage)
+        await writer.write(calls.insert_calls(prompt.position, Stage.LABELLED, usage))
+        return outcome
+
     try:
-        for prompt in islice(store.read_finished(), MAX_CONSECUTIVE_FAILURES):
-            candidates = list_candidates_to_score(store.unit, prompt.draws or (), prompt.claims)
-            if not candidates:
-                continue
-            journal = StoreJournal(writer, prompt, Stage.LABELLED, 0)
-            example = matched.get(prompt.position, prompt.example)
-            outcome = await executor.label(example, candidates, journal)
-            usage = journal.total_usage(outcome.usage)
-            await writer.write(calls.insert_calls(prompt.position, Stage.LABELLED, usage))
-            if not isinstance(outcome.result, CFCError):
-                return
-            error = outcome.result
-            if is_transient(error):  # still after all retries, so other prompts would fail as well
-                break
+        what = "the new labels cannot be made, so the old ones were kept"
+        await try_stage(store, store.read_finished(), label, MAX_CONSECUTIVE_FAILURES, what)
     finally:
         await writer.close()
+
+
+async def try_stage(
+    store: Store,
+    prompts: Iterable[StoredPrompt],
+    run_stage: Callable[[StoredPrompt, Sequence[DrawnCandidate]], Awaitable[Outcome]],
+    most: int,
+    what: str,
+) -> None:
+    """Run a stage on at most so many stored prompts, one by one until one succeeds.
+
+    Raises `CollectionError`, which begins with `what`, if none does. Prompts without claims are left out.
+    """
+    error: CFCError | None = None
+    listed = ((one, list_candidates_to_score(store.unit, one.draws or (), one.claims)) for one in prompts)
+    for prompt, candidates in islice((one for one in listed if one[1]), most):
+        outcome = await run_stage(prompt, candidates)
+        if not isinstance(outcome.result, CFCError):
+            return
+        error = outcome.result
+        if is_transient(error):  # still after all retries, so other prompts would fail as well
+            break
     if error is not None:
-        msg = (
-            "the new labels cannot be made, so the old ones were kept. The last prompt that was tried failed "
-            f"with {type(error).__name__}: {error}"
-        )
+        msg = f"{what}. The last prompt that was tried failed with {type(error).__name__}: {error}"
         raise CollectionError(msg) from error
 
 
 def _check_configuration(store: Store, configuration: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration as it would be stored; raise if it differs from the store's beyond labels."""
     given: dict[str, Any] = json.loads(canonical_json(configuration))
-    store.check_configuration(_replace_label_settings(given, store.configuration))
+    store.check_configuration(replace_parts(given, store.configuration, LABEL_KEYS))
     return given
-
-
-def _replace_label_settings(configuration: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration whose label-related parts are taken from `source`."""
-    replaced = _replace_label_keys(configuration, source)
-    if _MADE_BY in configuration:
-        replaced[_MADE_BY] = _replace_label_keys(configuration[_MADE_BY], source.get(_MADE_BY, {}))
-    return replaced
-
-
-def _replace_label_keys(values: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in values.items() if name not in _LABEL_KEYS}
-    return {**kept, **{name: source[name] for name in _LABEL_KEYS if name in source}}

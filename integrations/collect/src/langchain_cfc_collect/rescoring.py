@@ -12,30 +12,29 @@ import os
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from itertools import islice
 from typing import Any, NoReturn
 
 from langchain_cfc.artifact import open_attempts
 from langchain_cfc.draw_rules import parse_draw_rule
-from langchain_cfc.errors import CFCError, CollectionError, InputError
-from langchain_cfc.execution import ConcurrencyLimiter
+from langchain_cfc.errors import CollectionError, InputError
 from langchain_cfc.records import ClaimsRecord, Example
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.fingerprints import CLASS
 from langchain_cfc.support.database import StoreNotFoundError
 from langchain_cfc.support.files import check_target
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble
-from langchain_cfc_collect.collecting import (
+from langchain_cfc_collect.collecting import run_executor, run_in_new_loop
+from langchain_cfc_collect.costs import Stage, Usage
+from langchain_cfc_collect.executor import Components, Executor
+from langchain_cfc_collect.relabeling import try_stage
+from langchain_cfc_collect.run import (
+    MAX_FAILURES_AT_START,
     CollectionOptions,
     CollectionResult,
-    run_executor,
-    run_in_new_loop,
 )
-from langchain_cfc_collect.costs import Stage, Usage
-from langchain_cfc_collect.executor import Components, Journal, LocalExecutor, Outcome
-from langchain_cfc_collect.run import MAX_FAILURES_AT_START, list_candidates_to_score
+from langchain_cfc_collect.stages import Journal, Outcome
 from langchain_cfc_collect.store import Store, StoredPrompt, rows
-from langchain_cfc_collect.store.configurations import MADE_BY, VERIFIER_KEYS, split_made_by
+from langchain_cfc_collect.store.configurations import VERIFIER_KEYS, replace_parts
 from langchain_cfc_collect.store.dataset import MakeWrites
 from langchain_cfc_collect.store.schema import Write
 
@@ -127,7 +126,7 @@ async def arescore(
     return replace(ended, complete=ended.complete and not ended.status.remaining)
 
 
-class Rescorer:
+class Rescorer(Executor):
     """Executor that scores with another verifier, and gives prompts the labels of a store.
 
     Args:
@@ -148,7 +147,7 @@ class Rescorer:
         verifier_id: str | None,
         options: CollectionOptions,
     ) -> None:
-        provenance, policy = source.read_provenance(), options.call_policy
+        provenance = source.read_provenance()
         if provenance.draws is not None and parse_draw_rule(provenance.draws).needs_scores:
             msg = (
                 f"the candidates of {source.name} were drawn by {provenance.draws}, which looks at scores: "
@@ -159,7 +158,7 @@ class Rescorer:
         self._source = source
         self._labels = {one.example.id: one.labels for one in source.read_finished(messages=False)}
         self._tried: dict[str, Outcome] = {}
-        self._executor = LocalExecutor(
+        super().__init__(
             Components(
                 generator=_refuse,
                 verifier=verifier,
@@ -170,44 +169,29 @@ class Rescorer:
                 splitter=_refuse if is_claims else None,
                 verifier_id=verifier_id,
             ),
-            ConcurrencyLimiter(policy.concurrency),
-            policy.create_retry_policy(),
+            options.call_policy,
             options.config,
         )
-        made_by = {**split_made_by(source.configuration)[1], **split_made_by(options.settings)[0]}
-        kept = {key: one for key, one in source.configuration.items() if key not in {*VERIFIER_KEYS, MADE_BY}}
-        stated = self._executor.configuration
-        self.configuration: Mapping[str, Any] = {
-            **kept,
-            **{key: stated[key] for key in VERIFIER_KEYS if key in stated},
-            **({MADE_BY: made_by} if made_by else {}),
-        }
+        stated = {**self.configuration, **options.settings}
+        self.configuration = replace_parts(source.configuration, stated, VERIFIER_KEYS)
 
     async def try_verifier(self) -> None:
         """Score the first prompts until one succeeds, and keep the outcomes for the run.
 
         Raises `CollectionError` if none succeeds. Prompts whose messages were removed come first.
         """
-        prompts = (
-            (prompt, candidates)
-            for prompt in self._source.read_finished(Stage.DRAWN, self._source.find_stripped())
-            if (candidates := list_candidates_to_score(self._source.unit, prompt.draws or (), prompt.claims))
-        )
-        error: CFCError | None = None
-        for prompt, candidates in islice(prompts, MAX_FAILURES_AT_START):
-            answers = prompt.draws if self._source.unit == "claims" else None
+        source, score_prompt = self._source, super().score
+
+        async def score(prompt: StoredPrompt, candidates: Sequence[DrawnCandidate]) -> Outcome:
+            answers = prompt.draws if source.unit == "claims" else None
             _PROMPT_ID.set(prompt.example.id)
-            outcome = await self._executor.score(prompt.example, candidates, Journal(), answers)
+            outcome = await score_prompt(prompt.example, candidates, Journal(), answers)
             self._tried[prompt.example.id] = outcome
-            if not isinstance(outcome.result, CFCError):
-                return
-            error = outcome.result
-        if error is not None:
-            msg = (
-                f"the verifier cannot score what is in {self._source.name}, so nothing was written: "
-                f"{type(error).__name__}: {error}"
-            )
-            raise CollectionError(msg) from error
+            return outcome
+
+        what = f"the verifier cannot score what is in {source.name}, so nothing was written"
+        prompts = source.read_finished(Stage.DRAWN, source.find_stripped())
+        await try_stage(source, prompts, score, MAX_FAILURES_AT_START, what)
 
     async def draw(self, example: Example, journal: Journal) -> Outcome:
         """Refuse to draw."""
@@ -229,7 +213,7 @@ class Rescorer:
         """Score candidates or claims with the new verifier."""
         tried = self._tried.pop(example.id, None)
         _PROMPT_ID.set(example.id)
-        return tried or await self._executor.score(example, draws, journal, answers)
+        return tried or await super().score(example, draws, journal, answers)
 
     async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         """Return the labels that the prompt has in the old store, or None."""

@@ -33,11 +33,7 @@ in starts with an apostrophe. So do the names of these columns, which tells `Hum
 prompt, as `write_review` draws them. Then three counts are binomial: of the w wrong candidates, the number
 labelled correct, with w and e0; of the c correct ones, the number labelled wrong, with c and e1; and of all k
 rows, the number that are wrong and labelled correct, with k and f = e0 W / n, where W of the n candidates of
-a prompt are wrong on average. All three intervals are those of Clopper and Pearson.
-
-If a sheet from elsewhere holds several candidates per prompt, m_i of the i-th, the variance of their share is
-largest if mistakes come together. Then it equals the variance of (sum m_i)^2 / sum m_i^2 independent ones
-(Kish 1965, "Survey Sampling"), and the interval for that number is used as an approximation.
+a prompt are wrong on average. All three intervals are those of `estimate_rate`.
 
 For claims, f is the share of answers with a claim that is unsupported and labelled supported. Among the
 answers of the sheet, their number is binomial. In any other answer, every unsupported claim is labelled so:
@@ -54,17 +50,14 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import math
 import os
-from collections import Counter
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.candidates import UNITS, Unit
-from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError, RecordError, VerifierError
 from langchain_cfc.records import (
     Candidate,
@@ -79,14 +72,15 @@ from langchain_cfc.records.splits import digest_inputs
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.support.files import atomic_writer
 from langchain_cfc.verifiers.prompts import read_prompt
-from langchain_cfc_collect import (
+from langchain_cfc_collect.agreement import (
     Agreement,
-    HumanLabels,
+    IntervalEstimate,
     bound_true_coverage,
     bound_true_coverage_at_worst,
     compare_labels,
+    estimate_rate,
 )
-from langchain_cfc_collect.human import TEXT_MARK, Sheet, format_value, read_sheet
+from langchain_cfc_collect.human import TEXT_MARK, HumanLabels, Sheet, format_value, read_sheet
 
 COLUMNS = ("id", "input", "reference", "text")
 CLAIM_COLUMNS = ("id", "input", "reference", "answer", "span", "text")
@@ -311,29 +305,17 @@ def _format_input(value: Any) -> Any:
         return value
 
 
-# The bounds do not accept a rate of 1; with this rate they are 0 for every coverage below 1.
-_MAX_ERROR_RATE = math.nextafter(1.0, 0.0)
-# If either side gave one of the labels fewer times, kappa's interval is too short; see `Kappa`.
+# If either side gave one of the labels fewer times, kappa's interval is too short; see `Agreement`.
 _MIN_LABEL_COUNT = 10
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-
-class IntervalEstimate(_Model):
-    """Estimated number with its confidence interval."""
-
-    value: float | None  # the observed number; None without any observation
-    low: float
-    high: float
-
-
-class AdjustedCoverage(_Model):
+class AdjustedCoverage(BaseModel):
     """Lower bounds on true coverage, given the guaranteed one and the labels' mistakes; 0 is no information.
 
     For claims, both kinds are equal: bounds on the share of answers with at most k unsupported claims left.
     """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     coverage: float  # guaranteed share of prompts whose set holds a candidate labelled correct
     independent: float  # lower bound on the share whose set holds a correct one, for independent mistakes
@@ -343,7 +325,7 @@ class AdjustedCoverage(_Model):
     at_worst_limit: float  # the same if people had found no mistake
 
 
-class ReviewReport(_Model):
+class ReviewReport(Agreement):
     """Comparison of labels with people's labels, which are taken to be right.
 
     Attributes:
@@ -351,18 +333,9 @@ class ReviewReport(_Model):
             instead of correct or wrong.
         rows: Number of different candidates on the sheet.
         unfilled: Number of candidates on the sheet that are not judged yet.
-        prompts: Number of independent prompts of the judged candidates.
         n: Number of candidates per prompt that sets are made from; 1 for claims.
-        confidence: Confidence level of the intervals.
-        correct_called_correct: Number of correct candidates that are labelled correct.
-        correct_called_wrong: Number of correct candidates that are labelled wrong.
-        wrong_called_correct: Number of wrong candidates that are labelled correct.
-        wrong_called_wrong: Number of wrong candidates that are labelled wrong.
-        error_on_wrong: Share of the wrong candidates that are labelled correct, e0.
-        error_on_correct: Share of the correct candidates that are labelled wrong, e1.
         flattering: Share of all candidates that are wrong and labelled correct, f; for claims, share of
             answers with a claim that is unsupported and labelled supported.
-        kappa: Cohen's kappa, agreement beyond chance; None if all labels of both sides are the same.
         promises: Lower bounds on true coverage for each guaranteed coverage.
         notes: Caveats.
     """
@@ -370,17 +343,8 @@ class ReviewReport(_Model):
     unit: Unit
     rows: int
     unfilled: int
-    prompts: int
     n: int
-    confidence: float
-    correct_called_correct: int
-    correct_called_wrong: int
-    wrong_called_correct: int
-    wrong_called_wrong: int
-    error_on_wrong: IntervalEstimate
-    error_on_correct: IntervalEstimate
     flattering: IntervalEstimate
-    kappa: IntervalEstimate | None
     promises: tuple[AdjustedCoverage, ...]
     notes: tuple[str, ...]
 
@@ -430,33 +394,21 @@ def create_review_report(
         raise InputError(msg)
     labels, prompts = zip(*(labelled[key] for key in truths), strict=True)
     found = compare_labels(labels, list(truths.values()), prompts, confidence)
-    wrong, correct = (
-        [prompt for prompt, truth in zip(prompts, truths.values(), strict=True) if truth is side]
-        for side in (False, True)
-    )
-    on_wrong = _estimate_rate(found.wrong_called_correct, wrong, confidence)
     flattered, among = found.wrong_called_correct, list(prompts)
     if unit == "claims":
         flattered, among = _count_flattered(people, labelled)
-    flattering = _estimate_rate(flattered, among, confidence)
-    no_mistakes = _estimate_rate(0, wrong, confidence).high, _estimate_rate(0, among, confidence).high
-    kappa, observed = found.kappa, (on_wrong.high, flattering.high)
+    flattering = estimate_rate(flattered, among, confidence)
+    observed = found.error_on_wrong.high, flattering.high
+    wrong = [prompt for prompt, truth in zip(prompts, truths.values(), strict=True) if not truth]
+    limits = tuple(estimate_rate(0, of, confidence).high for of in (wrong, among))
     return ReviewReport(
+        **dict(found),
         unit=unit,
         rows=len(people.rows),
         unfilled=len(people.rows) - len(truths),
-        prompts=found.n_prompts,
         n=size,
-        confidence=confidence,
-        correct_called_correct=found.correct_called_correct,
-        correct_called_wrong=found.correct_called_wrong,
-        wrong_called_correct=found.wrong_called_correct,
-        wrong_called_wrong=found.wrong_called_wrong,
-        error_on_wrong=on_wrong,
-        error_on_correct=_estimate_rate(found.correct_called_wrong, correct, confidence),
         flattering=flattering,
-        kappa=None if kappa is None else IntervalEstimate(value=kappa.value, low=kappa.low, high=kappa.high),
-        promises=tuple(_adjust_coverage(one, unit, size, observed, no_mistakes) for one in coverage),
+        promises=tuple(_adjust_coverage(one, unit, size, observed, limits) for one in coverage),
         notes=tuple(_create_notes(found, unit, len(people.rows), len(truths))),
     )
 
@@ -518,24 +470,25 @@ def check_all_found(sheet: Sheet, found: Container[tuple[str, str]], met: Contai
     raise RecordError(sheet.source, line, "text", problem)
 
 
-def _estimate_rate(part: int, prompts: Sequence[Hashable], confidence: float) -> IntervalEstimate:
-    """Return the share `part` / number of candidates with its interval, given each candidate's prompt."""
-    total = len(prompts)
-    if total == 0:
-        return IntervalEstimate(value=None, low=0.0, high=1.0)
-    size = total**2 / sum(count**2 for count in Counter(prompts).values())
-    low, high = clopper_pearson(part * size / total, size, confidence)
-    return IntervalEstimate(value=part / total, low=low, high=high)
-
-
 def _adjust_coverage(
-    coverage: float, unit: Unit, n: int, observed: tuple[float, float], no_mistakes: tuple[float, float]
+    coverage: float, unit: Unit, n: int, observed: tuple[float, ...], limits: tuple[float, ...]
 ) -> AdjustedCoverage:
     """Bound true coverage with the upper ends of e0 and f, as observed and as if without any mistake."""
-    independent, at_worst = _bound_coverage(coverage, n, *observed)
-    independent_limit, at_worst_limit = _bound_coverage(coverage, n, *no_mistakes)
-    if unit == "claims":
-        independent, independent_limit = at_worst, at_worst_limit
+    bounds: list[tuple[float, float]] = []
+    for on_wrong, flattering in (observed, limits):
+        # The bound for any mistakes depends only on the product e0 W, which is f n.
+        at_worst, _ = bound_true_coverage_at_worst(
+            coverage,
+            error_on_wrong=flattering,
+            error_on_correct=0.0,
+            wrong_per_prompt=float(n),
+            correct_per_prompt=0.0,
+        )
+        independent, _ = bound_true_coverage(
+            coverage, error_on_wrong=on_wrong, error_on_correct=0.0, largest_set=n
+        )
+        bounds.append((at_worst if unit == "claims" else independent, at_worst))
+    (independent, at_worst), (independent_limit, at_worst_limit) = bounds
     return AdjustedCoverage(
         coverage=coverage,
         independent=independent,
@@ -543,21 +496,6 @@ def _adjust_coverage(
         at_worst=at_worst,
         at_worst_limit=at_worst_limit,
     )
-
-
-def _bound_coverage(coverage: float, n: int, error_on_wrong: float, flattering: float) -> tuple[float, float]:
-    independent, _ = bound_true_coverage(
-        coverage, error_on_wrong=min(error_on_wrong, _MAX_ERROR_RATE), error_on_correct=0.0, largest_set=n
-    )
-    # The bound depends only on the product e0 W, which is f n.
-    at_worst, _ = bound_true_coverage_at_worst(
-        coverage,
-        error_on_wrong=min(flattering, _MAX_ERROR_RATE),
-        error_on_correct=0.0,
-        wrong_per_prompt=float(n),
-        correct_per_prompt=0.0,
-    )
-    return independent, at_worst
 
 
 def _create_notes(found: Agreement, unit: Unit, rows: int, filled: int) -> Iterator[str]:
@@ -569,9 +507,9 @@ def _create_notes(found: Agreement, unit: Unit, rows: int, filled: int) -> Itera
             f"{rows - filled} of {rows} rows are not filled in and were left out. If they are the hard ones, "
             "all results here are too optimistic."
         )
-    if found.n_prompts < filled:
+    if found.prompts < filled:
         yield (
-            f"The {filled} {noun}s are from only {found.n_prompts} independent prompts. The intervals of "
+            f"The {filled} {noun}s are from only {found.prompts} independent prompts. The intervals of "
             "the rates account for that and are approximate."
         )
     for what, count in zip(sides, (filled - correct, correct), strict=True):

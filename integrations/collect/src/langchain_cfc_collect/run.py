@@ -11,22 +11,30 @@ A process may be killed at any moment, and the store must still show what may ha
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import Span, make_claim_candidates
-from langchain_cfc.errors import CFCError, CollectionError, StoreError
+from langchain_cfc.draw_rules import parse_draw_rule
+from langchain_cfc.errors import CFCError, CollectionError, CollectionWarning, StoreError
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.support.text import pluralize
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.batches.batcher import Batcher
+from langchain_cfc_collect.calls import CallPolicy
 from langchain_cfc_collect.costs import Budget, Stage, Usage
-from langchain_cfc_collect.executor import Executor, Labels, Outcome
+from langchain_cfc_collect.executor import Executor
 from langchain_cfc_collect.failures import ends_run
 from langchain_cfc_collect.journal import BatchJournal, StoreJournal
+from langchain_cfc_collect.stages import Labels, Outcome
 from langchain_cfc_collect.status import CollectionStatus, EarlyWarnings
 from langchain_cfc_collect.store import PAGE_SIZE, Store, StoredPrompt, Writer
 
@@ -35,6 +43,8 @@ from langchain_cfc_collect.store import PAGE_SIZE, Store, StoredPrompt, Writer
 MAX_CONSECUTIVE_FAILURES = 25
 # Prompts run one at a time until one is scored; this many failures before that mean a wrong setting.
 MAX_FAILURES_AT_START = 3
+# More prompts at once mean fewer, larger batches; a waiting request takes about 50 kB of memory.
+_BATCHED_PROMPTS, _BATCHED_REQUESTS = 2000, 20_000
 
 
 def list_candidates_to_score(
@@ -44,19 +54,68 @@ def list_candidates_to_score(
     return draws if unit == "answers" else make_claim_candidates(draws[0], spans or ())
 
 
+@dataclass(frozen=True)
+class CollectionResult:
+    """Result of one run of a collection.
+
+    Attributes:
+        status: Status of the store after the run.
+        complete: Whether every prompt is finished or has failed; False if the budget ended the run, or it was
+            stopped.
+    """
+
+    status: CollectionStatus
+    complete: bool
+
+
+def _warn(notice: str) -> None:
+    warnings.warn(notice, CollectionWarning, stacklevel=2)
+
+
+@dataclass(frozen=True)
+class CollectionOptions:
+    """Options of one run of a collection.
+
+    Attributes:
+        call_policy: Limits and retries of calls.
+        budget: Limits on tokens and cost for all prompts together.
+        settings: Further plain data that affects records; a store made with other settings is refused.
+        retry_failed: Whether to retry prompts that failed in an earlier run.
+        relabel: Whether to make all labels again, as with another labeler or answer extractor, without new
+            draws or scores. Without batches, old labels are deleted only once one prompt could be relabelled.
+        keep_payloads: Whether the raw messages of candidates (log-probabilities, response metadata) stay in
+            the store once their prompt is labelled; text and data always do.
+        on_progress: Called with the status whenever a prompt is finished or has failed; None for a progress
+            bar on standard error, or plain lines if that is not a terminal.
+        on_notice: Called with warnings about the quality of the collection; issues `CollectionWarning` by
+            default.
+        on_batch: Called with a line of text before each batch is submitted (with its estimated cost) and when
+            it has ended; None prints the line to standard error.
+        on_start: Called with the `Run` before it starts, so that the caller can stop it.
+        config: LangChain config that all runs inherit, such as callbacks that trace them.
+    """
+
+    call_policy: CallPolicy = field(default_factory=CallPolicy)
+    budget: Budget = field(default_factory=Budget)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    retry_failed: bool = False
+    relabel: bool = False
+    keep_payloads: bool = False
+    on_progress: Callable[[CollectionStatus], None] | None = None
+    on_notice: Callable[[str], None] = _warn
+    on_batch: Callable[[str], None] | None = None
+    on_start: Callable[[Run], None] | None = None
+    config: RunnableConfig | None = None
+
+
 class Run:
     """Run of a collection, which processes all unfinished prompts of a store.
 
     Args:
         store: The store of prompts and results.
         executor: Runs the stages.
-        n: Number of candidates per prompt; with a draw rule, the maximum.
-        requests_per_prompt: Number of requests that draw these candidates; with a draw rule, the first wave.
-        prompts_at_once: Maximum number of prompts in progress.
-        budget: Limits for all prompts together.
-        keep_payloads: As in `CollectionOptions`.
-        on_progress: As in `CollectionOptions`.
-        on_notice: As in `CollectionOptions`.
+        options: Options of the run, of which `relabel` and `settings` are dealt with before.
+        on_progress: Called with the status whenever a prompt is finished or has failed.
         batcher: Answers the models' requests from batches; None for live calls.
     """
 
@@ -64,25 +123,23 @@ class Run:
         self,
         store: Store,
         executor: Executor,
-        *,
-        n: int,
-        requests_per_prompt: int,
-        prompts_at_once: int,
-        budget: Budget,
-        keep_payloads: bool = False,
+        options: CollectionOptions,
         on_progress: Callable[[CollectionStatus], None],
-        on_notice: Callable[[str], None],
         batcher: Batcher | None = None,
     ) -> None:
         self._store = store
         self._executor = executor
-        self._prompts_at_once = prompts_at_once
-        self._requests_per_prompt = requests_per_prompt
-        self._budget = store.track_budget(budget)
+        self._options = options
         self._on_progress = on_progress
-        self._on_notice = on_notice
+        configuration = executor.configuration
+        n, rule = configuration["n"], configuration.get("draws")
+        first_wave = n if rule is None else parse_draw_rule(rule).first_wave
+        self._requests_per_prompt = 1 if configuration.get("sampling") == "single_request" else first_wave
+        self._prompts_at_once = options.call_policy.prompts_at_once
+        if batcher is not None:  # prompts in progress wait for batches together
+            self._prompts_at_once = max(1, min(_BATCHED_PROMPTS, _BATCHED_REQUESTS // n))
+        self._budget = store.track_budget(options.budget)
         self._unit = store.unit
-        self._keep_payloads = keep_payloads
         self._warnings = EarlyWarnings(n, store.unit)
         self._writer = Writer(store)
         self._consecutive_failures = 0
@@ -288,7 +345,7 @@ class Run:
 
     async def _save_stage(self, journal: StoreJournal, outcome: Outcome) -> bool:
         """Make the outcome of a stage durable, and return whether the stage succeeded."""
-        writes, error = journal.finish(outcome, keep_messages=self._keep_payloads)
+        writes, error = journal.finish(outcome, keep_messages=self._options.keep_payloads)
         await self._writer.write(writes)
         # Charge after the write: usage without a price ends the run, and paid results must be kept.
         used = journal.total_usage(outcome.usage) + journal.unused_usage
@@ -323,4 +380,4 @@ class Run:
 
     def _notify(self, notices: Iterable[str]) -> None:
         for notice in notices:
-            self._on_notice(notice)
+            self._options.on_notice(notice)

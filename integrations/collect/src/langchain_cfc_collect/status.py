@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from langchain_cfc.candidates import Unit
+from langchain_cfc.candidates import UNITS, Unit
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import SamplingName
 from langchain_cfc.scoring import compute_auroc
+from langchain_cfc.support.json_text import short_repr
 from langchain_cfc_collect.costs import ASSUMED_OUTPUT, CHARACTERS_PER_TOKEN, Budget, ModelCalls, Stage, Usage
-from langchain_cfc_collect.store import Store
-from langchain_cfc_collect.store.summary import MAX_DOUBTFUL_LABELS, LabelledAnswer, summarize_store
+from langchain_cfc_collect.store import Store, StoredPrompt
+
+# Number of answers to show for each label, few enough for people to read.
+_MAX_DOUBTFUL_LABELS = 3
+
+
+@dataclass(frozen=True)
+class LabelledAnswer:
+    """Candidate or claim with its label, its prompt and its reference."""
+
+    prompt: Any
+    answer: str  # the extracted answer, if there is an answer extractor; otherwise the text
+    reference: Any
+    correct: bool
+
+    def __str__(self) -> str:
+        """Return one line that shows the answer next to its reference."""
+        answer, reference = short_repr(self.answer), short_repr(self.reference)
+        return f"answer {answer}, reference {reference}, prompt {short_repr(self.prompt)}"
 
 
 @dataclass
@@ -24,55 +45,73 @@ class CollectionStatus:
 
     Attributes:
         total: Number of prompts in the store.
-        labelled: Number of finished prompts.
         failed: Number of failed prompts.
-        covered: Number of finished prompts with a correct candidate, or a supported claim.
-        candidates: Number of candidates (or claims) labelled wrong, and number labelled correct.
-        score_sums: Sum of the scores of wrong candidates (or claims), and of correct ones.
         usage: Usage of models for all prompts.
         unit: What is scored and labelled.
+        labelled: Number of finished prompts.
+        covered: Number of finished prompts with a correct candidate, or a supported claim.
+        candidates: Number of candidates (or claims) labelled wrong or without a readable label, and number
+            labelled correct.
+        score_sums: Sums of their scores.
         without_claims: Number of finished prompts whose answer has no claims.
         cost: Cost of the usage; None without prices.
         unanswered: Number of announced requests without an answer, which may have been charged: the process
             died, or a connection broke.
         waiting: Description of the batches that the run waits for; None if it waits for none.
+        drawn: Number of all candidates that were drawn when the store was read.
+        unscored: Number of these that are no answer, by kind, and of candidates or claims without a verdict
+            (`no_verdict`) or a readable label (`no_label`).
+        doubtful_labels: The labels that the scores contradicted most when the store was read, at most one per
+            prompt for each label: first the best-scored candidates or claims that are labelled wrong, then
+            the worst-scored ones that are labelled right. Either the verifier errs or the labeler. People who
+            saw only answers labelled wrong would correct mistakes in one direction, and a certificate would
+            be too good.
         labelled_at_start: Number of prompts that were finished when this run started.
         started_at: Start of this run, in `time.monotonic()` seconds.
     """
 
     total: int
-    labelled: int
     failed: int
-    covered: int
-    candidates: list[int]
-    score_sums: list[float]
     usage: Usage
     unit: Unit = "answers"
+    labelled: int = 0
+    covered: int = 0
+    candidates: list[int] = field(default_factory=lambda: [0, 0])
+    score_sums: list[float] = field(default_factory=lambda: [0.0, 0.0])
     without_claims: int = 0
     cost: float | None = None
     unanswered: int = 0
     waiting: str | None = None
+    drawn: int = 0
+    unscored: Counter[str] = field(default_factory=Counter)
+    doubtful_labels: Sequence[LabelledAnswer] = ()
     labelled_at_start: int = 0
     started_at: float = field(default_factory=time.monotonic)
 
     @classmethod
     def from_store(cls, store: Store) -> CollectionStatus:
         """Return the status of an open store, with the run starting now."""
-        stages, found = store.count_stages(), summarize_store(store)
-        finished = stages[Stage.LABELLED]
-        return cls(
-            total=sum(stages.values()),
-            labelled=finished,
+        status = cls(
+            total=sum(store.count_stages().values()),
             failed=len(store.read_failures()),
-            covered=found.covered,
-            candidates=found.counts,
-            score_sums=found.score_sums,
             usage=store.read_usage(),
             unit=store.unit,
-            without_claims=found.without_claims,
             unanswered=sum(store.read_request_history().unanswered.values()),
-            labelled_at_start=finished,
         )
+        # By label: score (negative for right ones), position, answer.
+        doubtful: list[list[tuple[float, int, LabelledAnswer]]] = [[], []]
+        for prompt in store.read_finished(Stage.DRAWN, messages=False):
+            status.drawn += len(prompt.draws or ())
+            status.unscored.update(_list_unscored(prompt))
+            if prompt.scores is None or prompt.labels is None:
+                continue
+            status.add_prompt(prompt.scores.scores, list(map(bool, prompt.labels.correct)))
+            for correct in (False, True):
+                found = _find_contradicted(prompt, prompt.scores.scores, correct=correct)
+                doubtful[correct] = heapq.nsmallest(_MAX_DOUBTFUL_LABELS, [*doubtful[correct], *found])
+        status.doubtful_labels = [one for kind in doubtful for *_, one in kind]
+        status.labelled_at_start = status.labelled
+        return status
 
     @property
     def prompts_per_second(self) -> float:
@@ -111,6 +150,40 @@ class CollectionStatus:
         for score, label in zip(scores, correct, strict=True):
             self.candidates[label] += 1
             self.score_sums[label] += score
+
+
+def _list_unscored(prompt: StoredPrompt) -> Iterator[str]:
+    """Yield why candidates of a prompt are no answer, or candidates or claims were not judged."""
+    kinds = [one.no_answer for one in prompt.draws or ()]
+    yield from (kind for kind in kinds if kind is not None)
+    if prompt.scores is not None:
+        # Candidates that are no answer have no verdict either.
+        known = kinds if prompt.claims is None else [None] * len(prompt.scores.verdicts)
+        pairs = zip(prompt.scores.verdicts, known, strict=True)
+        yield from ("no_verdict" for verdict, kind in pairs if verdict is None and kind is None)
+    if prompt.labels is not None:
+        yield from ("no_label" for one in prompt.labels.correct if one is None)
+
+
+def _find_contradicted(
+    prompt: StoredPrompt, scores: Sequence[float], *, correct: bool
+) -> list[tuple[float, int, LabelledAnswer]]:
+    """Return the candidate or claim with a label whose score contradicts it most, if there is one."""
+    labels = prompt.labels
+    slots = [] if labels is None else [slot for slot, one in enumerate(labels.correct) if one is correct]
+    if labels is None or not slots:
+        return []
+    sign = -1.0 if correct else 1.0
+    slot = min(slots, key=lambda one: sign * scores[one])
+    answer = str(prompt.items[slot].text) if labels.answers is None else labels.answers[slot]
+    example = prompt.example
+    return [
+        (
+            sign * scores[slot],
+            prompt.position,
+            LabelledAnswer(example.input, answer, example.reference, correct),
+        )
+    ]
 
 
 @dataclass(frozen=True)
@@ -186,10 +259,10 @@ _CONFIDENCE = 0.99
 _CHANCE_AUROC = 0.5
 
 
-# By unit: its name, its two labels, and the consequence of a useless verifier.
-_WORDS_BY_UNIT: dict[Unit, tuple[str, str, str, str]] = {
-    "answers": ("candidate", "correct", "wrong", "large answer sets and many abstentions"),
-    "claims": ("claim", "supported", "unsupported", "that most claims are dropped"),
+# What a useless verifier leads to.
+_CONSEQUENCES: dict[Unit, str] = {
+    "answers": "large answer sets and many abstentions",
+    "claims": "that most claims are dropped",
 }
 
 
@@ -199,7 +272,7 @@ class EarlyWarnings:
     def __init__(self, n: int, unit: Unit) -> None:
         self._n = n
         self._unit = unit
-        self._noun, self._right, self._wrong, self._consequence = _WORDS_BY_UNIT[unit]
+        self._words = UNITS[unit]
         self._identical = 0
         self._drawn = 0
         self._scores: list[Sequence[float]] = []
@@ -235,14 +308,14 @@ class EarlyWarnings:
     ) -> Iterator[str]:
         """Yield warnings after one more prompt was labelled, which `status` counts already."""
         # An answer may have no claims.
-        if scores and status.covered == 0 and len(self._examples) < MAX_DOUBTFUL_LABELS:
+        if scores and status.covered == 0 and len(self._examples) < _MAX_DOUBTFUL_LABELS:
             best = min(range(len(scores)), key=scores.__getitem__)
             self._examples.append(LabelledAnswer(example.input, answers[best], example.reference, False))
         if status.labelled == _FIRST_CHECK and status.covered == 0:
             lines = "".join(f"\n  {one}" for one in self._examples)
             yield (
-                f"none of the first {_FIRST_CHECK} prompts has a {self._right} {self._noun}. Is the labeler "
-                f"correct, and can the model solve this task at all?{lines}"
+                f"none of the first {_FIRST_CHECK} prompts has a {self._words.correct} {self._words.item}. "
+                f"Is the labeler correct, and can the model solve this task at all?{lines}"
             )
         if not scores or len(self._scores) == _VERIFIER_CHECK:
             return
@@ -273,6 +346,7 @@ class EarlyWarnings:
             )
         else:
             yield (
-                f"the verifier does not detectably separate {self._right} from {self._wrong} {self._noun}s "
-                f"({seen}): expect {self._consequence}. Try another verifier, or the mean of several"
+                f"the verifier does not detectably separate {self._words.correct} from "
+                f"{self._words.wrong} {self._words.item}s ({seen}): expect {_CONSEQUENCES[self._unit]}. "
+                "Try another verifier, or the mean of several"
             )

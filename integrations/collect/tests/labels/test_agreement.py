@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
-from langchain_cfc_collect import Kappa, compare_labels
+from langchain_cfc_collect import IntervalEstimate, compare_labels
 
+from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 from tests.lengths import repetitions
 
@@ -30,7 +31,7 @@ def make_labels(table: tuple[int, ...]) -> tuple[list[bool], list[bool]]:
     return [judge for judge, _ in pairs], [people for _, people in pairs]
 
 
-def compute_kappa(table: tuple[int, ...], confidence: float = 0.95) -> Kappa:
+def compute_kappa(table: tuple[int, ...], confidence: float = 0.95) -> IntervalEstimate:
     found = compare_labels(*make_labels(table), confidence=confidence).kappa
     assert found is not None
     return found
@@ -52,9 +53,9 @@ def test_compare_labels_counts_cells_and_error_rates() -> None:
     found = compare_labels(*make_labels((40, 10, 5, 45)))
     assert (found.correct_called_correct, found.wrong_called_correct) == (40, 10)
     assert (found.correct_called_wrong, found.wrong_called_wrong) == (5, 45)
-    assert found.n_prompts == 100
-    assert found.error_on_correct == 5 / 45
-    assert found.error_on_wrong == 10 / 55
+    assert found.prompts == 100
+    for rate, part, size in ((found.error_on_correct, 5, 45), (found.error_on_wrong, 10, 55)):
+        assert (rate.value, rate.low, rate.high) == (part / size, *clopper_pearson(part, size))
     # (0.85 - 0.5) / 0.5 by hand.
     assert found.kappa is not None
     assert found.kappa.value == pytest.approx(0.7, abs=1e-12)
@@ -106,6 +107,7 @@ def test_kappa_variance_and_coverage_by_exact_enumeration(law: tuple[float, ...]
             continue
         found = compare_labels(*make_labels(table)).kappa
         if found is not None:
+            assert found.value is not None
             mean += chance * found.value
             square += chance * found.value**2
             covered += chance * (found.low <= truth <= found.high)
@@ -140,7 +142,7 @@ def test_kappa_interval_covers_with_clustered_candidates() -> None:
         assert found.kappa is not None
         assert alone.kappa is not None
         assert found.kappa.value == alone.kappa.value
-        assert (found.n_prompts, alone.n_prompts) == (200, 1600)
+        assert (found.prompts, alone.prompts) == (200, 1600)
         hits += found.kappa.low <= 0.6 <= found.kappa.high
         naive += alone.kappa.low <= 0.6 <= alone.kappa.high
     slack = NormalDist().inv_cdf(1 - FALSE_ALARM / 4) * math.sqrt(0.95 * 0.05 / rounds) + 0.02
@@ -153,7 +155,10 @@ def test_kappa_is_undefined_if_both_raters_are_constant() -> None:
     for constant in (True, False):
         found = compare_labels([constant] * 5, [constant] * 5)
         assert found.kappa is None
-        assert (found.error_on_correct, found.error_on_wrong) == ((0.0, None) if constant else (None, 0.0))
+        known, unknown = found.error_on_correct, found.error_on_wrong
+        if not constant:
+            known, unknown = unknown, known
+        assert (known.value, unknown.value, unknown.low, unknown.high) == (0.0, None, 0.0, 1.0)
     # Constant, but not the same.
     opposite = compare_labels([True] * 5, [False] * 5).kappa
     assert opposite is not None

@@ -66,30 +66,22 @@ def test_bound_true_coverage_holds_for_independent_mistakes(e0: float, e1: float
         assert low - slack / (1 - e0) ** 5 - slack <= truth <= high + slack / (1 - e1) + slack
 
 
-def test_bound_true_coverage_lower_end_is_attained() -> None:
-    """Full sets of five that hold a correct candidate always, or never, and e1 = 0: P(L | T) = 1."""
-    rng, size, e0 = np.random.default_rng(2), 100_000, 0.05
+@pytest.mark.parametrize(("e0", "e1"), [(0.05, 0.0), (0.0, 0.2)])
+def test_bound_true_coverage_ends_are_attained(e0: float, e1: float) -> None:
+    """Full sets of five that hold a correct candidate always, or never: one end is attained for each rate."""
+    rng, size = np.random.default_rng(2), 100_000
     correct = np.zeros((size, 5), dtype=np.bool_)
     correct[:, 0] = rng.random(size) < 0.7
     everything = np.ones_like(correct)
-    labelled = compute_coverage(everything, add_independent_mistakes(rng, correct, e0, 0.0))
-    low, _ = bound_true_coverage(labelled, error_on_wrong=e0, error_on_correct=0.0, largest_set=5)
-    slack = compute_slack(size) * (1 + 1 / (1 - e0) ** 5)
-    assert low == pytest.approx(compute_coverage(everything, correct), abs=slack)
-    # The negative control: to take labelled coverage for the true one is off by (1 - 0.7) q, far more.
-    assert labelled - compute_coverage(everything, correct) > 0.3 * (1 - (1 - e0) ** 5) - slack > slack
-
-
-def test_bound_true_coverage_upper_end_is_attained() -> None:
-    rng, size, e1 = np.random.default_rng(3), 100_000, 0.2
-    correct = np.zeros((size, 5), dtype=np.bool_)
-    correct[:, 0] = rng.random(size) < 0.7
-    everything = np.ones_like(correct)
-    labelled = compute_coverage(everything, add_independent_mistakes(rng, correct, 0.0, e1))
-    low, high = bound_true_coverage(labelled, error_on_wrong=0.0, error_on_correct=e1, largest_set=5)
-    slack = compute_slack(size) * (1 + 1 / (1 - e1))
-    assert high == pytest.approx(compute_coverage(everything, correct), abs=slack)
-    assert low == pytest.approx(labelled, abs=1e-12)
+    labelled = compute_coverage(everything, add_independent_mistakes(rng, correct, e0, e1))
+    ends = bound_true_coverage(labelled, error_on_wrong=e0, error_on_correct=e1, largest_set=5)
+    truth, slack = compute_coverage(everything, correct), compute_slack(size)
+    attained, slack = (
+        (ends[0], slack * (1 + 1 / (1 - e0) ** 5)) if e0 else (ends[1], slack * (1 + 1 / (1 - e1)))
+    )
+    assert attained == pytest.approx(truth, abs=slack)
+    # The negative control: to take labelled coverage for the true one is off by far more.
+    assert abs(labelled - truth) > 2 * slack
 
 
 def test_bound_true_coverage_contains_the_rogan_gladen_estimate() -> None:
@@ -146,12 +138,12 @@ def test_bound_true_coverage_at_worst_holds_for_any_mistakes(seed: int, threshol
         correct_per_prompt, wrong_per_prompt = given.correct.sum(1).mean(), (~given.correct).sum(1).mean()
         low, high = bound_true_coverage_at_worst(
             compute_coverage(sets, labels),
-            error_on_wrong=min(0.999999, float((labels & ~given.correct).sum() / (~given.correct).sum())),
-            error_on_correct=min(0.999999, float((~labels & given.correct).sum() / given.correct.sum())),
+            error_on_wrong=float((labels & ~given.correct).sum() / (~given.correct).sum()),
+            error_on_correct=float((~labels & given.correct).sum() / given.correct.sum()),
             wrong_per_prompt=float(wrong_per_prompt),
             correct_per_prompt=float(correct_per_prompt),
         )
-        assert low - 1e-5 <= compute_coverage(sets, given.correct) <= high + 1e-5
+        assert low - 1e-12 <= compute_coverage(sets, given.correct) <= high + 1e-12
 
 
 def test_calibration_on_noisy_labels_keeps_the_derived_coverage() -> None:
@@ -191,42 +183,29 @@ def test_coverage_bounds_equal_numbers_worked_out_by_hand() -> None:
     )
     assert bound_true_coverage(0.5, error_on_wrong=0.9, error_on_correct=0.0, largest_set=10) == (0.0, 0.5)
     assert bound_true_coverage(1.0, error_on_wrong=0.9, error_on_correct=0.0, largest_set=10**6) == (0.0, 1.0)
+    everything_wrong = bound_true_coverage(0.5, error_on_wrong=1.0, error_on_correct=1.0, largest_set=1)
+    assert everything_wrong == (0.0, 1.0)
     worst = bound_true_coverage_at_worst(
         0.9, error_on_wrong=0.02, error_on_correct=0.05, wrong_per_prompt=4.0, correct_per_prompt=1.0
     )
     assert worst == pytest.approx((0.82, 0.95))
 
 
-INVALID_SHARES: list[dict[str, Any]] = [
-    {"labelled": -0.1},
-    {"labelled": 1.1},
-    {"labelled": math.nan},
-    {"error_on_wrong": 1.0},
-    {"error_on_wrong": -0.1},
-    {"error_on_correct": math.nan},
-    {"error_on_correct": 1.0},
+INVALID_NUMBERS: list[tuple[str, Any]] = [
+    *(("labelled", share) for share in (-0.1, 1.1, math.nan)),
+    *((name, share) for name in ("error_on_wrong", "error_on_correct") for share in (-0.1, 1.1, math.nan)),
+    *(("largest_set", size) for size in (0, -1, 1.5)),
+    *((f"{side}_per_prompt", mean) for side in ("wrong", "correct") for mean in (-1.0, math.nan, math.inf)),
 ]
 
 
-@pytest.mark.parametrize("changed", INVALID_SHARES)
-def test_coverage_bounds_refuse_invalid_shares(changed: dict[str, Any]) -> None:
-    given: dict[str, Any] = {"labelled": 0.9, "error_on_wrong": 0.1, "error_on_correct": 0.1, **changed}
-    labelled = given.pop("labelled")
-    with pytest.raises(InputError, match="expected a"):
-        bound_true_coverage(labelled, largest_set=5, **given)
-    with pytest.raises(InputError, match="expected a"):
-        bound_true_coverage_at_worst(labelled, wrong_per_prompt=1.0, correct_per_prompt=1.0, **given)
-
-
-@pytest.mark.parametrize("size", [0, -1, 1.5])
-def test_bound_true_coverage_refuses_an_invalid_set_size(size: Any) -> None:
-    with pytest.raises(InputError, match="largest_set is"):
-        bound_true_coverage(0.9, error_on_wrong=0.1, error_on_correct=0.1, largest_set=size)
-
-
-@pytest.mark.parametrize("number", [-1.0, math.nan, math.inf])
-@pytest.mark.parametrize("name", ["wrong_per_prompt", "correct_per_prompt"])
-def test_bound_true_coverage_at_worst_refuses_invalid_counts_per_prompt(name: str, number: float) -> None:
-    given: dict[str, Any] = {"wrong_per_prompt": 1.0, "correct_per_prompt": 1.0, name: number}
-    with pytest.raises(InputError, match=f"{name} is"):
-        bound_true_coverage_at_worst(0.9, error_on_wrong=0.1, error_on_correct=0.1, **given)
+@pytest.mark.parametrize(("name", "number"), INVALID_NUMBERS)
+def test_coverage_bounds_refuse_invalid_numbers(name: str, number: Any) -> None:
+    shares = {"labelled": 0.9, "error_on_wrong": 0.1, "error_on_correct": 0.1}
+    for bound, more in (
+        (bound_true_coverage, {"largest_set": 5}),
+        (bound_true_coverage_at_worst, {"wrong_per_prompt": 1.0, "correct_per_prompt": 1.0}),
+    ):
+        if name in {**shares, **more}:
+            with pytest.raises(InputError, match=f"{name} is"):
+                bound(**{**shares, **more, name: number})

@@ -63,4 +63,5 @@ def test_control_references_of_other_prompts_do_not_reproduce_labels(records: li
     prompts = [record.id for record in numbers for _ in record.candidates]
     found = compare_labels(made, recorded, prompts)
     assert found.kappa is not None
+    assert found.kappa.value is not None
     assert abs(found.kappa.value) < 0.05

@@ -23,7 +23,6 @@ from integrations.collect.tests.sources.writing import (
     catch_record_error,
     write,
     write_csv,
-    write_jsonl,
     write_parquet,
 )
 from langchain_cfc.errors import InputError, LabelerError, RecordError
@@ -57,26 +56,47 @@ def test_default_id_is_a_digest_of_input_and_reference() -> None:
     assert read_ids([{"q": {"l": 2, "k": 1}, "r": "x", "m": 1}], columns) == made[4:]
 
 
-def test_duplicate_row_is_a_bad_row(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", [{"q": "a"}, {"q": "b"}, {"q": "a"}, {"q": "a"}])
-    examples = read_examples(path, INPUT, "set_aside")
-    assert [example.input for example in examples] == ["a", "b"]
-    problem = "the same input and reference as line 1; expected rows to differ"
-    assert examples.bad_rows == [BadRow(3, "", problem), BadRow(4, "", problem)]
+EXPECTED_ROW = "expected an object of values by column"
+EXPECTED_INPUT = "expected text, a list of messages or an object, all of finite JSON"
+BAD_ROWS: list[tuple[Columns, list[Any], list[str], list[BadRow]]] = [
+    (
+        INPUT,
+        [{"q": "a"}, {"q": "b"}, {"q": "a"}],
+        ["a", "b"],
+        [BadRow(3, "", "the same input and reference as row 1; expected rows to differ")],
+    ),
+    (
+        NAMED,
+        [{"n": 7, "q": "a"}, {"n": 8, "q": "a"}, {"n": "7", "q": "b"}],
+        ["a", "a"],
+        [BadRow(3, "id", "'7' is also the id of row 1; expected ids to differ")],
+    ),
+    # The id of a bad row may be used again.
+    (
+        NAMED,
+        [{"n": 7, "q": None}, {"n": 7, "q": "b"}],
+        ["b"],
+        [BadRow(1, "input", f"found None; {EXPECTED_INPUT}")],
+    ),
+    (
+        INPUT,
+        [{"q": "a"}, "q", None],
+        ["a"],
+        [
+            BadRow(row, "", f"found {found}; expected an object of values by column")
+            for row, found in ((2, "'q'"), (3, None))
+        ],
+    ),
+]
 
 
-def test_duplicate_id_is_a_bad_row() -> None:
-    rows: list[dict[str, Any]] = [{"n": 7, "q": "a"}, {"n": 8, "q": "a"}, {"n": "7", "q": "b"}]
-    examples = read_examples(rows, NAMED, "set_aside")
-    assert [example.id for example in examples] == ["7", "8"]
-    assert examples.bad_rows == [BadRow(3, "id", "'7' is also the id of row 1; expected ids to differ")]
-
-
-def test_id_of_a_bad_row_may_be_used_again() -> None:
-    rows: list[dict[str, Any]] = [{"n": 1, "q": "a"}, {"n": 7, "q": None}, {"n": 7, "q": "b"}]
-    examples = read_examples(rows, NAMED, "set_aside")
-    assert [example.id for example in examples] == ["1", "7"]
-    assert [row.number for row in examples.bad_rows] == [2]
+@pytest.mark.parametrize(("columns", "rows", "inputs", "bad"), BAD_ROWS)
+def test_read_examples_finds_duplicates_and_items_that_are_no_rows(
+    columns: Columns, rows: list[Any], inputs: list[str], bad: list[BadRow]
+) -> None:
+    examples = read_examples(rows, columns, "set_aside")
+    assert [example.input for example in examples] == inputs
+    assert examples.bad_rows == bad
 
 
 MIXED = """\
@@ -124,39 +144,16 @@ def test_read_examples_yields_nothing_after_a_bad_row() -> None:
 
 
 @pytest.mark.parametrize("policy", ["refuse", "set_aside"])
-def test_dataset_of_bad_rows_only_is_refused(policy: str) -> None:
+def test_dataset_of_bad_rows_or_without_a_column_is_refused_under_any_policy(policy: str) -> None:
     assert "2 bad rows" in catch_record_error([{"q": 1}, {"q": 2}], INPUT, policy).problem
-
-
-@pytest.mark.parametrize("policy", ["refuse", "set_aside"])
-def test_column_missing_from_the_first_row_is_refused_under_any_policy(policy: str) -> None:
-    error = catch_record_error([{"p": "a"}, {"q": "b"}], INPUT, policy)
-    assert (error.line, error.field, error.problem) == (
-        1,
-        "input",
-        "no column 'q'; there are p",
-    )
-
-
-def test_column_missing_from_the_first_readable_row_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", 'oops\n{"p": 1}\n')
-    assert catch_record_error(path, INPUT, "set_aside").line == 2
+    rows: list[Any] = ["not a row", {"p": "a"}, {"q": "b"}]
+    error = catch_record_error(rows, INPUT, policy)
+    assert (error.line, error.field, error.problem) == (2, "input", "no column 'q'; there are p")
 
 
 def test_read_examples_refuses_an_unknown_bad_rows_policy() -> None:
     with pytest.raises(InputError, match="bad_rows is 'ignore'; expected refuse or set_aside"):
         read_examples([], INPUT, "ignore")  # type: ignore[arg-type] # the point of the test
-
-
-def test_items_that_are_no_mappings_are_bad_rows() -> None:
-    rows: list[Any] = [{"q": "a"}, "q", None, {"q": "b"}]
-    examples = read_examples(rows, INPUT, "set_aside")
-    assert [example.input for example in examples] == ["a", "b"]
-    problem = "expected an object of values by column"
-    assert examples.bad_rows == [
-        BadRow(2, "", f"found 'q'; {problem}"),
-        BadRow(3, "", f"found None; {problem}"),
-    ]
 
 
 def test_iterator_of_rows_can_be_read_once() -> None:

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from langchain_cfc_collect import CallPolicy, Components, LocalExecutor
+from langchain_cfc_collect import CallPolicy, Components, Executor
 from langchain_core.runnables import RunnableConfig
 from ray import cloudpickle
 
 from langchain_cfc.errors import CFCError, InputError
-from langchain_cfc.execution import ConcurrencyLimiter
 
 Factory: TypeAlias = str | Callable[[], Components]
 
@@ -42,12 +41,9 @@ class WorkerSettings:
             )
             raise InputError(msg) from error
 
-    def create_executor(self) -> LocalExecutor:
+    def create_executor(self) -> Executor:
         """Create the components in this process, and the executor that runs their stages."""
-        policy = self.call_policy
-        limiter = ConcurrencyLimiter(policy.concurrency)
-        components = _create_components(self.factory)
-        return LocalExecutor(components, limiter, policy.create_retry_policy(), self.config)
+        return Executor(_create_components(self.factory), self.call_policy, self.config)
 
 
 def _create_components(factory: Factory) -> Components:

@@ -18,6 +18,7 @@ import time
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -38,8 +39,8 @@ from langchain_cfc_collect.batches.requests import (
     split_requests,
 )
 from langchain_cfc_collect.batches.submission import Submissions
+from langchain_cfc_collect.calls import CallPolicy, TokenRateLimiter
 from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage, Usage
-from langchain_cfc_collect.executor import RetryPolicy, TokenRateLimiter
 from langchain_cfc_collect.failures import may_be_charged
 from langchain_cfc_collect.journal import BatchJournal
 from langchain_cfc_collect.store import Writer, batches
@@ -63,16 +64,24 @@ class Batcher:
     def __init__(
         self,
         parts: Mapping[Stage, Any],
-        limiter: ConcurrencyLimiter,
+        policy: CallPolicy,
         budget: Budget,
         on_batch: Callable[[str], None],
     ) -> None:
         self.models = BatchedModels(parts, self._send)
         self._providers = {id(one): open_provider(one) for one in self.models.clients}
-        self._limiter = limiter
+        self._rate_limiters = policy.create_rate_limiters()
         self._budget = budget
         self._on_batch = on_batch
         self._running_calls = RunningCalls()
+        # Makes the calls of a stage, given its journal.
+        self.make_calls = partial(
+            BatchedCalls,
+            policy,
+            self._rate_limiters,
+            self._running_calls,
+            ConcurrencyLimiter(policy.concurrency),
+        )
         self._stored: set[tuple[int, Stage]] = set()  # stages with stored answers that are not read yet
         self._batched_requests = 0  # number of requests so far that waited for batches
         self._end: asyncio.Future[None]
@@ -92,10 +101,6 @@ class Batcher:
             on_batch=self._on_batch,
             on_wait=on_wait,
         )
-
-    def make_calls(self, policy: RetryPolicy, journal: BatchJournal) -> BatchedCalls:
-        """Return the object that makes the calls of a stage."""
-        return BatchedCalls(policy, journal, self._running_calls, self._limiter)
 
     def pause_submission(self) -> AbstractContextManager[None]:
         """Submit nothing during a `with` block, because more prompts are about to start."""
@@ -204,7 +209,7 @@ class Batcher:
             self._stop_for_cost("a request that its batch did not answer")
         if self._end.done():
             await asyncio.Event().wait()  # never set: the end of the run cancels this
-        for limiter in call.policy.rate_limiters:
+        for limiter in self._rate_limiters:
             await limiter.aacquire()
         call.journal.announce_live_request()
         await call.journal.flush()
@@ -231,7 +236,7 @@ class Batcher:
             self._writer.submit(call.journal.settle_live_request(lost=lost))
             raise
         finally:
-            for limiter in call.policy.rate_limiters:
+            for limiter in self._rate_limiters:
                 if isinstance(limiter, TokenRateLimiter):
                     limiter.settle(1, tokens)
         if not is_answered:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from langchain_core.rate_limiters import BaseRateLimiter
+
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, set_context_variable
-from langchain_cfc_collect.executor import RetryPolicy, StageCalls
+from langchain_cfc_collect.calls import CallPolicy, StageCalls
 from langchain_cfc_collect.journal import BatchJournal
 
 
@@ -36,7 +38,6 @@ class OpenCall:
     """Call of a stage that is being made."""
 
     journal: BatchJournal
-    policy: RetryPolicy
     running_calls: RunningCalls
     limiter: ConcurrencyLimiter
     pending: int = 0  # number of its requests that wait for batches
@@ -107,9 +108,14 @@ class BatchedCalls(StageCalls):
     _journal: BatchJournal
 
     def __init__(
-        self, policy: RetryPolicy, journal: BatchJournal, running: RunningCalls, limiter: ConcurrencyLimiter
+        self,
+        policy: CallPolicy,
+        rate_limiters: Sequence[BaseRateLimiter],
+        running: RunningCalls,
+        limiter: ConcurrencyLimiter,
+        journal: BatchJournal,
     ) -> None:
-        super().__init__(policy, journal)
+        super().__init__(policy, rate_limiters, journal)
         self._running_calls = running
         self._limiter = limiter
 
@@ -130,11 +136,11 @@ class BatchedCalls(StageCalls):
 
     async def _call_once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         del within
-        call = OpenCall(self._journal, self._policy, self._running_calls, self._limiter)
+        call = OpenCall(self._journal, self._running_calls, self._limiter)
         with set_context_variable(_CURRENT_CALL, call):
             async with call.hold_permit():
                 if not self._journal.is_batched:
-                    for limiter in self._policy.rate_limiters:
+                    for limiter in self._rate_limiters:
                         await limiter.aacquire()
                     self._unsettled += 1
                 await self._journal.flush()

@@ -9,7 +9,7 @@ import signal
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,6 @@ from langchain_cfc.records.files import check_records_target
 from langchain_cfc.support.database import StoreNotFoundError
 from langchain_cfc_collect.cli.store import print_status, summarize_status
 from langchain_cfc_collect.collecting import (
-    CollectionOptions,
-    CollectionResult,
     check_references,
     collect,
     explain_unverified_parts,
@@ -40,9 +38,9 @@ from langchain_cfc_collect.collecting import (
 )
 from langchain_cfc_collect.config import CollectionConfig, ScoringConfig
 from langchain_cfc_collect.costs import ASSUMED_OUTPUT, Stage
-from langchain_cfc_collect.executor import LocalExecutor
+from langchain_cfc_collect.executor import Executor
 from langchain_cfc_collect.rescoring import rescore
-from langchain_cfc_collect.run import Run
+from langchain_cfc_collect.run import CollectionOptions, CollectionResult, Run
 from langchain_cfc_collect.sources import Examples
 from langchain_cfc_collect.status import CollectionStatus, Estimate, estimate_remaining
 from langchain_cfc_collect.store import Store
@@ -80,11 +78,12 @@ def run_collection(
         if records is not None and ended.status.labelled > ended.status.without_claims:
             write_records(records, store.read_all(), store.read_provenance())
             written["records"] = str(records)
-        configuration, summary = store.configuration, summarize_status(ended.status, store)
+        status, configuration = _read_final_status(store, ended), store.configuration
+        summary = summarize_status(status, store)
     if as_json:
         emit_json({**summary, "complete": ended.complete, **written})
     else:
-        print_status(get_console(), ended.status, summary, configuration)
+        print_status(get_console(), status, summary, configuration)
         print_lines(get_console(), _list_next_steps(written, ended, configuration.get("draws")))
     return ended.complete and not ended.status.failed
 
@@ -98,13 +97,18 @@ def _collect(config: CollectionConfig, *, retry_failed: bool, relabel: bool) -> 
     return ended
 
 
+def _read_final_status(store: Store, ended: CollectionResult) -> CollectionStatus:
+    """Return the status of a store after a run, which alone knows the prices."""
+    return replace(CollectionStatus.from_store(store), cost=ended.status.cost)
+
+
 @contextmanager
 def _make_options(config: ScoringConfig, **more: Any) -> Iterator[CollectionOptions]:
     """Make the options of a run that shows its progress and warnings, and stops on signals."""
     console = get_error_console()
     with show_progress(console) as progress, _print_warnings(console):
         yield CollectionOptions(
-            call_policy=config.create_call_policy(),
+            call_policy=config.run,
             budget=config.create_budget(),
             settings=config.record_settings(),
             keep_payloads=config.run.keep_payloads,
@@ -123,12 +127,13 @@ def run_rescoring(
         made, weights = config.create_verifier(), config.weights
         ended = rescore(source, made, target, options, weights=weights, verifier_id=config.verifier_id)
     with Store(target) as store:
-        configuration, summary = store.configuration, summarize_status(ended.status, store)
+        status, configuration = _read_final_status(store, ended), store.configuration
+        summary = summarize_status(status, store)
         unlabelled = 0 if not ended.status.remaining else store.count_stages()[Stage.SCORED]
     if as_json:
         emit_json({**summary, "complete": ended.complete, "store": target})
     else:
-        print_status(get_console(), ended.status, summary, configuration)
+        print_status(get_console(), status, summary, configuration)
         next_steps = _list_next_steps({"store": target}, ended, configuration.get("draws"))
         if unlabelled:
             left = f"not labelled  {unlabelled} scored prompts: collect with --store {target} and the new "
@@ -256,7 +261,7 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws:
 def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
     """Print the requests, tokens and cost that a collection will take, without calling any model."""
     components = config.create_components()
-    executor = LocalExecutor(components)
+    executor = Executor(components)
     is_batch = config.run.batch
     examples = config.source.read_examples()
     wanted = list(check_references(examples, components.labeler))
@@ -280,7 +285,7 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
         print_note(get_console(), _format_bad_rows(examples))
 
 
-def _read_status(config: CollectionConfig, executor: LocalExecutor) -> CollectionStatus | None:
+def _read_status(config: CollectionConfig, executor: Executor) -> CollectionStatus | None:
     """Return the status of the store, None if there is none yet; raise if a run would refuse to go on."""
     try:
         store = Store(config.store)

@@ -38,7 +38,6 @@ from langchain_cfc_collect.review import read_people_claims, write_review
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store
 from langchain_cfc_collect.store.batches import read_open_batches
-from langchain_cfc_collect.store.summary import summarize_store
 
 app = make_app(no_args_is_help=True, help="Export, import, rescore, review, check or shrink a store.")
 app.command("agreement")(agreement)
@@ -236,7 +235,7 @@ def _print_written(where: Any, count: int, *, as_json: bool, what: str) -> None:
 
 def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
     """Return the state of a collection as plain data, with the labels that scores contradict most."""
-    (wrong, correct), found = state.mean_scores, summarize_store(store)
+    wrong, correct = state.mean_scores
     labels: dict[str, Any] = {
         "pass_at_n": state.coverage,
         "mean_score_correct": correct,
@@ -261,8 +260,8 @@ def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
         "cost": state.cost,
         "unanswered_requests": state.unanswered,
         "models": store.read_models(),
-        "unscored": {"counts": dict(found.unscored), "total": found.drawn},
-        "doubtful_labels": [asdict(one) for one in found.doubtful_labels],
+        "unscored": {"counts": dict(state.unscored), "total": state.drawn},
+        "doubtful_labels": [asdict(one) for one in state.doubtful_labels],
         **({"open_batches": _list_open_batches(store)} if store.has_batches else {}),
     }
 

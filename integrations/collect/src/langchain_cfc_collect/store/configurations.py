@@ -10,9 +10,11 @@ from typing import Any
 from langchain_cfc.sampling.comparison import is_equal_or_named
 
 _ENDPOINT_NAMES = {None: "by live calls (without --batch)", "batch": "through batches (--batch)"}
-# Keys of a configuration that verifiers affect, beside their part of `made_by`.
-VERIFIER_KEYS = ("verifier", "separate_scores")
-MADE_BY = "made_by"
+# Keys that only verifiers or only labels affect, in a configuration and in its part `made_by`.
+VERIFIER_KEYS = ("verifier", "verifiers", "separate_scores")
+# A new version of the dataset (`source`) is among them, because the inputs are compared prompt by prompt.
+LABEL_KEYS = ("labeler", "reads", "answer", "metadata", "source")
+_MADE_BY = "made_by"
 
 
 def add_given_ids(known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,7 +52,8 @@ def explain_differences(
     pairs = ((key, known.get(key), given.get(key)) for key in different)
     lines = (line for pair in pairs for line in _list_differences(*pair))
     made_with = f"{name} was made with another configuration: {'; '.join(lines)}. "
-    if _is_other_verifier(known, given, different):
+    others = replace_parts(given, known, VERIFIER_KEYS)
+    if all(known.get(key) == others.get(key) for key in different):  # only the verifier differs
         return made_with + _advise_rescoring(name, given)
     return made_with + (
         "Its records and new ones would not be exchangeable: collect into another store, or go back to the "
@@ -58,29 +61,38 @@ def explain_differences(
     )
 
 
-def split_made_by(configuration: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the parts of `made_by` that make verifiers, and the others."""
-    parts = configuration.get(MADE_BY) or {}
-    verifiers = {key: one for key, one in parts.items() if key.partition(".")[0] in {"verifier", "verifiers"}}
-    return verifiers, {key: one for key, one in parts.items() if key not in verifiers}
+def replace_parts(
+    configuration: Mapping[str, Any], source: Mapping[str, Any], keys: Sequence[str]
+) -> dict[str, Any]:
+    """Return a configuration whose parts with some keys are taken from `source`."""
+
+    def replace(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+        # Several verifiers are made by `verifiers.NAME`.
+        kept = {name: one for name, one in values.items() if name.partition(".")[0] not in keys}
+        return kept | {name: one for name, one in others.items() if name.partition(".")[0] in keys}
+
+    replaced = replace(configuration, source)
+    if _MADE_BY in configuration:
+        replaced[_MADE_BY] = replace(configuration[_MADE_BY], source.get(_MADE_BY, {}))
+    return replaced
 
 
 def is_changed(name: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     """Return whether a key that two configurations have has different values."""
-    if name == MADE_BY and not split_made_by(known)[0]:
+    if name == _MADE_BY and not _list_verifiers(known):
         # A store that was rescored in Python names its verifier only by the fingerprint.
-        return split_made_by(known)[1] != split_made_by(given)[1]
+        given = replace_parts(given, known, VERIFIER_KEYS)
     return bool(known[name] != given[name])
 
 
-def _is_other_verifier(known: Mapping[str, Any], given: Mapping[str, Any], different: Sequence[str]) -> bool:
-    """Return whether nothing but the verifier differs."""
-    is_same_otherwise = MADE_BY not in different or split_made_by(known)[1] == split_made_by(given)[1]
-    return set(different) <= {*VERIFIER_KEYS, MADE_BY} and is_same_otherwise
+def _list_verifiers(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how verifiers are made, by name."""
+    made = configuration.get(_MADE_BY) or {}
+    return {name: one for name, one in made.items() if name.partition(".")[0] in VERIFIER_KEYS}
 
 
 def _advise_rescoring(name: str, given: Mapping[str, Any]) -> str:
-    made = split_made_by(given)[0]
+    made = _list_verifiers(given)
     options = [
         part.partition(".")[2] + "=" * ("." in part) + str(one["factory"]) for part, one in made.items()
     ]

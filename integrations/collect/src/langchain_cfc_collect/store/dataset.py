@@ -15,7 +15,7 @@ from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.costs import Usage
-from langchain_cfc_collect.executor import Labels
+from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.store import schema
 from langchain_cfc_collect.store.rows import (
     ADD_PROMPTS,

@@ -25,7 +25,7 @@ from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.costs import Stage, Usage
-from langchain_cfc_collect.executor import Labels
+from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.store import batches, schema
 from langchain_cfc_collect.store.calls import ADD_CALLS, insert_calls
 from langchain_cfc_collect.store.schema import Row, Statement, Write, define_update, seal, unseal

@@ -1,0 +1,263 @@
+"""Calls of models in a collection: limits, rates and retries, with the journal of the stage that makes them.
+
+**Retries.** A call is repeated if its failure looks transient (network, overloaded server or rate limit):
+status 408, 409, 425, 429 or at least 500, a broken connection, or a time-out. The delay between two calls is
+an exponential back-off with full jitter, and at least what the server asks for by `Retry-After`. A refused
+key, a malformed request or an error in the user's own code is not retried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.rate_limiters import BaseRateLimiter, InMemoryRateLimiter
+from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_random_exponential
+
+from langchain_cfc.errors import InputError
+from langchain_cfc.execution import CallLimits
+from langchain_cfc_collect.failures import is_transient, may_be_charged, read_retry_after
+from langchain_cfc_collect.stages import Journal
+
+# Maximum seconds between the first and the second call; it doubles from there.
+_INITIAL_WAIT = 1.0
+# Maximum seconds between two calls, even if the server asks for more: a server that asks for an hour is down,
+# and no call should hold up its prompt that long.
+_MAX_WAIT = 120.0
+_MIN_SPARE_PROMPTS = 8
+
+
+@dataclass(frozen=True)
+class CallPolicy:
+    """Limits, rates and retries of the calls of a collection.
+
+    Attributes:
+        concurrency: Maximum number of concurrent calls of generator, verifier and labeler, at least 1.
+        requests_per_second: Maximum calls per second, above 0; a call that uses several models counts once.
+            None for no limit.
+        tokens_per_second: Maximum tokens per second, requests and answers together, above 0; models must
+            report their usage. None for no limit.
+        attempts: Maximum number of times that a call with a transient failure is made, at least 1.
+        timeout: Seconds that one call may take, above 0; None for no limit.
+        batch: Whether requests of ChatOpenAI and ChatAnthropic go through their providers' batches, at half
+            the price and taking up to 24 hours per stage. The other limits then apply to live calls only.
+
+    Raises:
+        InputError: If a value is out of range.
+    """
+
+    concurrency: int = 8
+    requests_per_second: float | None = None
+    tokens_per_second: float | None = None
+    attempts: int = 5
+    timeout: float | None = 120.0
+    batch: bool = False
+
+    def __post_init__(self) -> None:
+        """Validate the values."""
+        for name in ("concurrency", "attempts"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                msg = f"{name} is {getattr(self, name)!r}; expected a whole number of at least 1"
+                raise InputError(msg)
+        for name in ("requests_per_second", "tokens_per_second", "timeout"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                msg = f"{name} is {value!r}; expected a number above 0, or None for no limit"
+                raise InputError(msg)
+
+    @property
+    def prompts_at_once(self) -> int:
+        """Number of prompts in progress at a time.
+
+        It exceeds `concurrency`, because some prompts wait for the disk while others make calls.
+        """
+        return self.concurrency + max(_MIN_SPARE_PROMPTS, self.concurrency // 2)
+
+    def create_rate_limiters(self) -> list[BaseRateLimiter]:
+        """Create the rate limiters that each call waits for."""
+        limiters: list[BaseRateLimiter] = []
+        rate = self.requests_per_second
+        if rate is not None:
+            often, burst = min(0.1, 0.5 / rate), max(1.0, rate)
+            limiters.append(
+                InMemoryRateLimiter(
+                    requests_per_second=rate, check_every_n_seconds=often, max_bucket_size=burst
+                )
+            )
+        if self.tokens_per_second is not None:
+            limiters.append(TokenRateLimiter(self.tokens_per_second))
+        return limiters
+
+
+# Rate limits
+
+
+class TokenRateLimiter(BaseRateLimiter):
+    """Rate limiter for tokens per second.
+
+    The tokens of a call are known only afterwards. So each call is first charged the mean of the settled
+    calls before it, and `settle` corrects the charge. The rate holds over any period, except for calls in
+    flight.
+
+    Args:
+        tokens_per_second: Tokens per second, prompts and answers together, above 0.
+    """
+
+    def __init__(self, tokens_per_second: float) -> None:
+        self._tokens_per_second = tokens_per_second
+        self._free_at = time.monotonic()
+        self._settled = _TokenCount()
+        self._charged = _TokenCount()
+        self._lock = threading.Lock()
+
+    def acquire(self, *, blocking: bool = True) -> bool:
+        """Wait in a thread until a call may start; return False instead of waiting if not `blocking`."""
+        wait = self._reserve(blocking=blocking)
+        if wait is None:
+            return False
+        time.sleep(wait)
+        return True
+
+    async def aacquire(self, *, blocking: bool = True) -> bool:
+        """Wait on an event loop until a call may start; otherwise the same as `acquire`."""
+        wait = self._reserve(blocking=blocking)
+        if wait is None:
+            return False
+        await asyncio.sleep(wait)
+        return True
+
+    def settle(self, calls: int, tokens: int) -> None:
+        """Replace the charge of finished calls by the total number of tokens that they used.
+
+        `calls` includes calls that failed or asked no model, because they were charged too.
+        """
+        with self._lock:
+            charged = min(calls, self._charged.calls) * self._charged.mean
+            self._charged.add(-min(calls, self._charged.calls), -charged)
+            self._settled.add(calls, tokens)
+            self._free_at += (tokens - charged) / self._tokens_per_second
+
+    def _reserve(self, *, blocking: bool) -> float | None:
+        """Reserve a call and return the seconds until it may start; None if not `blocking` and not free."""
+        with self._lock:
+            now = time.monotonic()
+            wait = max(0.0, self._free_at - now)
+            if wait > 0 and not blocking:
+                return None
+            charge = self._settled.mean
+            self._charged.add(1, charge)
+            self._free_at = max(now, self._free_at) + charge / self._tokens_per_second
+            return wait
+
+
+@dataclass
+class _TokenCount:
+    """Number of calls and their total number of tokens."""
+
+    calls: int = 0
+    tokens: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        return self.tokens / self.calls if self.calls else 0.0
+
+    def add(self, calls: int, tokens: float) -> None:
+        self.calls += calls
+        self.tokens += tokens
+
+
+# Calls
+
+
+class StageCalls:
+    """Makes the calls of one stage of a prompt, with the retries of a policy and its rate limiters.
+
+    Each call waits until the journal of the stage is durable. Tokens are settled for all calls together.
+    """
+
+    def __init__(
+        self, policy: CallPolicy, rate_limiters: Sequence[BaseRateLimiter], journal: Journal
+    ) -> None:
+        self._policy = policy
+        self._rate_limiters = rate_limiters
+        self._journal = journal
+        self._unsettled = 0
+
+    def settle(self, tokens: int) -> None:
+        """Settle all calls so far with the total number of tokens that they used."""
+        for limiter in self._rate_limiters:
+            if isinstance(limiter, TokenRateLimiter):
+                limiter.settle(self._unsettled, tokens)
+        self._unsettled = 0
+
+    async def acall(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
+        """Call, and retry transient failures; return the last call's result, or its exception."""
+        first = await self._call_once(arun, item, within)
+        if not is_transient(first):
+            # Skip tenacity, whose set-up can take longer than the call.
+            return first
+        outcomes = [first]
+
+        async def call() -> Any:
+            return outcomes.pop() if outcomes else await self._call_once(arun, item, within)
+
+        retrying = AsyncRetrying(
+            stop=stop_after_attempt(self._policy.attempts),
+            wait=_compute_wait_seconds,
+            retry=_should_retry,
+            retry_error_callback=_get_last_outcome,
+        )
+        return await retrying(call)
+
+    async def _call_once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
+        timeout = self._policy.timeout
+        with await within.aacquire_permit():
+            for limiter in self._rate_limiters:
+                await limiter.aacquire()
+            self._unsettled += 1
+            await self._journal.flush()
+            try:
+                if timeout is None:
+                    return await arun(item)
+                return await _run_with_timeout(arun(item), timeout)
+            except asyncio.TimeoutError as error:
+                # The time-out above has no message, and one raised by the user's code may have none.
+                limit = "in time" if timeout is None else f"within {timeout:g} seconds"
+                return self._record_failure(error if str(error) else TimeoutError(f"no answer {limit}"))
+            except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
+                return self._record_failure(error)
+
+    def _record_failure(self, error: Exception) -> Exception:
+        if may_be_charged(error):
+            self._journal.record_lost_request()
+        return error
+
+
+async def _run_with_timeout(call: Awaitable[Any], seconds: float) -> Any:
+    if sys.version_info < (3, 11):
+        return await asyncio.wait_for(call, seconds)
+    # Unlike `wait_for`, this needs no task for each call.
+    async with asyncio.timeout(seconds):
+        return await call
+
+
+def _compute_wait_seconds(state: RetryCallState) -> float:
+    """Return the seconds to wait before the next call."""
+    requested = read_retry_after(_get_last_outcome(state))
+    backoff = wait_random_exponential(multiplier=_INITIAL_WAIT, max=_MAX_WAIT)(state)
+    return min(backoff if requested is None else max(requested, backoff), _MAX_WAIT)
+
+
+def _get_last_outcome(state: RetryCallState) -> Any:
+    return state.outcome.result() if state.outcome is not None else None
+
+
+def _should_retry(state: RetryCallState) -> bool:
+    # An exception that was raised instead of returned is not the outcome of a call: it ends the flow.
+    return state.outcome is not None and not state.outcome.failed and is_transient(state.outcome.result())
