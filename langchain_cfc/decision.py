@@ -105,6 +105,7 @@ class Decisions(AnswerSets):
     # (N,) error levels stated for the prompts: alpha for all, or adaptive; (0,) for a bot
     stated_alphas: FloatArray
     max_mean_score: float | None  # a bot answers prompts with at most this mean score; None for answer sets
+    withheld: Reason  # why a prompt that is not flagged has an answer that is not shown
 
     @cached_property
     def answered(self) -> BoolArray:
@@ -122,8 +123,7 @@ class Decisions(AnswerSets):
             return "answered"
         if not np.isfinite(self.levels[row]).any():
             return "only_blank_answers"
-        # Unflagged answers have a set, unless all are blank.
-        return "mean_score_too_high" if self.accepted[row].any() else "no_claim_kept"
+        return self.withheld
 
     def list_best_first(self, row: int) -> IntArray:
         """Return the slots in the answer set of prompt `row`, sorted by score and then by draw order."""
@@ -175,6 +175,7 @@ def decide(
             levels=levels,
             stated_alphas=np.empty(0),
             max_mean_score=max_mean_score,
+            withheld=rule.withheld,
         )
     thresholds = artifact.solve(features, alpha, marginal=marginal)
     sets = AnswerSets.from_levels(draws, levels, thresholds, rule)
@@ -194,4 +195,5 @@ def decide(
             else artifact.read_alphas(features, alpha)
         ),
         max_mean_score=None,
+        withheld=rule.withheld,
     )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -220,6 +221,9 @@ class EvaluationReport(LevelReport):
         other_parts: Parts, such as `verifier`, that differ from those calibrated, so that these records do
             not test the promise.
         guarantee: Kind of the artifact's guarantee: `conditional`, `certified` or `heuristic`.
+        promise: The option that names the level: `alpha` for answer sets, or `max_wrong_of_all` for a bot
+            that promises few wrong answers among all questions. Its promise is kept on prompts that
+            are answered rightly or not at all, and a set holds the answer, or nothing.
         contradicted: Names of the groups (`1` is all prompts) on which the artifact's own rule kept its
             promise, or that of the certificate over all prompts, too rarely for chance.
         methods: Results of the artifact's own thresholds (`conditional`) and, unless that is what these are,
@@ -235,6 +239,7 @@ class EvaluationReport(LevelReport):
     artifact_digest: str
     other_parts: tuple[str, ...] = ()
     guarantee: str
+    promise: Literal["alpha", "max_wrong_of_all"] = "alpha"
     contradicted: list[str]
     methods: dict[str, MethodReport]
     answers: tuple[AnswersReport, ...] = ()
@@ -249,7 +254,12 @@ class EvaluationReport(LevelReport):
         if own is not None and (not self.answers or self.guarantee != "heuristic"):
             kept, target = format_percent(own.kept_promise), format_percent(self.target_coverage)
             flagged = format_percent(own.not_certifiable_rate)
-            parts += [f"promise kept for {kept} (target {target})", f"{flagged} flagged"]
+            described = [f"promise kept for {kept} (target {target})", f"{flagged} flagged"]
+            if self.promise == "max_wrong_of_all":
+                wrong, limit = format_percent(1.0 - own.kept_promise, ".1f"), format_percent(self.alpha, "g")
+                answered = format_percent(own.mean_set_size)
+                described = [f"{answered} answered, {wrong} of all questions wrongly (limit {limit})"]
+            parts += described
         parts += [
             f"bot with at most {format_percent(one.max_wrong_rate, 'g')} wrong: "
             f"{format_percent(one.answered_rate)} answered, {one.wrong} of {one.answered} wrongly"
@@ -384,6 +394,7 @@ def evaluate(
         artifact_digest=artifact.digest,
         other_parts=tuple(differing),
         guarantee=guarantee.kind,
+        promise=artifact.parsed_set_rule.option,
         contradicted=contradicted,
         methods=methods,
         answers=tuple(_report_answers(artifact, labelled, one) for one in certificates),

@@ -21,11 +21,13 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch, Unit
 from langchain_cfc.errors import InputError
+from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.thresholds import CAP, Thresholds
@@ -33,6 +35,7 @@ from langchain_cfc.thresholds import CAP, Thresholds
 __all__ = [
     "AcceptAll",
     "AtLeastOne",
+    "BestAnswer",
     "BestPrefix",
     "Claims",
     "Rank",
@@ -50,6 +53,8 @@ class SetRule(ABC):
         text: The rule's name, which `parse_set_rule` reads.
         unit: What it accepts or rejects. Claims that a threshold reaches are rejected, answers are accepted.
         at_most: Maximum number of unsupported claims that stay; None for rules about whole answers.
+        option: The option of `calibrate` that names the error levels of its promise.
+        withheld: Why a prompt that is not flagged has an answer that is not shown.
         shows_best_alone: Whether a set that would be empty holds the best candidate, unless it is flagged.
         needs_answers: Whether it compares answers.
     """
@@ -57,6 +62,8 @@ class SetRule(ABC):
     text: str
     unit: Unit = "answers"
     at_most: int | None = None
+    option: Literal["alpha", "max_wrong_of_all"] = "alpha"
+    withheld: Literal["mean_score_too_high", "no_claim_kept"] = "mean_score_too_high"
     shows_best_alone: bool = True
     needs_answers: bool = False
 
@@ -274,6 +281,62 @@ class AtLeastOne(SetRule):
         return levels
 
 
+class BestAnswer(SetRule):
+    """Set rule `best_answer`: show the best candidate, unless the threshold reaches the prompt's confidence.
+
+    The rule of a bot that promises few wrong answers among all questions. The level of the best candidate,
+    the earliest of lowest score, is the confidence 1 - mean score; all others never enter. As under
+    `claims`, what the threshold reaches is dropped. The success score S(X) is the smallest threshold that
+    keeps a wrong answer from being shown: the confidence if the best candidate is wrong, 0 if it is right, or
+    if there is nothing to show. "Not answered wrongly" is the event S(X) <= threshold, so every theorem about
+    sets holds for it: under each guaranteed weighting of the prompts at most alpha of them are answered
+    wrongly. It is the rule `claims(0)` for an answer with a single claim. A threshold of `inf` drops it.
+    """
+
+    text = "best_answer"
+    option = "max_wrong_of_all"
+    shows_best_alone = False
+
+    def compute_levels(self, draws: CandidateBatch) -> FloatArray:
+        """Compute (N, n) levels: the confidence at the slot of the best candidate, `inf` elsewhere."""
+        is_answer = draws.is_drawn if draws.blank is None else draws.is_drawn & ~draws.blank
+        scores = np.where(is_answer, draws.scores, np.inf)
+        rows, best = np.arange(len(draws)), scores.argmin(axis=1)
+        levels = np.full(scores.shape, np.inf)
+        levels[rows, best] = np.where(
+            np.isfinite(scores[rows, best]), 1.0 - MEAN_SCORE.compute_values(draws), np.inf
+        )
+        return levels
+
+    def _compute_levels(self, draws: CandidateBatch) -> FloatArray:
+        return self.compute_levels(draws)
+
+    def covers(self, correct: BoolArray, accepted: BoolArray) -> BoolArray:
+        """Return (N,) whether no wrong answer is shown."""
+        return np.asarray(~np.any(accepted & ~correct, axis=1), dtype=np.bool_)
+
+    def accept(self, draws: CandidateBatch, levels: FloatArray, thresholds: Thresholds) -> BoolArray:
+        """Show the best candidate unless the threshold reaches its level; see `SetRule`."""
+        del draws
+        return np.isfinite(levels) & ~select_candidates(levels, thresholds)
+
+    def compute_reach(self, draws: CandidateBatch) -> FloatArray:
+        """Compute the (N,) confidences: only a threshold below shows the answer; see `SetRule`."""
+        levels = self.compute_levels(draws)
+        return np.asarray(np.where(np.isfinite(levels), levels, 0.0).max(axis=1), dtype=np.float64)
+
+    def measure_sizes(self, draws: CandidateBatch, accepted: BoolArray) -> tuple[FloatArray, float]:
+        """Return (N,) whether each prompt is answered, as 0 or 1, and 1."""
+        del draws
+        return accepted.sum(axis=1).astype(np.float64), 1.0
+
+    def _compute_success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
+        del cap  # never needed, because showing nothing keeps the promise
+        levels = self.compute_levels(labelled.draws)
+        is_wrong = np.isfinite(levels) & ~labelled.correct
+        return np.asarray(np.where(is_wrong, levels, 0.0).max(axis=1), dtype=np.float64)
+
+
 class Claims(SetRule):
     """Set rule `claims(k)`: drop claims of one answer, so that at most k unsupported ones stay.
 
@@ -291,6 +354,7 @@ class Claims(SetRule):
 
     unit: Unit = "claims"
     at_most: int
+    withheld = "no_claim_kept"
     shows_best_alone = False
 
     def __init__(self, at_most: int) -> None:
@@ -347,7 +411,8 @@ def parse_set_rule(text: str) -> SetRule:
     Args:
         text: `all`, `best_prefix` or `rank`, or one of these inside `unique(...)`, `at_least_one(...)` or
             both. The order of the two does not matter; the canonical form is `unique(at_least_one(...))`.
-            Without parentheses they wrap `all`. For claims, `claims(k)`.
+            Without parentheses they wrap `all`. For claims, `claims(k)`; for a bot that promises few wrong
+            answers among all questions, `best_answer`.
 
     Returns:
         The rule.
@@ -364,6 +429,8 @@ def parse_set_rule(text: str) -> SetRule:
     inner, wrappers = text.replace(" ", ""), []
     if (of_claims := _CLAIMS_PATTERN.fullmatch(inner)) is not None:
         return Claims(int(of_claims[1]))
+    if inner == BestAnswer.text:
+        return BestAnswer()
     while wrapped := re.fullmatch(rf"({'|'.join(_WRAPPERS)})(?:\((.+)\))?", inner):
         wrappers.append(wrapped[1])
         inner = wrapped[2] or "all"

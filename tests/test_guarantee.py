@@ -91,8 +91,8 @@ def test_guarantee_claim_shows_the_target_without_rounding(
 
 
 def test_state_event_counts_unsupported_claims() -> None:
-    assert state_event(1) == "at most 1 unsupported claim is left in the answer"
-    assert "answer set" in state_event(None)
+    assert state_event("claims(1)") == "at most 1 unsupported claim is left in the answer"
+    assert "answer set" in state_event("all")
 
 
 def test_assumptions_end_with_a_text_per_binding() -> None:
@@ -203,6 +203,7 @@ COVERED = CertifiedShare(
 )
 CERTIFICATE = CoverageCertificate(
     alpha="0.1",
+    set_rule="all",
     delta="0.05",
     attempt=1,
     level=0.04,

@@ -183,12 +183,14 @@ class ArtifactContent(ArtifactData):
         raise failure(msg)
 
     @property
-    def is_bot_alone(self) -> bool:
-        """Whether it certifies how often a bot is wrong, and promises nothing about sets.
+    def promised_levels(self) -> tuple[str, ...]:
+        """The error levels that something is promised at: not the one that a certified rate has chosen."""
+        return () if self.has_used_certification else self.alphas
 
-        A bot that answers by a cut needs no levels; one that shows claims has the level that was certified.
-        """
-        return self.bot is not None and (not self.levels or self.unit == "claims")
+    @property
+    def is_bot_alone(self) -> bool:
+        """Whether every promise is about how often a bot is wrong, and none about sets."""
+        return not self.promised_levels or self.parsed_set_rule.option != "alpha"
 
     @property
     def metadata_keys(self) -> tuple[str, ...]:

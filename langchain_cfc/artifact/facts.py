@@ -143,22 +143,26 @@ class TradeOff(ArtifactData):
 
 
 class Promise(NamedTuple):
-    """One promise that a chain can serve: answer sets at an error level, or answers at a certified rate.
+    """One promise that a chain can serve: answer sets at an error level, or a bot's answers at a rate.
 
     Attributes:
-        alpha: Error level of the sets as decimal text; of a bot, as in its certificate.
-        max_wrong_rate: Certified rate of wrong answers, as decimal text; None for answer sets.
+        alpha: Error level whose thresholds are used, as decimal text; of a bot, as in its certificate.
+        max_wrong_rate: Certified rate of wrong answers among the answered prompts, as decimal text.
+        max_wrong_of_all: Rate of wrong answers among all prompts, as decimal text; it equals `alpha`.
     """
 
     alpha: str
     max_wrong_rate: str | None = None
+    max_wrong_of_all: str | None = None
 
     @property
     def argument(self) -> tuple[str, str]:
         """The argument that names it, with its value."""
-        if self.max_wrong_rate is None:
-            return "alpha", self.alpha
-        return "max_wrong_rate", self.max_wrong_rate
+        if self.max_wrong_of_all is not None:
+            return "max_wrong_of_all", self.max_wrong_of_all
+        if self.max_wrong_rate is not None:
+            return "max_wrong_rate", self.max_wrong_rate
+        return "alpha", self.alpha
 
 
 class CertifiedBot(ArtifactData):

@@ -51,23 +51,26 @@ def build_guarantee(
     artifact: ArtifactContent, alpha: str, binding: Binding | None, stated_alpha: str | None
 ) -> Guarantee:
     """Build the guarantee of an artifact at one of its levels; see `CalibrationArtifact.make_guarantee`."""
-    # No theorem covers a penalised constant, and without an alpha no level was asked for.
-    is_penalised = artifact.pac is not None and artifact.pac.ridge > 0.0
-    named = () if is_penalised or artifact.is_bot_alone else artifact.feature_map.list_guaranteed_weights()
+    # No theorem covers a penalised constant, or a level that a certified rate has chosen.
+    is_covered = bool(artifact.promised_levels) and (artifact.pac is None or artifact.pac.ridge == 0.0)
+    named = artifact.feature_map.list_guaranteed_weights() if is_covered else ()
     kind: GuaranteeKind = "conditional" if named else "heuristic"
     target = float(compute_tau(alpha))
     coverages = _list_coverages(artifact, alpha, stated_alpha)
     stated = coverages or (target,)
-    claim = f"{_state_how_often(target, coverages)}, {state_event(artifact.at_most)}."
+    claim = _state_claim(artifact, target, coverages)
     scope = [*_state_scope(artifact, named)]
     if kind == "heuristic":
-        aim = f"the aim is that in {format_share(target)} of cases {state_event(artifact.at_most)}"
+        aim = f"the aim is that in {format_share(target)} of cases {state_event(artifact.set_rule)}"
         claim, scope = f"No guarantee: {aim}, but no theorem guarantees it.", []
     confidence = None if kind == "heuristic" else artifact.confidence
     certificate = next((one for one in artifact.certificates if one.alpha == alpha), None)
     people = _find_people(artifact, "sets", alpha, None)
     assumed = _list_assumptions(
-        artifact, binding, independent=bool(confidence or certificate or people), chosen="level"
+        artifact,
+        binding,
+        independent=bool(confidence or certificate or people),
+        chosen="level" if artifact.parsed_set_rule.option == "alpha" else "rate",
     )
     return Guarantee(
         kind=kind,
@@ -145,6 +148,17 @@ def _list_coverages(artifact: ArtifactContent, alpha: str, stated_alpha: str | N
     return (float(compute_tau(stated_alpha)),) if coverages else ()
 
 
+def _state_claim(artifact: ArtifactContent, target: float, coverages: Sequence[float]) -> str:
+    """State how often the event happens that is promised at a level."""
+    if artifact.parsed_set_rule.option == "max_wrong_of_all":
+        average = "" if artifact.confidence is not None else ", on average over calibration sets"
+        return (
+            f"Of all questions asked, at most {format_share(round(1.0 - target, 12))} get a wrong answer"
+            f"{average}; the others get a right answer or none."
+        )
+    return f"{_state_how_often(target, coverages)}, {state_event(artifact.set_rule)}."
+
+
 def _state_how_often(target: float, coverages: Sequence[float]) -> str:
     """State the least probability of the event, or the coverages that are stated instead, ascending."""
     if not coverages:
@@ -214,7 +228,7 @@ def _list_assumptions(
         "The metadata of a prompt come from the same function as in calibration, which is not checked."
     )
     rule = f"The rule that stops drawing was fixed before the records were seen: {artifact.draws}."
-    uses_features = chosen == "level" or artifact.at_most is not None
+    uses_features = bool(artifact.levels)
     held = {
         alike: True,
         _INDEPENDENT: independent,
@@ -236,7 +250,13 @@ def _list_exclusions(artifact: ArtifactContent, kind: GuaranteeKind, *, is_certi
         nothing = "Nothing is promised about sets: coverage may be lower, on average and in any group."
         yield of_groups if is_certified else nothing
         return
-    if artifact.at_most is None:
+    is_bot = artifact.parsed_set_rule.option == "max_wrong_of_all"
+    if is_bot:
+        yield (
+            "Nothing is promised about one answer by itself, about how many questions are answered, or about "
+            "the share of wrong answers among those answered, which is larger."
+        )
+    elif artifact.at_most is None:
         yield "Nothing is promised about one answer by itself."
     else:
         yield (
@@ -251,7 +271,7 @@ def _list_exclusions(artifact: ArtifactContent, kind: GuaranteeKind, *, is_certi
         )
     yield of_groups
     yield _AFTER_DRIFT
-    if artifact.at_most is None:
+    if artifact.at_most is None and not is_bot:
         yield (
             "Nothing is promised about how often an answered prompt gets a wrong answer; that needs a "
             "separate certificate."
@@ -261,7 +281,8 @@ def _list_exclusions(artifact: ArtifactContent, kind: GuaranteeKind, *, is_certi
             "that candidate is wrong."
         )
     if artifact.confidence is None:
+        average = "The rate is" if is_bot else "The probability is"
         yield (
-            "The probability is over calibration sets as well as prompts: for this one artifact it may be "
-            "lower."
+            f"{average} over calibration sets as well as prompts: for this one artifact it may be "
+            f"{'higher' if is_bot else 'lower'}."
         )

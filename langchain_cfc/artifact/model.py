@@ -88,7 +88,7 @@ class CalibrationArtifact(ArtifactContent):
 
     def __repr__(self) -> str:
         """Return a one-line summary."""
-        known = (*("=".join(one.argument) for one in self.promises), f"n={self.n}", self.digest[:15])
+        known = (self._list_promises(), f"n={self.n}", self.digest[:15])
         return f"CalibrationArtifact({', '.join(known)})"
 
     def __str__(self) -> str:
@@ -158,10 +158,9 @@ class CalibrationArtifact(ArtifactContent):
         if isinstance(alpha, str) and alpha in self.alphas:
             return alpha
         if not self.alphas:
-            rates = ", ".join(rate for _, rate in (one.argument for one in self.promises))
             msg = (
                 f"{'' if alpha is None else f'alpha = {alpha}: '}the artifact was calibrated without alpha, "
-                f"so it promises nothing about answer sets; it is certified for max_wrong_rate = {rates}"
+                f"so it promises nothing about answer sets; it holds {self._list_promises()}"
             )
             raise InputError(msg)
         held = ", ".join(self.alphas)
@@ -170,12 +169,14 @@ class CalibrationArtifact(ArtifactContent):
                 return self.alphas[0]
             msg = (
                 f"the artifact holds several levels ({held}): before drawing candidates, choose one with "
-                "alpha=... (on the command line --alpha)"
+                f"{self.parsed_set_rule.option}=..."
             )
             raise InputError(msg)
         text = format_alpha(alpha)
         if text not in self.alphas:
-            msg = f"the artifact was not calibrated at alpha = {text}; it holds {held}"
+            msg = (
+                f"the artifact was not calibrated at {self.parsed_set_rule.option} = {text}; it holds {held}"
+            )
             raise InputError(msg)
         return text
 
@@ -184,37 +185,57 @@ class CalibrationArtifact(ArtifactContent):
         """What a chain can serve: certified rates, then the error levels that were asked for, ascending."""
         certificates = [] if self.bot is None else self.bot.certificates
         rates = [Promise(one.alpha, one.max_wrong_rate) for one in certificates]
-        return (*rates, *([] if self.is_bot_alone else map(Promise, self.alphas)))
+        is_of_all = self.parsed_set_rule.option == "max_wrong_of_all"
+        levels = [Promise(one, None, one if is_of_all else None) for one in self.promised_levels]
+        return (*rates, *levels)
 
-    def select_promise(self, alpha: Level | None = None, max_wrong_rate: Level | None = None) -> Promise:
+    def _list_promises(self) -> str:
+        return ", ".join("=".join(one.argument) for one in self.promises)
+
+    def select_promise(
+        self,
+        alpha: Level | None = None,
+        max_wrong_rate: Level | None = None,
+        max_wrong_of_all: Level | None = None,
+    ) -> Promise:
         """Return the promise that is named; without a name, the only one.
 
         Args:
             alpha: Error level, for answer sets.
-            max_wrong_rate: Certified rate of wrong answers, for a bot.
+            max_wrong_rate: Certified rate of wrong answers among the answered questions, for a bot.
+            max_wrong_of_all: Rate of wrong answers among all questions, for a bot.
 
         Returns:
             The promise.
 
         Raises:
-            InputError: If both are named, the artifact does not hold the named one, or none is named although
-                it holds several.
+            InputError: If several are named, the artifact does not hold the named one, or none is named
+                although it holds several.
         """
-        if alpha is not None and max_wrong_rate is not None:
-            msg = f"alpha = {alpha} and max_wrong_rate = {max_wrong_rate} are two promises: name one of them"
+        options = {"alpha": alpha, "max_wrong_rate": max_wrong_rate, "max_wrong_of_all": max_wrong_of_all}
+        named = {name: value for name, value in options.items() if value is not None}
+        if len(named) > 1:
+            listed = " and ".join(f"{name} = {value}" for name, value in named.items())
+            msg = f"{listed} are different promises: name one of them"
             raise InputError(msg)
         if max_wrong_rate is not None:
             certificate = self.certified_bot.find_certificate(max_wrong_rate)
             return Promise(certificate.alpha, certificate.max_wrong_rate)
-        held = [one.argument for one in self.promises]
-        if alpha is not None:
-            return Promise(self.select_level(alpha))
-        if len(held) > 1:
-            names = ", ".join(f"{name}={value}" for name, value in held)
-            flag = f"--{held[0][0].replace('_', '-')} {held[0][1]}"
+        for name, value in named.items():
+            if name != self.parsed_set_rule.option or not self.promised_levels:
+                msg = (
+                    f"{name} = {value}: the artifact was calibrated without {name}; it holds "
+                    f"{self._list_promises()}"
+                )
+                raise InputError(msg)
+            level = self.select_level(value)
+            return Promise(level, None, level if name == "max_wrong_of_all" else None)
+        if len(self.promises) > 1:
+            name, value = self.promises[0].argument
             msg = (
-                f"the artifact holds several promises ({names}): before asking any question, name one, such "
-                f"as CFCRunnable(..., {held[0][0]}={held[0][1]}), or {flag} on the command line"
+                f"the artifact holds several promises ({self._list_promises()}): before asking any question, "
+                f"name one, such as CFCRunnable(..., {name}={value}), or --{name.replace('_', '-')} {value} "
+                "on the command line"
             )
             raise InputError(msg)
         return self.promises[0]

@@ -77,7 +77,7 @@ def _check_weightings(artifact: ArtifactContent) -> Iterator[str]:
     for one in artifact.certificates:
         if [(share.name, share.words) for share in one.shares] != named:
             yield f"the certificate at {one.alpha} does not match the weightings of the feature map"
-        if one.at_most != artifact.at_most:
+        if one.set_rule != artifact.set_rule:
             yield f"the certificate at {one.alpha} is not about the set rule {artifact.set_rule}"
 
 
@@ -121,7 +121,7 @@ def _check_people(artifact: ArtifactContent) -> Iterator[str]:
     for one in artifact.people_certificates:
         if one.about == "answers" and one.subject not in answers:
             yield "a certificate by people is about a rate that the artifact does not hold"
-        if one.unit != artifact.unit or (one.about == "sets" and one.unsupported != artifact.at_most):
+        if one.unit != artifact.unit or one.set_rule not in {None, artifact.set_rule}:
             yield "a certificate by people is about sets of another kind"
     evident = [evidence.subject for evidence in artifact.people_evidence]
     prompts = {one.subject: one.prompts for one in artifact.people_certificates}

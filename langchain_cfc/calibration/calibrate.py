@@ -14,7 +14,12 @@ from langchain_cfc.artifact import (
     Previous,
 )
 from langchain_cfc.calibration.adaptive import fit_adaptive_alpha
-from langchain_cfc.calibration.checks import check_answers, check_attainable, check_orientation
+from langchain_cfc.calibration.checks import (
+    check_answers,
+    check_attainable,
+    check_orientation,
+    warn_if_conditional_on_score,
+)
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.calibration.fit import (
     CalibrationData,
@@ -48,9 +53,10 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     alpha: Level | Sequence[Level] | None = None,
     adaptive_alpha: bool = False,
     max_wrong_rate: Level | Sequence[Level] | None = None,
+    max_wrong_of_all: Level | Sequence[Level] | None = None,
     wrong_rate_groups: bool = False,
     delta: Level | None = None,
-    features: str | FeatureMap = "hat(mean_score, 5)",
+    features: str | FeatureMap | None = None,
     unit: Unit = "answers",
     at_most: int = 0,
     set_rule: str = "all",
@@ -144,10 +150,11 @@ def _calibrate(
     attempt = _plan_attempt(config, data, ledger, provenance)
     alphas = config.alphas
     adaptive = feature_map.adaptive_alpha
-    if not config.is_bot_alone:
+    if config.promised_levels:
         check_attainable(
             *data.counts,
             data.groups,
+            rule.option,
             alphas[0] if adaptive is None else adaptive.list_levels(alphas[0])[-1],
             # Adaptive levels are chosen so that few prompts are flagged.
             promised=adaptive is None,
@@ -209,6 +216,8 @@ def _calibrate(
             )
     if artifact.bot is not None and not artifact.bot.certificates:
         warnings.warn(" ".join(artifact.bot.refused.values()), AttainabilityWarning, stacklevel=3)
+    if config.max_wrong_of_all is not None:
+        warn_if_conditional_on_score(feature_map)
     # Only now, since the labels that show the orientation may have had to certify.
     check_orientation(labelled)
     reference = make_reference_histograms(artifact, parts, fair)

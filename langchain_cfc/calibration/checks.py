@@ -10,7 +10,8 @@ from fractions import Fraction
 from langchain_cfc.artifact import AttainableGroup
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning, UnattainableTargetError
-from langchain_cfc.features import GuaranteedWeight, name_group
+from langchain_cfc.features import FeatureMap, GuaranteedWeight, name_group
+from langchain_cfc.features.statistics import SCORE_STATISTICS
 from langchain_cfc.records import Provenance
 from langchain_cfc.scoring import compute_auroc
 from langchain_cfc.support.arrays import BoolArray, FloatArray
@@ -117,29 +118,46 @@ def check_orientation(prompts: LabelledBatch) -> None:
     warnings.warn(msg, OrientationWarning, stacklevel=4)  # the call of `calibrate`
 
 
+def warn_if_conditional_on_score(feature_map: FeatureMap) -> None:
+    """Warn if a bot's rate among all questions is to hold at each difficulty, which costs answers.
+
+    The cut is on the mean score. Where the map tells prompts apart by their scores, the wrong answers of each
+    range are withheld by a cut of its own, so questions of a low mean score are withheld too.
+    """
+    scores = sorted({one.name for term in feature_map.terms for one in term.statistics} & {*SCORE_STATISTICS})
+    if scores:
+        msg = (
+            f"the feature map {feature_map.text} tells questions apart by {', '.join(scores)}, and the bot's "
+            "cut is on the mean score as well: far fewer questions will be answered. Leave features out, or "
+            "name topics or sources, such as group(topic)"
+        )
+        warnings.warn(msg, AttainabilityWarning, stacklevel=4)  # the call of `calibrate`
+
+
 def check_attainable(
     size: float,
     reached: float,
     groups: Sequence[AttainableGroup],
+    option: str,
     strictest: str,
     *,
     promised: bool,
     allow_unattainable: bool,
 ) -> None:
-    """Refuse a target that is out of reach overall; warn if it is out of reach for guaranteed groups."""
+    """Refuse an option's level that is out of reach overall; warn if it is so for guaranteed groups."""
     if not is_attainable(strictest, size, reached) and not allow_unattainable:
         needed = compute_smallest_size(strictest, Fraction(reached) / Fraction(size))
         more = f"at least {needed} such prompts are needed" if needed else "no number of prompts is enough"
         least = (
-            f"Smallest alpha here: {compute_smallest_alpha(size, reached):g}"
+            f"Smallest {option} here: {compute_smallest_alpha(size, reached):g}"
             if reached
-            else "No alpha is enough"
+            else f"No {option} is enough"
         )
         msg = (
-            f"alpha = {strictest} is out of reach: the promise can be kept for {reached:.9g} of {size:.9g} "
-            f"calibration prompts (attainable coverage {reached / size:.3f}). {least}; for "
-            f"alpha = {strictest} {more}. Add records, draw more candidates, improve the model, choose a "
-            "larger alpha, or pass allow_unattainable=True (on the command line --allow-unattainable) to "
+            f"{option} = {strictest} is out of reach: the promise can be kept for {reached:.9g} of "
+            f"{size:.9g} calibration prompts (attainable coverage {reached / size:.3f}). {least}; for "
+            f"{option} = {strictest} {more}. Add records, draw more candidates, improve the model, choose a "
+            f"larger {option}, or pass allow_unattainable=True (on the command line --allow-unattainable) to "
             "have prompts flagged as not certifiable"
         )
         raise UnattainableTargetError(msg)
@@ -147,13 +165,13 @@ def check_attainable(
     if hopeless:
         worst = sorted(hopeless, key=lambda group: -group.smallest_alpha)[:MAX_LISTED_GROUPS]
         listed = "; ".join(
-            f"{name_group(group.words, group.name)} (smallest alpha {group.smallest_alpha:.3f})"
+            f"{name_group(group.words, group.name)} (smallest {option} {group.smallest_alpha:.3f})"
             for group in worst
         )
         if len(hopeless) > len(worst):
             listed += f"; and {len(hopeless) - len(worst)} more"
         msg = (
-            f"alpha = {strictest} is out of reach for {len(hopeless)} guaranteed group(s), whose prompts "
+            f"{option} = {strictest} is out of reach for {len(hopeless)} guaranteed group(s), whose prompts "
             f"will often be flagged: {listed}"
         )
         warnings.warn(msg, AttainabilityWarning, stacklevel=4)  # the call of `calibrate`

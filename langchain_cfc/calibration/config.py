@@ -21,7 +21,7 @@ from langchain_cfc.features import FeatureMap
 from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.guarantee.certified import compute_share
 from langchain_cfc.records.splits import SplitPlan, make_split_plan
-from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.set_rules import BestAnswer, parse_set_rule
 from langchain_cfc.support.serialization import canonical_json, compute_sha256
 from langchain_cfc.thresholds import (
     Level,
@@ -41,7 +41,7 @@ _PROMISE = {"rich_help_panel": "What is promised"}
 _SETS = {"rich_help_panel": "Scores and sets"}
 _SPLITS = {"rich_help_panel": "Splits"}
 # Decimal options, printed in canonical form.
-_DECIMAL_OPTIONS = {"alpha", "max_wrong_rate", "delta"}
+_DECIMAL_OPTIONS = {"alpha", "max_wrong_rate", "max_wrong_of_all", "delta"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +52,11 @@ class CalibrationConfig:
     """
 
     alpha: Level | Sequence[Level] | None = field(
-        default=None, metadata={**_PROMISE, "show_default": "0.1, or no sets with --max-wrong-rate"}
+        default=None, metadata={**_PROMISE, "show_default": "0.1, or no sets with a rate of wrong answers"}
     )
     """Error level of sets; of several, each served call uses one.
 
-    Each 0 < alpha < 1. May be left out with `max_wrong_rate`.
+    Each 0 < alpha < 1. May be left out with `max_wrong_rate` or `max_wrong_of_all`.
     """
 
     adaptive_alpha: bool = field(default=False, metadata=_PROMISE)
@@ -76,6 +76,16 @@ class CalibrationConfig:
     those certified on the third split is chosen.
     """
 
+    max_wrong_of_all: Level | Sequence[Level] | None = field(default=None, metadata=_PROMISE)
+    """Bot mode: of all questions asked, at most this share gets a wrong answer, on average.
+
+    A bot answers with the best candidate if its mean score is small enough for its kind of question. Of all
+    questions, and of those in every group that `features` names, at most this share gets a wrong answer; the
+    others get a right one or none. It holds on average over calibration sets, needs no delta and no further
+    labels, and answers more than `max_wrong_rate` at the same number, because a wrong answer counts among all
+    questions and not among the answered ones. Not beside `alpha`, which needs a feature map of its own.
+    """
+
     wrong_rate_groups: bool = field(default=False, metadata=_PROMISE)
     """Certify the wrong-answer rate in each group of the feature map as well, with half of delta."""
 
@@ -88,8 +98,15 @@ class CalibrationConfig:
     statistics, see `GroupedThreshold`. 0 < delta < 1.
     """
 
-    features: str | FeatureMap = field(default="hat(mean_score, 5)", metadata=_SETS)
-    """Feature map, such as 'hat(mean_score, 5) + group(topic)'."""
+    features: str | FeatureMap | None = field(
+        default=None, metadata={**_SETS, "show_default": "hat(mean_score, 5); 1 with --max-wrong-of-all"}
+    )
+    """Feature map, such as 'hat(mean_score, 5) + group(topic)'.
+
+    By default easy and hard questions are told apart for sets and claims, by their mean score. For
+    `max_wrong_of_all` the default is 1, all questions: its cut is on the mean score already, so name topics
+    or sources there, such as 'group(topic)'.
+    """
 
     unit: Unit = field(default="answers", metadata=_PROMISE)
     """What is kept or rejected: whole answers, or the claims of one answer.
@@ -142,15 +159,19 @@ class CalibrationConfig:
         A feature map that was fitted on the fit split is returned as text, one that came fitted as it is.
         """
         facts, confidence, bot = artifact.calibration, artifact.confidence, artifact.bot
+        option = artifact.parsed_set_rule.option
+        promised = {option: artifact.promised_levels or None}
+        has_set_rule = artifact.unit == "answers" and option == "alpha"
         uses_fewer = artifact.unit == "answers" and artifact.n < facts.recorded_candidates
         deltas = [one.delta for one in (confidence, bot) if one is not None]
         return cls(
-            alpha=None if artifact.is_bot_alone else artifact.alphas,
+            alpha=promised.get("alpha"),
+            max_wrong_of_all=promised.get("max_wrong_of_all"),
             adaptive_alpha=artifact.feature_map.adaptive_alpha is not None,
             features=_drop_fitted_levels(artifact) if facts.map_came_fitted else artifact.feature_map.text,
             unit=artifact.unit,
             at_most=artifact.at_most or 0,
-            set_rule=artifact.set_rule if artifact.unit == "answers" else "all",
+            set_rule=artifact.set_rule if has_set_rule else "all",
             draws=artifact.draws or (f"fixed({artifact.n})" if uses_fewer else None),
             pac=artifact.pac,
             max_wrong_rate=None if bot is None else bot.rates,
@@ -169,13 +190,28 @@ class CalibrationConfig:
         Raises:
             InputError: For the first such option.
         """
-        if self.alpha is None and self.max_wrong_rate is None:
-            msg = "alpha: at least one error level is needed"
+        if self.alpha is None and self.max_wrong_rate is None and self.max_wrong_of_all is None:
+            msg = (
+                "name a promise: alpha for answer sets; for a bot max_wrong_rate (of the answered) or "
+                "max_wrong_of_all (of all questions)"
+            )
             raise InputError(msg)
         # Each property refuses an impossible value.
         _ = self.alphas, self.wrong_rates, self.failure_probability
         _ = self.draw_rule, parse_set_rule(self.rule_text)
         problems = {
+            "max_wrong_of_all with alpha: sets and this bot need two feature maps, because the bot's cut is "
+            "on the mean score itself. Make two calls of calibrate with the same records, one for each": (
+                self.max_wrong_of_all is not None and self.alpha is not None
+            ),
+            "max_wrong_of_all is about whole answers, and counts the best one: leave unit, set_rule, "
+            "adaptive_alpha and pac out. For claims, max_wrong_rate promises few unsupported ones": (
+                self.max_wrong_of_all is not None
+                and (self.unit == "claims" or self.set_rule != "all" or self.adaptive_alpha or bool(self.pac))
+            ),
+            "set_rule: 'best_answer' belongs to max_wrong_of_all, which sets it": (
+                self.set_rule == BestAnswer.text
+            ),
             "features: the map came with adaptive levels, so adaptive_alpha must be true": (
                 self.has_given_levels and not self.adaptive_alpha
             ),
@@ -211,7 +247,7 @@ class CalibrationConfig:
 
     @property
     def rule_text(self) -> str:
-        """The text of the set rule; `claims(at_most)` for claims.
+        """The text of the set rule; `claims(at_most)` for claims, `best_answer` with `max_wrong_of_all`.
 
         Raises:
             InputError: If the unit is unknown.
@@ -219,18 +255,23 @@ class CalibrationConfig:
         if self.unit not in {"answers", "claims"}:
             msg = f"unit must be 'answers' or 'claims', got {self.unit!r}"
             raise InputError(msg)
+        if self.max_wrong_of_all is not None:
+            return BestAnswer.text
         return self.set_rule if self.unit == "answers" else f"claims({self.at_most})"
 
     @property
     def alphas(self) -> tuple[str, ...]:
-        """Error levels as decimal text, ascending; for a bot alone those to choose from, none for a cut."""
+        """Error levels as decimal text, ascending; for claims with a certified rate those to choose from."""
+        if self.max_wrong_of_all is not None:
+            return _list_canonical("max_wrong_of_all", self.max_wrong_of_all)
         if self.alpha is None:
             return CLAIM_ALPHAS if self.unit == "claims" else ()
-        texts = {format_alpha(one) for one in list_levels(self.alpha)}
-        if not texts:
-            msg = "alpha: at least one error level is needed"
-            raise InputError(msg)
-        return tuple(sorted(texts, key=float))
+        return _list_canonical("alpha", self.alpha)
+
+    @property
+    def promised_levels(self) -> tuple[str, ...]:
+        """The error levels that something is promised at; none if a certified rate chooses among them."""
+        return () if self.needs_certification else self.alphas
 
     @property
     def has_given_levels(self) -> bool:
@@ -240,13 +281,7 @@ class CalibrationConfig:
     @property
     def wrong_rates(self) -> tuple[str, ...]:
         """`max_wrong_rate` as decimal texts, ascending; empty without bot mode."""
-        if self.max_wrong_rate is None:
-            return ()
-        rates = list_levels(self.max_wrong_rate)
-        if not rates:
-            msg = "max_wrong_rate: at least one rate is needed"
-            raise InputError(msg)
-        return tuple(sorted({format_alpha(one, "max_wrong_rate") for one in rates}, key=float))
+        return () if self.max_wrong_rate is None else _list_canonical("max_wrong_rate", self.max_wrong_rate)
 
     @property
     def failure_probability(self) -> str:
@@ -265,25 +300,28 @@ class CalibrationConfig:
 
     @property
     def feature_map(self) -> FeatureMap:
-        """The feature map, parsed if it was given as text; constant for a bot that nothing groups."""
-        if self.is_bot_alone and self.certifies_mean_score and not self.wrong_rate_groups:
+        """The feature map, parsed if it was given as text; constant for a certified cut without groups."""
+        if not (self.alphas or self.wrong_rate_groups):
             return FeatureMap.parse("1")
-        return self.features if isinstance(self.features, FeatureMap) else FeatureMap.parse(self.features)
+        return self.features if isinstance(self.features, FeatureMap) else FeatureMap.parse(self.map_text)
+
+    @property
+    def map_text(self) -> str:
+        """The text of the feature map, or its default."""
+        if self.features is None:
+            return "1" if self.max_wrong_of_all is not None else "hat(mean_score, 5)"
+        return self.features.text if isinstance(self.features, FeatureMap) else self.features
 
     @property
     def is_confident(self) -> bool:
         """Whether the guarantee about sets holds with confidence: an alpha and a delta that is its own."""
-        return self.alpha is not None and self.delta is not None and self.max_wrong_rate is None
+        is_promised = self.alpha is not None or self.max_wrong_of_all is not None
+        return is_promised and self.delta is not None and self.max_wrong_rate is None
 
     @property
     def certifies_mean_score(self) -> bool:
         """Whether calibration labels certify cuts on the mean score."""
         return self.max_wrong_rate is not None and self.unit == "answers"
-
-    @property
-    def is_bot_alone(self) -> bool:
-        """Whether nothing is promised about sets."""
-        return self.max_wrong_rate is not None and self.alpha is None
 
     @property
     def uses_weights(self) -> bool:
@@ -321,6 +359,7 @@ class CalibrationConfig:
         given = self.feature_map
         same = {
             "alpha": None if self.alpha is None else self.alphas,
+            "max_wrong_of_all": None if self.max_wrong_of_all is None else self.alphas,
             "max_wrong_rate": self.wrong_rates,
             "delta": self.failure_probability,
             "seed": str(self.seed),
@@ -349,11 +388,13 @@ class CalibrationConfig:
         """Return the shell command that calibrates with these options; see `only_in_python`."""
         words = ["langchain-cfc", "calibrate", *records]
         # These are printed even if they have their defaults; a bot uses no feature map and no set rule.
-        printed = {"alpha", "seed", *(() if self.is_bot_alone else ("features", "set_rule"))}
+        printed = {"alpha", "max_wrong_of_all", "seed", *(() if self.alpha is None else ("set_rule",))}
         if out is not None:
             words += ["--out", out]
         for one in fields(self):
             value = getattr(self, one.name)
+            if one.name == "features" and self.alphas:  # also if it has its default
+                value = self.features or self.map_text
             is_default = str(value) == str(one.default)
             if not is_default or (one.name in printed and value is not None):
                 words += _format_option(one.name, value)
@@ -364,6 +405,15 @@ def _drop_fitted_levels(artifact: CalibrationArtifact) -> FeatureMap:
     """Return a map that came fitted, without the adaptive levels that were fitted on the fit split."""
     feature_map = artifact.feature_map
     return replace(feature_map, adaptive_alpha=None) if artifact.calibration.fit_size else feature_map
+
+
+def _list_canonical(name: str, given: Level | Sequence[Level]) -> tuple[str, ...]:
+    """Return one level or several as distinct decimal texts, ascending."""
+    levels = list_levels(given)
+    if not levels:
+        msg = f"{name}: at least one {'error level' if name == 'alpha' else 'rate'} is needed"
+        raise InputError(msg)
+    return tuple(sorted({format_alpha(one, name) for one in levels}, key=float))
 
 
 def list_levels(given: Level | Sequence[Level]) -> Sequence[Level]:

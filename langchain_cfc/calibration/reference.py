@@ -83,7 +83,7 @@ def _make_decision_histogram(
     within: Mapping[str, BoolArray],
 ) -> ReferenceHistogram:
     """Count the decisions under a promise."""
-    alpha, rate = promise
+    alpha, rate = promise.alpha, promise.max_wrong_rate
     cut = None if rate is None else artifact.certified_bot.find_certificate(rate).max_mean_score
     decisions = decide(artifact, test.draws, alpha, max_mean_score=cut)
     kinds = np.where(decisions.not_certifiable, 0.0, 1.0 + decisions.answered)

@@ -67,7 +67,7 @@ def rehearse_calibration(
     except CalibrationError as error:  # nothing is labelled yet, so an argument is at fault
         raise InputError(str(error)) from error
     _check_features(rehearsed, parts["fit"], calibration, given, metadata_known=metadata_known)
-    if not config.is_bot_alone:
+    if config.promised_levels:
         _check_target(config, len(calibration))
     if config.certifies_mean_score:
         both = take_parts(rehearsed, plan, "fit", "calibration")

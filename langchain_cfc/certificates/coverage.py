@@ -267,7 +267,7 @@ def certify_level(
             certify_share(everyone, overall),
             *(certify_share(group, failing / 2) for group, failing in zip(groups, each, strict=True)),
         ),
-        at_most=artifact.at_most,
+        set_rule=artifact.set_rule,
         mean_size=float(sizes.mean()),
         mean_size_at_most=mean_upper_bound(sizes, largest, overall),
         records_digest=compute_records_digest(labelled),

@@ -63,7 +63,7 @@ def recompute_certificates(artifact: CalibrationArtifact) -> list[BoundCheck]:
     Raises:
         MissingExtraError: If SciPy is not installed.
     """
-    largest = 1.0 if artifact.at_most is not None else float(artifact.n)
+    largest = float(artifact.n) if any(one.is_about_sets for one in artifact.certificates) else 1.0
     checks = [check for one in artifact.certificates for check in _recompute_coverage(one, largest)]
     if artifact.bot is not None:
         checks += _recompute_bot(artifact.bot)

@@ -28,8 +28,17 @@ def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
 def _list_bot_settings(artifact: CalibrationArtifact) -> Iterator[str]:
     """Yield lines about prompts and candidates of a bot."""
     yield f"drawn         {_describe_drawn(artifact)}"
-    certified = artifact.certified_bot.certificates[0].prompts
-    yield f"prompts       {certified} certified, {artifact.calibration.held_out_size} held out"
+    if artifact.promised_levels:
+        yield f"features      {artifact.feature_map.text}"
+    yield f"prompts       {_count_prompts(artifact)}, {artifact.calibration.held_out_size} held out"
+
+
+def _count_prompts(artifact: CalibrationArtifact) -> str:
+    """Return how many prompts calibrated the levels that are promised, and how many certified a bot."""
+    facts, bot = artifact.calibration, artifact.bot
+    used = [f"{facts.size}{facts.weighing} calibrated"] if artifact.promised_levels else []
+    used += [f"{bot.certificates[0].prompts} certified"] if bot is not None and bot.certificates else []
+    return ", ".join(used)
 
 
 def _describe_drawn(artifact: CalibrationArtifact) -> str:
@@ -106,7 +115,7 @@ def make_curve_table(bot: CertifiedBot) -> Table:
 def describe_artifact(artifact: CalibrationArtifact) -> dict[str, object]:
     """Return facts and guarantees of an artifact, without its numeric state, as plain data."""
     data = artifact.model_dump(mode="json", exclude={"arrays", "levels"})
-    promises = [artifact.make_guarantee(alpha).model_dump(mode="json") for alpha in artifact.alphas]
+    promises = [one.model_dump(mode="json") for one in map(artifact.make_guarantee, artifact.alphas)]
     return {**data, "digest": artifact.digest, "alphas": list(artifact.alphas), "guarantees": promises}
 
 
@@ -128,8 +137,8 @@ def make_groups_table(artifact: CalibrationArtifact) -> Table:
 def make_certificate_table(certificate: CoverageCertificate) -> Table:
     """Make a table of the certified bounds, group by group."""
     headings = ("group", "prompts", "promise kept", "at least", "covered", "at least")
-    # For claims, "kept" and "covered" both mean the claims that are left, so the last two are redundant.
-    columns = 6 if certificate.at_most is None else 4
+    # Without sets, "kept" and "covered" mean the same, so the last two are redundant.
+    columns = 6 if certificate.is_about_sets else 4
     title = f"Certified with failure probability {certificate.delta}, all bounds together"
     table = make_table(*headings[:columns], title=title, width=42)
     for share in certificate.shares:
@@ -161,8 +170,8 @@ def _list_bot_mode(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
 
 
 def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
-    if not artifact.is_bot_alone:
-        yield from _list_sets(artifact)
+    if artifact.promised_levels:
+        yield from _list_levels(artifact)
     yield from _list_bot_mode(artifact)
     if artifact.is_bot_alone or artifact.make_guarantee(artifact.alphas[0]).kind != "heuristic":
         yield "Rests on", _format_assumptions(artifact)
@@ -170,9 +179,10 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     yield from _list_origin(artifact)
 
 
-def _list_sets(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
+def _list_levels(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     promises = [artifact.make_guarantee(alpha) for alpha in artifact.alphas]
-    levels = {alpha: f"alpha = {alpha}: " if len(promises) > 1 else "" for alpha in artifact.alphas}
+    name = artifact.parsed_set_rule.option
+    levels = {alpha: f"{name} = {alpha}: " if len(promises) > 1 else "" for alpha in artifact.alphas}
     for promise in promises:
         yield "Promise", f"{levels[promise.alpha]}{promise.sentence}"
     if artifact.confidence is not None:
@@ -203,7 +213,7 @@ def _list_limits(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
                 f"certifiable: no answer.{_format_refused(artifact)}"
             ),
         )
-    elif UNITS[artifact.unit].is_fixed_count:
+    elif artifact.parsed_set_rule.option == "alpha" and UNITS[artifact.unit].is_fixed_count:
         yield "Possible", f"{attainable} have a right answer among the {artifact.n} candidates."
 
 
@@ -212,7 +222,7 @@ def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     yield (
         "Made from",
         (
-            f"{artifact.certified_bot.certificates[0].prompts} certification prompts, {drawn}"
+            f"{_count_prompts(artifact)} prompts, {drawn}"
             if artifact.is_bot_alone
             else f"{facts.size} calibration prompts{facts.weighing}, {drawn}; features "
             f"{artifact.feature_map.text}; set rule {artifact.set_rule}"

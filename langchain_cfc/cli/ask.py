@@ -58,6 +58,10 @@ def ask(
         str | None,
         typer.Option(help="Certified rate of wrong answers, if the artifact holds other promises too."),
     ] = None,
+    max_wrong_of_all: Annotated[
+        str | None,
+        typer.Option(help="Rate of wrong answers among all questions, likewise."),
+    ] = None,
     require_signature: RequiredSignature = None,
     show_rejected: Annotated[
         bool, typer.Option("--show-rejected", help="Show rejected candidates as well.")
@@ -102,6 +106,7 @@ def ask(
             artifact=artifact,
             alpha=alpha,
             max_wrong_rate=max_wrong_rate,
+            max_wrong_of_all=max_wrong_of_all,
             show_rejected=show_rejected,
             **parts,
         )
@@ -138,6 +143,9 @@ def _describe_scores(result: CFCResult, scores: Sequence[float]) -> str:
     lowest = f"lowest score {min(scores):.4g}"
     if result.threshold is None or math.isinf(result.threshold):
         return f"no threshold can be certified for this prompt, {lowest}"
+    if result.guarantee.is_about_best:  # answered if 1 - the mean score is above the threshold
+        limit = format_limit(1 - result.threshold)
+        return f"mean score {sum(scores) / len(scores):.4g}, answered below {limit}"
     if isinstance(result, ClaimsResult):  # a claim is kept if 1 - its score is above the threshold
         return f"claims are kept below a score of {1 - result.threshold:.4g}"
     return f"threshold {result.threshold:.4g}, {lowest}"

@@ -51,21 +51,22 @@ def evaluate(
                 artifact, dataset.records, alpha=alpha, provenance=dataset.provenance
             )
             record_evaluation(kept, artifact, dataset.records)
-    show = partial(_print_evaluation, is_bot_alone=artifact.is_bot_alone)
+    show = partial(_print_evaluation, has_levels=bool(artifact.promised_levels))
     print_result(report, show, as_json=as_json)
     raise typer.Exit(0 if report.is_passed else EXIT_NO)
 
 
-def _print_evaluation(console: Console, report: EvaluationReport, *, is_bot_alone: bool) -> None:
-    """Print an evaluation; for a bot alone only its answers, since it promises no more."""
+def _print_evaluation(console: Console, report: EvaluationReport, *, has_levels: bool) -> None:
+    """Print an evaluation; without levels that are promised only the answers at certified rates."""
     claims = report.methods["conditional"].claims if report.methods else None
     if claims is not None:
         drawn = f"{claims.per_answer:.1f} claims in an answer"
     else:
-        attainable = format_percent(report.attainable_coverage, ".1f")
-        drawn = f"{report.describe_draws('candidates each')}; attainable coverage {attainable}"
+        drawn = report.describe_draws("candidates each")
+        if report.promise == "alpha":
+            drawn += f"; attainable coverage {format_percent(report.attainable_coverage, '.1f')}"
     console.print(f"{report.n_test} test prompts ({escape(report.test_prompts)}), {drawn}\n")
-    for table in () if is_bot_alone else make_report_tables(report):
+    for table in make_report_tables(report) if has_levels else ():
         console.print(table, "")
     if report.answers:
         console.print(make_answers_table(report.answers, claims=claims is not None), "")

@@ -162,22 +162,22 @@ def _print_verification(levels: Sequence[LevelVerification]) -> None:
 
 
 def _print_details(console: Console, artifact: CalibrationArtifact) -> None:
-    is_bot = artifact.is_bot_alone
-    for alpha in () if is_bot else artifact.alphas:
+    name = artifact.parsed_set_rule.option
+    for alpha in artifact.promised_levels:
         promise = artifact.make_guarantee(alpha)
-        console.print(f"\n[bold]The promise at alpha = {alpha}[/]\n{escape(promise.sentence)}")
+        console.print(f"\n[bold]The promise at {name} = {alpha}[/]\n{escape(promise.sentence)}")
         if promise.certificate is not None:
             console.print("", make_certificate_table(promise.certificate))
-    if is_bot:
+    if artifact.promised_levels:
+        promise = artifact.make_guarantee(artifact.alphas[0])
+    else:
         promise = artifact.make_bot_guarantee(
             max_wrong_rate=artifact.certified_bot.certificates[-1].max_wrong_rate
         )
-    else:
-        promise = artifact.make_guarantee(artifact.alphas[0])
     if promise.kind != "heuristic":
         print_list(console, promise.assumptions, "Assumptions")
         print_list(console, promise.not_promised, "Not promised")
-    if not is_bot:
+    if not artifact.is_bot_alone:
         console.print("", make_groups_table(artifact))
     if artifact.bot is not None and artifact.bot.curve:
         console.print("", make_curve_table(artifact.bot))

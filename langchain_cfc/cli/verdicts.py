@@ -45,12 +45,46 @@ def record_evaluation(
 
 def make_report_tables(report: EvaluationReport) -> Iterator[Table]:
     """Yield tables that fit 80 columns: over all prompts, then by guaranteed group and by stated coverage."""
+    if report.promise == "max_wrong_of_all":
+        yield _make_wrong_of_all_table(report)
+        return
     yield _make_overall_table(report)
     if any(method.groups for method in report.methods.values()):
         yield _make_group_table(report)
     for method in report.methods.values():
         if method.stated_levels:
             yield _make_stated_table(method)
+
+
+def _make_wrong_of_all_table(report: EvaluationReport) -> Table:
+    """Make a table of answered and wrong shares of all questions, by group, with one cut beside its own."""
+    limit = format_percent(report.alpha, "g")
+    table = make_table(f"of all questions, % (limit {limit} wrong)", width=34)
+    table.add_column("n", justify="right", min_width=3)
+    table.add_column("answered", justify="right", no_wrap=True)
+    table.add_column("wrong", justify="right", no_wrap=True)
+    compared = report.methods.get("marginal")
+    if compared is not None:
+        table.add_column("wrong with one cut", justify="right", no_wrap=True)
+    own = report.methods["conditional"]
+    rows: list[tuple[str, float, MethodReport | GroupReport, MethodReport | GroupReport | None]] = [
+        ("all", report.n_test, own, compared)
+    ]
+    others = [None] * len(own.groups) if compared is None else compared.groups
+    rows += [
+        (format_group(group.words, group.name), group.n, group, other)
+        for group, other in zip(own.groups, others, strict=True)
+    ]
+    for name, n, one, other in rows:
+        cells = [name, f"{n:.0f}", f"{100 * one.mean_set_size:.0f}", _format_wrong_of_all(one, report.alpha)]
+        table.add_row(*cells, *([] if other is None else [_format_wrong_of_all(other, report.alpha)]))
+    return table
+
+
+def _format_wrong_of_all(group: MethodReport | GroupReport, limit: float) -> str:
+    low, high = (1.0 - bound for bound in reversed(group.kept_promise_ci))
+    share = f"{100 * (1.0 - group.kept_promise):.1f}"
+    return f"[bold red]{share}[/]" if low > limit else f"{share} [dim]({format_interval((low, high))})[/]"
 
 
 def _make_overall_table(report: EvaluationReport) -> Table:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from langchain_cfc.candidates import UNITS, Unit
 from langchain_cfc.features import name_group
+from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support.text import format_limit
 from langchain_cfc.thresholds import Level, format_alpha, format_delta
 
@@ -93,13 +94,19 @@ class Certificate(Certified):
     artifact_digest: str
 
 
-def state_event(at_most: int | None) -> str:
-    """State the guaranteed event: about the claims of an answer or, for None, about its answer set.
+def state_event(set_rule: str) -> str:
+    """State the event that is guaranteed under a set rule.
 
     Examples:
-        >>> state_event(0), state_event(2)
+        >>> state_event("claims(0)"), state_event("claims(2)")
         ('no unsupported claim is left in the answer', 'at most 2 unsupported claims are left in the answer')
+        >>> state_event("best_answer")
+        'the question is answered rightly or not at all'
     """
+    rule = parse_set_rule(set_rule)
+    if rule.option == "max_wrong_of_all":
+        return "the question is answered rightly or not at all"
+    at_most = rule.at_most
     if at_most is None:
         return "the answer set holds a correct answer, or the question is flagged as not certifiable"
     left = f"at most {at_most} unsupported claim{'s are' if at_most > 1 else ' is'} left"
@@ -134,15 +141,20 @@ class CoverageCertificate(TestedCertificate):
 
     Attributes:
         shares: All prompts first, then every guaranteed weighting.
-        at_most: Maximum number of unsupported claims left in an answer; None for sets of answers.
+        set_rule: Text form of the set rule, which says what is promised.
         mean_size: Mean number of candidates in a set; for claims, mean share of an answer's claims dropped.
         mean_size_at_most: Upper bound on the expected size or share.
     """
 
     shares: tuple[CertifiedShare, ...] = Field(min_length=1)
-    at_most: Count | None = None
+    set_rule: str
     mean_size: Annotated[float, Field(ge=0.0)]
     mean_size_at_most: Annotated[float, Field(ge=0.0)]
+
+    @property
+    def is_about_sets(self) -> bool:
+        """Whether it is about answer sets, and not about claims or the best answer alone."""
+        return parse_set_rule(self.set_rule).shows_best_alone
 
     @property
     def claim(self) -> str:
@@ -154,19 +166,21 @@ class CoverageCertificate(TestedCertificate):
         return (
             f"Certified on {self.prompts} held-out questions, {self._confidence} for this very artifact: "
             f"with probability at least {format_bound(everyone.kept_at_least)}{stated}, "
-            f"{state_event(self.at_most)}."
+            f"{state_event(self.set_rule)}."
         )
 
     @property
     def sentence(self) -> str:
         """The claim, the bound on the size of sets or on what is dropped, and the attempt, in sentences."""
-        size = f"At most {math.ceil(100 * self.mean_size_at_most)} % of its claims are dropped on average."
-        if self.at_most is None:
+        largest = math.ceil(100 * self.mean_size_at_most)
+        size = f"At most {largest} % of its claims are dropped on average."
+        if parse_set_rule(self.set_rule).option == "max_wrong_of_all":
+            size = f"At most {largest} % of the questions are answered."
+        elif self.is_about_sets:
             covered = format_bound(self.shares[0].coverage_at_least)
-            largest = math.ceil(100 * self.mean_size_at_most) / 100
             size = (
                 f"A set holds a correct answer with probability at least {covered}, and has at most "
-                f"{largest:.2f} candidates on average."
+                f"{largest / 100:.2f} candidates on average."
             )
         return f"{self.claim} {size} {self._attempt_words}"
 
@@ -270,8 +284,7 @@ class PeopleCertificate(Certificate):
 
     Attributes:
         about: `sets` (a set keeps its promise) or `answers` (an answer of the bot is right).
-        unsupported: Maximum number of unsupported claims left; None for sets of whole answers, and for a
-            certificate about answers.
+        set_rule: Text of the set rule, which says what is promised; None for a certificate about answers.
         max_mean_score: The cut below which the bot answers; None for sets, and for claims.
         labelled: Number of prompts that people labelled, of `prompts`.
         agreed: Number of these for which the judge's labels give the same outcome.
@@ -279,7 +292,7 @@ class PeopleCertificate(Certificate):
     """
 
     about: Literal["sets", "answers"]
-    unsupported: Count | None = None
+    set_rule: str | None = None
     max_mean_score: Share | None = None
     labelled: Count
     agreed: Count
@@ -290,16 +303,18 @@ class PeopleCertificate(Certificate):
         if not self.agreed <= self.labelled <= self.prompts:
             msg = "expected agreed <= labelled <= prompts"
             raise ValueError(msg)
-        if (self.max_mean_score if self.about == "sets" else self.unsupported) is not None:
-            msg = "expected a cut only for answers, and a number of unsupported claims only for sets"
+        of_sets = self.about == "sets"
+        if of_sets != (self.set_rule is not None) or (of_sets and self.max_mean_score is not None):
+            msg = "expected a cut only for answers, and a set rule for sets alone"
             raise ValueError(msg)
         return self
 
     @property
     def unit(self) -> Unit:
         """What is kept or rejected: whole answers, or the claims of one answer."""
-        has_claims = self.max_mean_score is None if self.about == "answers" else self.unsupported is not None
-        return "claims" if has_claims else "answers"
+        if self.set_rule is not None:
+            return parse_set_rule(self.set_rule).unit
+        return "claims" if self.max_mean_score is None else "answers"
 
     @property
     def subject(self) -> tuple[str, str, float | None]:
@@ -311,10 +326,8 @@ class PeopleCertificate(Certificate):
         """What is certified and by which labels, in a sentence."""
         wrong = format_share(math.ceil(round(1000 * (1.0 - self.at_least), 6)) / 1000)
         event = UNITS[self.unit].rate.format(wrong)
-        if self.about == "sets":
-            event = (
-                f"with probability at least {format_bound(self.at_least)}, {state_event(self.unsupported)}"
-            )
+        if self.set_rule is not None:
+            event = f"with probability at least {format_bound(self.at_least)}, {state_event(self.set_rule)}"
         return (
             f"Certified by people, with confidence {format_share(1 - float(self.delta))} for this very "
             f"artifact: {event}. A judge labelled {self.prompts} prompts, people labelled a random "

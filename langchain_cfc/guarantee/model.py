@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.guarantee.certified import CoverageCertificate, PeopleCertificate, WrongRateCertificate
+from langchain_cfc.set_rules import parse_set_rule
 
 GuaranteeKind = Literal["conditional", "certified", "heuristic"]
 Binding = Literal["unchecked", "matched", "unverified", "unbound"]
@@ -79,6 +80,14 @@ class Guarantee(BaseModel):
     people: tuple[PeopleCertificate, ...] = ()
     binding: Binding
     artifact_digest: str
+
+    @property
+    def is_about_best(self) -> bool:
+        """Whether it is about the best answer alone, as of a bot, and not about an answer set or claims."""
+        certificate = self.wrong_answers
+        if certificate is not None:
+            return certificate.max_mean_score is not None
+        return parse_set_rule(self.set_rule).option == "max_wrong_of_all"
 
     @property
     def summary(self) -> str:

@@ -76,9 +76,9 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     or abstains. Otherwise it gives the answer set that the calibrated threshold admits, or abstains. If a
     call fails, it raises one typed error; it never answers from the remaining candidates.
 
-    An artifact that holds one promise is served under it. Of several, one must be named, by `alpha` or
-    `max_wrong_rate`, here or for one call: `chain.invoke(prompt, max_wrong_rate=0.05)`, or
-    `chain.bind(alpha=0.1)`. It is fixed before the candidates are drawn: choosing it after seeing answers
+    An artifact that holds one promise is served under it. Of several, one must be named, by `alpha`,
+    `max_wrong_rate` or `max_wrong_of_all`, here or for one call: `chain.invoke(prompt, max_wrong_rate=0.05)`,
+    or `chain.bind(alpha=0.1)`. It is fixed before the candidates are drawn: choosing it after seeing answers
     would void it.
 
     Args:
@@ -103,6 +103,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         reasoning: `strip` removes complete reasoning between tags, such as <think>, from candidates' texts
             before they are compared, scored and served; `keep` leaves it there. Must be as in calibration.
         max_wrong_rate: Certified rate of wrong answers, if the artifact holds other promises too.
+        max_wrong_of_all: Rate of wrong answers among all questions, if the artifact holds other promises too.
         max_concurrency: Maximum number of concurrent generator and verifier calls, over all prompts and
             threads that this runnable serves. A config's `max_concurrency` limits its own call or batch.
         timeout: Time limit per prompt, in seconds.
@@ -145,6 +146,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     sampling: SamplingName = "requests"
     reasoning: Reasoning = "strip"
     max_wrong_rate: Level | None = None
+    max_wrong_of_all: Level | None = None
     max_concurrency: int | None = Field(default=None, ge=1)
     timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     generator_id: str | None = None
@@ -246,8 +248,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
                 "from the prompt to a mapping"
             )
             raise FingerprintError(msg)
-        if artifact.bot is not None or (self.alpha, self.max_wrong_rate) != (None, None):
-            self._select_promise(None, None)
+        if artifact.bot is not None or any(one is not None for one in self._own_promise.values()):
+            self._select_promise()
         scorer = CandidateScorer(self.verifier)
         splitter = self._choose_splitter()
         parts = {
@@ -302,15 +304,15 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
 
     def _make_served_promise(self, promise: Promise, binding: Binding) -> ServedPromise:
         """Return a promise with its cut, and its guarantee for every level that may be stated."""
-        artifact, (alpha, rate) = self.artifact, promise
+        artifact, alpha, rate = self.artifact, promise.alpha, promise.max_wrong_rate
         stated = (None, *artifact.list_stated_levels(alpha))
         keys = [None if one is None else float(one) for one in stated]
         if rate is not None:
             cut = artifact.certified_bot.find_certificate(rate).max_mean_score
             made = artifact.make_bot_guarantee(binding, max_wrong_rate=rate)
-            return ServedPromise(alpha, rate, cut, dict.fromkeys(keys, made))
+            return ServedPromise(promise, cut, dict.fromkeys(keys, made))
         of_sets = [artifact.make_guarantee(alpha, binding, stated_alpha=one) for one in stated]
-        return ServedPromise(alpha, None, None, dict(zip(keys, of_sets, strict=True)))
+        return ServedPromise(promise, None, dict(zip(keys, of_sets, strict=True)))
 
     @property
     def guarantee(self) -> Guarantee:
@@ -318,7 +320,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
 
         With adaptive levels, each result carries the guarantee of its own prompt instead.
         """
-        return self._promises[self._select_promise(None, None)].guarantees[None]
+        return self._promises[self._select_promise()].guarantees[None]
 
     def get_graph(self, config: RunnableConfig | None = None) -> Graph:
         """Return generator, verifier and decision as a graph; see `Runnable.get_graph`."""
@@ -369,7 +371,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             input: The prompt, of the same kind as the calibration prompts: a text, messages or an object.
                 A single human message with text only may replace a text.
             config: LangChain config; `max_concurrency` limits generator and verifier calls together.
-            **kwargs: `alpha` or `max_wrong_rate`: the promise to serve this call under.
+            **kwargs: `alpha`, `max_wrong_rate` or `max_wrong_of_all`: the promise to serve this call under.
 
         Returns:
             The answer set or the abstention.
@@ -397,10 +399,9 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         prompt: Any,
         run_manager: CallbackManagerForChainRun,
         config: RunnableConfig,
-        alpha: Level | None = None,
-        max_wrong_rate: Level | None = None,
+        **named: Level | None,
     ) -> CFCResult:
-        promise = self._select_promise(alpha, max_wrong_rate)
+        promise = self._select_promise(**named)
         steps, limits = self._prepare_call(prompt, run_manager, config, promise)
         with limits, self._withhold_quotes():
             run = partial(run_flow, steps)
@@ -413,10 +414,9 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         prompt: Any,
         run_manager: AsyncCallbackManagerForChainRun,
         config: RunnableConfig,
-        alpha: Level | None = None,
-        max_wrong_rate: Level | None = None,
+        **named: Level | None,
     ) -> CFCResult:
-        promise = self._select_promise(alpha, max_wrong_rate)
+        promise = self._select_promise(**named)
         steps, limits = self._prepare_call(prompt, run_manager, config, promise)
         with limits, self._withhold_quotes():
             return self._check_abstention(await arun_with_timeout(arun_flow(steps), self.timeout))
@@ -441,11 +441,18 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             raise AbstentionError(result)
         return result
 
-    def _select_promise(self, alpha: Level | None, max_wrong_rate: Level | None) -> Promise:
+    @property
+    def _own_promise(self) -> dict[str, Level | None]:
+        return {
+            "alpha": self.alpha,
+            "max_wrong_rate": self.max_wrong_rate,
+            "max_wrong_of_all": self.max_wrong_of_all,
+        }
+
+    def _select_promise(self, **named: Level | None) -> Promise:
         """Return the promise of a call: the one that it names, otherwise this runnable's own."""
-        if alpha is None and max_wrong_rate is None:
-            alpha, max_wrong_rate = self.alpha, self.max_wrong_rate
-        return self.artifact.select_promise(alpha, max_wrong_rate)
+        is_named = any(one is not None for one in named.values())
+        return self.artifact.select_promise(**(named if is_named else self._own_promise))
 
 
 def _get_name(part: Any) -> str | None:

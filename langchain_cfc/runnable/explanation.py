@@ -89,7 +89,7 @@ def _explain_answer(result: CFCResult, given: str, passed: str) -> str:
     if len(result.answers) > 1:
         return f", because {passed}; these are {len(result.answers)} different answers"
     if len(result.candidates) == 1:
-        if result.guarantee.wrong_answers is not None:
+        if result.guarantee.is_about_best:
             return f" with {given}, because it looks reliable"
         return (
             f" with {given}, although it did not pass the check"
@@ -99,7 +99,7 @@ def _explain_answer(result: CFCResult, given: str, passed: str) -> str:
     accepted = sum(one.accepted for one in result.candidates)
     agreeing, n = _count_agreeing(result), len(result.candidates)
     same = f"; {agreeing} of the {n} say this" if agreeing < n else "; all of them say the same"
-    if result.guarantee.wrong_answers is not None:
+    if result.guarantee.is_about_best:
         return f" with the best of {given}, because these look reliable on average{same}"
     if _is_best_alone(result):
         return f" with the best of {given}, although none of them passed the check{same}"

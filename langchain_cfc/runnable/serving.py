@@ -13,7 +13,7 @@ import numpy as np
 from langchain_core.messages.ai import add_usage
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc.artifact import CalibrationArtifact, has_separate_scores
+from langchain_cfc.artifact import CalibrationArtifact, Promise, has_separate_scores
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.claims import ClaimSplitter, Span, make_claim_candidates
 from langchain_cfc.decision import Decisions, decide
@@ -35,15 +35,13 @@ class ServedPromise:
     """A promise with what serving under it needs.
 
     Attributes:
-        level: The artifact's error level whose thresholds are used; of a bot that answers by a cut, its rate.
-        max_wrong_rate: The certified rate if the promise is about the best answer; None for sets.
-        max_mean_score: The cut of a bot; None for sets and for claims.
+        promise: The promise.
+        max_mean_score: The cut of a bot with a certified rate; None for everything else.
         guarantees: Guarantees by the error level that is stated for a prompt; None is the key of the
             guarantee that refers to no particular prompt.
     """
 
-    level: str
-    max_wrong_rate: str | None
+    promise: Promise
     max_mean_score: float | None
     guarantees: Mapping[float | None, Guarantee]
 
@@ -103,7 +101,7 @@ class ServingPipeline:
         return (
             yield from register.draw_once(
                 (self.artifact.digest, self.generator, digest_prompt(prompt)),
-                (promise.level, promise.max_wrong_rate, self.show_rejected),
+                (*promise.promise.argument, self.show_rejected),
                 partial(self.serve, prompt, promise, config, progress),
             )
         )
@@ -181,7 +179,7 @@ class ServingPipeline:
         decisions = decide(
             self.artifact,
             replace(batch, lengths=np.where(unscored, 0, np.asarray(batch.lengths))),
-            promise.level,
+            promise.promise.alpha,
             max_mean_score=promise.max_mean_score,
         )
         # The best spelling of each distinct answer, by its code.
@@ -209,7 +207,7 @@ class ServingPipeline:
             "features": dict(zip(feature_map.names, features.tolist(), strict=True)),
             "guarantee": promise.guarantees[None],
         }
-        if promise.max_mean_score is None:  # a bot uses no threshold and no flags
+        if promise.max_mean_score is None:  # a cut on the mean score uses no threshold and no flags
             described |= {
                 "threshold": float(decisions.thresholds[0]),
                 "unknown_categories": feature_map.find_unknown_keys(features),
@@ -240,7 +238,7 @@ class ServingPipeline:
             CandidateBatch.from_arrays(np.array([scored.scores]), None, [common["metadata"]]),
             drawn=np.array([len(spans)]),
         )
-        decisions = decide(self.artifact, draws, promise.level)
+        decisions = decide(self.artifact, draws, promise.promise.alpha)
         kept = decisions.accepted[0].tolist()
         return ClaimsResult.from_claims(
             answer,

@@ -71,6 +71,7 @@ def certify_by_people(artifact: CalibrationArtifact) -> CalibrationArtifact:
         records_digest="sha256:0",
         artifact_digest=artifact.frozen_digest,
         about="sets",
+        set_rule=artifact.set_rule,
         labelled=int(asked.sum()),
         agreed=int((labels == (strata != BROKEN))[asked].sum()),
         at_least=float(JudgedEProcess.replay(evidence).compute_bound(0.05)),
@@ -103,6 +104,7 @@ MAKERS: Mapping[str, Callable[[], CalibrationArtifact]] = {
     "bot-beside-sets": lambda: calibrate(
         SOME, alpha=["0.5", "0.3"], max_wrong_rate="0.6", wrong_rate_groups=True, features="1"
     ),
+    "bot-of-all": lambda: calibrate(SOME, max_wrong_of_all=["0.3", "0.2"], features="group(topic)"),
     "bot": lambda: calibrate(SOME, max_wrong_rate=["0.5", "0.6"], features="1"),
     "people": lambda: certify_by_people(calibrate(SMALL, alpha="0.3", features="1")),
 }

@@ -104,7 +104,7 @@ def test_config_from_artifact_reproduces_the_artifact(
                 {"features": "1", "adaptive_alpha": True},
             )
         ),
-        ({"alpha": None}, "at least one error level"),
+        ({"alpha": None}, "name a promise"),
         ({"alpha": []}, "at least one error level"),
         ({"delta": 1}, "delta must be a decimal number strictly between 0 and 1"),
         ({"delta": "x"}, "delta must be a decimal number strictly between 0 and 1"),

@@ -70,15 +70,15 @@ def test_evaluate_claims_figures_equal_a_count_by_hand(artifact: CalibrationArti
 def test_certify_claims_states_and_checks_claims(artifact: CalibrationArtifact, tmp_path: Path) -> None:
     certified = certify(artifact, make_answers(np.random.default_rng(5), 400))
     (one,) = certified.certificates
-    assert one.at_most == 1
+    assert one.set_rule == "claims(1)"
     assert one.mean_size < one.mean_size_at_most < 1.0
     assert "at most 1 unsupported claim is left in the answer. At most" in one.sentence
     path = tmp_path / "artifact.json"
     certified.save(path)
     assert CalibrationArtifact.load(path).digest == certified.digest
     # A certificate that speaks of sets, or of another k, does not belong to this artifact.
-    for at_most in (None, 2):
-        forged = one.model_copy(update={"at_most": at_most})
+    for set_rule in ("all", "claims(2)"):
+        forged = one.model_copy(update={"set_rule": set_rule})
         with pytest.raises(ValueError, match="the certificate at 0"):
             CalibrationArtifact.model_validate(
                 {**certified.model_dump(), "certificates": [forged.model_dump()]}

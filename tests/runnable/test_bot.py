@@ -181,7 +181,7 @@ def test_call_serves_the_promise_that_it_names(way: Any, bot: CalibrationArtifac
     [
         ({"alpha": "0.123"}, "not calibrated at alpha = 0.123"),
         ({"max_wrong_rate": "0.1"}, "max_wrong_rate = 0.1 is not certified"),
-        ({"alpha": "0.25", "max_wrong_rate": "0.05"}, "two promises"),
+        ({"alpha": "0.25", "max_wrong_rate": "0.05"}, "different promises"),
     ],
     ids=str,
 )

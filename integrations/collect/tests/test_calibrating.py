@@ -267,7 +267,7 @@ TOPICS = [
         ),
         ([{"input": "a", "reference": "b", "metadata": "art"}], {}, "line 1: metadata: found 'art'"),
         ([{"input": "a", "reference": "b", "id": "1"}, ("c", "d")], {}, "unknown key 'question'"),
-        (FORMS["pairs"], {"alpha": None}, "alpha: at least one error level is needed"),
+        (FORMS["pairs"], {"alpha": None}, "name a promise"),
         (FORMS["pairs"], {"alpha": 20}, "alpha"),
         (FORMS["pairs"], {"test_fraction": 0.0}, "nothing to evaluate on"),
         (FORMS["pairs"], {"test_fraction": 0.99}, "the calibration split is empty"),

@@ -155,7 +155,7 @@ def test_node_uses_the_rate_of_the_state_once() -> None:
         rates.append(state["decision"]["guarantee"]["wrong_answers"]["max_wrong_rate"])
         assert state["max_wrong_rate"] is state["promise"] is None
     assert rates == ["0.3", "0.1"]
-    with pytest.raises(InputError, match="two promises"):
+    with pytest.raises(InputError, match="different promises"):
         graph.invoke({"question": "1 + 1", "alpha": 0.1, "max_wrong_rate": 0.3})
 
 

@@ -325,7 +325,7 @@ class PeopleSample:
             records_digest=self.digest,
             artifact_digest=artifact.frozen_digest,
             about=report.about,
-            unsupported=artifact.at_most if self.bot is None else None,
+            set_rule=artifact.set_rule if self.bot is None else None,
             max_mean_score=None if self.bot is None else self.bot.max_mean_score,
             labelled=report.labelled,
             agreed=report.agreed,

@@ -98,7 +98,8 @@ class ShadowComparison(Data):
         The other artifact decides under its own `promise`, of the same rate or level. All labels are used, so
         they should be a fair sample (`Traffic.select_sampled`). Returns None without results.
         """
-        traffic, (alpha, rate) = traffic.select_promise(promise), promise
+        traffic = traffic.select_promise(promise)
+        alpha, rate = promise.alpha, promise.max_wrong_rate
         if not traffic.results:
             return None
         table = traffic.to_batch_for(other)

@@ -67,7 +67,8 @@ class Traffic:
         """Select the results served under one promise; the same rate may have another level of sets."""
 
         def is_served(one: ObservedResult) -> bool:
-            return Promise(one.alpha, one.max_wrong_rate).argument == promise.argument
+            same = one.max_wrong_rate == promise.max_wrong_rate
+            return same and (promise.max_wrong_rate is not None or one.alpha == promise.alpha)
 
         return replace(self, results=tuple(filter(is_served, self.results)))
 

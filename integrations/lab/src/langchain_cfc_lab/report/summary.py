@@ -105,7 +105,7 @@ def describe_comparison(comparison: ComparisonReport) -> Promise:
     )
     chosen = "A comparison promises nothing: figures of a method that was chosen by them are optimistic."
     promises = "Each method's promise is stated beside it; figures above the target are not a promise."
-    aim = f"in {target} of cases {state_event(comparison.at_most)}"
+    aim = f"in {target} of cases {state_event(comparison.set_rule)}"
     return Promise(
         heading="What is compared",
         claim=f"Target: {aim}. Not all methods promise it.",

@@ -253,7 +253,7 @@ def _make_claims_cells(
 
 def tabulate_certificate(certificate: CoverageCertificate) -> Table:
     """Tabulate a certificate group by group: bounds on sets, or on the claims left."""
-    is_about_sets = certificate.at_most is None
+    is_about_sets = certificate.is_about_sets
 
     def make_cells(share: CertifiedShare) -> Iterator[Cell]:
         yield Cell(f"{share.prompts:,}")
