@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from langchain_cfc_agents import GuardedAnswer
 
 from integrations.agents.tests.parts import Agent, agent_of, artifact_in, chain_at, model_at, script
+from integrations.tests.graphs import url
 from langchain_cfc import CalibrationArtifact
-from tests.serving.openai_server import Script, serving
+from tests.serving.openai_server import Script
+
+__all__ = ["artifact", "guarded", "served", "url"]
 
 
 @pytest.fixture(scope="session")
@@ -23,14 +26,6 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> CalibrationArtifact:
 def served() -> Script:
     """What the server answers."""
     return script()
-
-
-@pytest.fixture
-def url(served: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a server."""
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with serving(served) as address:
-        yield address
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ and candidates that the chain rejects.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import AIMessage
@@ -19,6 +19,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 
+from integrations.tests.graphs import run_ainvoke, run_invoke
 from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.records import Provenance
 from tests.serving.openai_bodies import Answer
@@ -36,6 +37,7 @@ ABSTAINED = "I do not know."
 
 Agent: TypeAlias = Any
 Way: TypeAlias = Callable[..., dict[str, Any]]
+Change: TypeAlias = Callable[[Any], Any]
 
 
 @tool
@@ -77,19 +79,12 @@ def judge(prompt: Any, candidates: Sequence[Any]) -> list[float]:
     return [0.05 if candidate.text == RIGHT else 0.95 for candidate in candidates]
 
 
-def as_messages(text: str) -> list[dict[str, str]]:
-    """A prompt as the guard reads it."""
-    return [{"role": "user", "content": text}]
-
-
-def artifact_in(
-    folder: Path, model: str = "recorded", prompt: Callable[[str], Any] = as_messages, **options: Any
-) -> CalibrationArtifact:
+def artifact_in(folder: Path) -> CalibrationArtifact:
     """An artifact saved and loaded again; right answers, at any place, score 0.1 to 0.3, wrong ones 0.9."""
     records = [
         PromptRecord(
             id=str(number),
-            input=prompt(f"question {number}"),
+            input=[{"role": "user", "content": f"question {number}"}],
             candidates=tuple(
                 Candidate(text="right", score=0.1 + 0.2 * (number % 10) / 10, correct=True)
                 if slot == number % N
@@ -100,10 +95,9 @@ def artifact_in(
         for number in range(40)
     ]
     named = Provenance(
-        n=N, generator={"id": "clerk", "model": model}, verifier={"id": "judge"}, separate_scores=True
+        n=N, generator={"id": "clerk", "model": "recorded"}, verifier={"id": "judge"}, separate_scores=True
     )
-    given = options or {"alpha": 0.1}
-    made = calibrate(records, features="1", provenance=named, **given)
+    made = calibrate(records, alpha=0.1, features="1", provenance=named)
     made.save(folder / "artifact.json")
     return CalibrationArtifact.load(folder / "artifact.json")
 
@@ -130,19 +124,17 @@ def asked(question: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": question}]}
 
 
-def ask(agent: Agent, question: str, config: RunnableConfig | None = None) -> dict[str, Any]:
+def ask(agent: Agent, question: str, config: RunnableConfig | None = None) -> Any:
     """Ask, and return the state."""
-    state: dict[str, Any] = agent.invoke(asked(question), config)
-    return state
+    return run_invoke(agent, asked(question), config)
 
 
-def aask(agent: Agent, question: str, config: RunnableConfig | None = None) -> dict[str, Any]:
+def aask(agent: Agent, question: str, config: RunnableConfig | None = None) -> Any:
     """Asynchronous counterpart of the function above."""
-    state: dict[str, Any] = asyncio.run(agent.ainvoke(asked(question), config))
-    return state
+    return run_ainvoke(agent, asked(question), config)
 
 
-WAYS: tuple[Way, ...] = (ask, aask)
+both_ways = pytest.mark.parametrize("way", [ask, aask])
 
 
 def last(state: dict[str, Any]) -> AIMessage:
@@ -152,7 +144,21 @@ def last(state: dict[str, Any]) -> AIMessage:
     return message
 
 
-# What is wrong
+# Other middleware
+
+
+class Wrapping(AgentMiddleware[Any, Any, Any]):
+    """Changes what a model is asked, or what it answers."""
+
+    def __init__(self, change: Change = lambda one: one, change_response: Change = lambda one: one) -> None:
+        self.change = change
+        self.change_response = change_response
+
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        return self.change_response(handler(self.change(request)))
+
+    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+        return self.change_response(await handler(self.change(request)))
 
 
 class Resampling(AgentMiddleware[Any, Any, Any]):
@@ -167,58 +173,6 @@ class Resampling(AgentMiddleware[Any, Any, Any]):
     def _best(self, responses: list[Any]) -> Any:
         taken = [one for one in responses if one.result[0].text == RIGHT or one.result[0].tool_calls]
         return taken[0] if taken else AIMessage(ABSTAINED)
-
-
-# Everything that can be watched
-
-MODES = ["values", "updates", "messages", "custom", "tasks", "debug", "checkpoints"]
-Watch: TypeAlias = Callable[[Agent, str], str]
-
-
-def in_streams(agent: Agent, question: str) -> str:
-    """All that a graph streams, in every mode."""
-    return repr(list(agent.stream(asked(question), _thread(question), stream_mode=MODES)))
-
-
-def in_async_streams(agent: Agent, question: str) -> str:
-    """Asynchronous counterpart of the function above."""
-
-    async def collected() -> list[Any]:
-        stream = agent.astream(asked(question), _thread(question), stream_mode=MODES)
-        return [piece async for piece in stream]
-
-    return repr(asyncio.run(collected()))
-
-
-def in_events(agent: Agent, question: str) -> str:
-    """All events, but those of runs that are there for the record alone."""
-
-    async def collected() -> list[Any]:
-        events = agent.astream_events(asked(question), _thread(question), version="v2")
-        return [event async for event in events if _is_shown(event)]
-
-    return repr(asyncio.run(collected()))
-
-
-def in_protocol_events(agent: Agent, question: str) -> str:
-    """All events of LangGraph's own protocol."""
-    return repr(list(agent.stream_events(asked(question), _thread(question), version="v3")))
-
-
-WATCHES: tuple[Watch, ...] = (
-    in_streams,
-    in_async_streams,
-    in_events,
-    in_protocol_events,
-)
-
-
-def _thread(question: str) -> RunnableConfig:
-    return {"configurable": {"thread_id": question}}
-
-
-def _is_shown(event: dict[str, Any]) -> bool:
-    return event["event"].endswith("_stream") or "nostream" not in event["tags"]
 
 
 def parts_of(*texts: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain.agents import create_agent
 from langchain_cfc_agents import GuardedAnswer
 from langchain_core.callbacks import get_usage_metadata_callback
 from langchain_core.language_models import FakeListChatModel
@@ -31,12 +32,13 @@ from integrations.agents.tests.parts import (
     PLAIN,
     RIGHT,
     SYSTEM,
-    WAYS,
     Agent,
     N,
     Way,
     agent_of,
     ask,
+    asked,
+    both_ways,
     chain_at,
     last,
     look_up,
@@ -51,10 +53,9 @@ from langchain_cfc.errors import (
     ServingError,
     VerifierError,
 )
+from tests.claims.chains import ANSWER, LEFT, SCORES, make_chain
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script
-
-both_ways = pytest.mark.parametrize("way", WAYS)
 
 
 @both_ways
@@ -93,10 +94,6 @@ def test_conversation_continues_from_a_file(
     assert not [text for text in HIDDEN if text.encode() in kept]
 
 
-def test_agent_without_guard_answers_with_its_model(url: str) -> None:
-    assert last(ask(agent_of(model_at(url), []), PLAIN)).text == DISCARDED
-
-
 # --- calls of tools ---
 
 
@@ -104,9 +101,10 @@ def test_chain_receives_the_messages_of_the_model(
     guarded: Callable[..., Agent], served: Script, url: str
 ) -> None:
     state = ask(guarded(), COMPARED)
-    # What calls tools passes unchanged.
-    plain = ask(agent_of(model_at(url), []), COMPARED)["messages"][1]
-    assert state["messages"][1].usage_metadata == plain.usage_metadata
+    # What calls tools passes unchanged, and without a guard the model's own answer is the last message.
+    plain = ask(agent_of(model_at(url), []), COMPARED)
+    assert state["messages"][1].usage_metadata == plain["messages"][1].usage_metadata
+    assert last(plain).text == DISCARDED
     assert len(state["messages"][1].tool_calls) == 2
     assert [message.text for message in state["messages"] if isinstance(message, ToolMessage)] == [NOTED] * 2
     called, discarded, *draws = sent(served.requests)[: 2 + N]
@@ -198,10 +196,9 @@ def test_guard_refuses_return_direct_tools_when_strict(
 
 
 def test_guarded_answer_requires_a_cfc_runnable(url: str) -> None:
-    with pytest.raises(InputError, match="no CFCRunnable"):
-        GuardedAnswer(model_at(url))
-    with pytest.raises(InputError, match="no CFCRunnable"):
-        GuardedAnswer(RunnableLambda(lambda prompt: prompt))
+    for other in (model_at(url), RunnableLambda(lambda prompt: prompt)):
+        with pytest.raises(InputError, match="no CFCRunnable"):
+            GuardedAnswer(other)
 
 
 def test_guard_refuses_candidates_that_call_tools(
@@ -268,3 +265,21 @@ def test_or_else_of_the_chain_answers_without_guarantee(
     assert said.response_metadata["cfc"]["routing"]["usage"]["total_tokens"] == 13
     assert prompts == [[{"role": "system", "content": SYSTEM}, {"role": "user", "content": HOPELESS}]]
     assert last(way(agent, PLAIN)).response_metadata["cfc"]["guarantee"]["alpha"] == "0.1"
+
+
+# --- claims ---
+
+
+def test_guarded_answer_ends_the_run_with_the_supported_claims() -> None:
+    chain, dropped = make_chain(), "It has 9 moons."
+    assert dropped in ANSWER
+    assert dropped in SCORES
+    guard = GuardedAnswer(RunnableLambda(lambda prompt: prompt[-1]["content"]) | chain)
+    agent: Agent = create_agent(FakeListChatModel(responses=[dropped]), middleware=[guard])
+    said = last(ask(agent, "Tell me about Lima."))
+    assert said.text == LEFT
+    assert said.response_metadata["cfc"]["reason"] == "answered"
+    assert "no unsupported claim is left" in chain.find_guarantee(said).sentence
+    shown = list(agent.stream(asked("Tell me about Lima."), stream_mode=["messages", "values"]))
+    assert [piece[0].text for mode, piece in shown if mode == "messages"] == [LEFT]
+    assert dropped not in str(shown)

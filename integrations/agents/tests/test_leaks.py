@@ -1,19 +1,21 @@
-"""Observers of an agent see tool calls and the decision, no discarded answer and no rejected one.
+"""Observers of an agent see tool calls and the decision, but no discarded answer and no rejected one.
 
-The texts are planted, and looked for whole and in the pieces that the server streams them in. The agents of
-the controls are watched by the same eyes.
+The texts are planted, and looked for whole and in the pieces that the server streams them in. The same
+watchers find them in the agents of the controls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain.agents.middleware import AgentMiddleware
-from langchain_cfc_agents import asking
+from langchain.agents.middleware import ModelRetryMiddleware
+from langchain_cfc_agents import GuardedAnswer, asking
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
 
 from integrations.agents.tests.parts import (
     ABSTAINED,
@@ -23,41 +25,44 @@ from integrations.agents.tests.parts import (
     LOOKED_UP,
     PLAIN,
     RIGHT,
-    WATCHES,
     Agent,
     Resampling,
-    Watch,
+    Wrapping,
     agent_of,
     asked,
-    in_events,
+    chain_at,
+    last,
     model_at,
     parts_of,
 )
+from integrations.tests.graphs import (
+    MODES,
+    WATCHES,
+    Watch,
+    every_generator,
+    every_watch,
+    list_streams,
+    list_tokens,
+    read_stored,
+    thread,
+)
+from langchain_cfc import CalibrationArtifact
+from langchain_cfc.errors import CFCError, VerifierError
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The v3 streaming protocol:langchain_core._api.LangChainBetaWarning"
 )
-every_watch = pytest.mark.parametrize("watch", WATCHES)
 
 
-class OtherModel(AgentMiddleware[Any, Any, Any]):
-    """Puts another model in the place of the agent's, as a fallback does."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-
-    def wrap_model_call(self, request: Any, handler: Any) -> Any:
-        return handler(request.override(model=self.model))
-
-    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
-        return await handler(request.override(model=self.model))
-
-
-def find_shown(watch: Watch, agent: Agent, question: str, texts: tuple[str, ...] = HIDDEN) -> set[str]:
+def find_hidden(shown: str) -> set[str]:
     """Return the hidden texts that are shown, in whole or in part."""
-    shown = watch(agent, question)
-    assert question in shown
-    return {text for text in texts if any(part in shown for part in parts_of(text))}
+    return {text for text in HIDDEN if any(part in shown for part in parts_of(text))}
+
+
+def find_shown(watch: Watch, agent: Agent, question: str) -> set[str]:
+    shown = repr(watch(agent, asked(question), thread(question)))
+    assert question in shown or watch is list_tokens
+    return find_hidden(shown)
 
 
 @every_watch
@@ -65,15 +70,14 @@ def find_shown(watch: Watch, agent: Agent, question: str, texts: tuple[str, ...]
 def test_streams_of_a_guarded_agent_show_only_the_decision(
     guarded: Callable[..., Agent], watch: Watch, question: str
 ) -> None:
-    agent = guarded(checkpointer=InMemorySaver())
-    shown = watch(agent, question)
+    shown = repr(watch(guarded(checkpointer=InMemorySaver()), asked(question), thread()))
     assert (ABSTAINED if question == HOPELESS else RIGHT) in shown
-    assert not [part for part in parts_of(*HIDDEN) if part in shown]
+    assert find_hidden(shown) == set()
 
 
 @every_watch
 def test_streams_show_hidden_texts_of_resampling_middleware(url: str, watch: Watch) -> None:
-    # The negative control: these eyes see what is to be seen.
+    # The negative control: these watchers find what is shown.
     agent = agent_of(model_at(url), [Resampling()], checkpointer=InMemorySaver())
     assert find_shown(watch, agent, HOPELESS) == set(HIDDEN)
 
@@ -84,41 +88,71 @@ def keep_streaming(model: Any, *, fresh: bool) -> Any:
     return model
 
 
-def test_discarded_answer_shows_in_pieces_if_its_model_streams(
+def test_discarded_answer_shows_if_its_model_streams_or_messages_are_not_hidden(
     guarded: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "without_streaming_and_cache", keep_streaming)
-    assert find_shown(in_events, guarded(checkpointer=InMemorySaver()), PLAIN) == {DISCARDED}
-
-
-def test_discarded_answer_shows_if_messages_are_not_hidden(
-    guarded: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(asking, "without_streaming_and_cache", keep_streaming)
+        assert find_shown(list_tokens, guarded(checkpointer=InMemorySaver()), PLAIN) == {DISCARDED}
     monkeypatch.setattr(asking, "_hide_messages", nullcontext)
-    found = [find_shown(watch, guarded(checkpointer=InMemorySaver()), PLAIN) for watch in WATCHES]
-    assert found == [{DISCARDED}] * len(WATCHES)
+    for watch in WATCHES:
+        found = find_shown(watch, guarded(checkpointer=InMemorySaver()), PLAIN)
+        assert found == (set() if watch is list_tokens else {DISCARDED})
 
 
 @every_watch
 def test_model_of_other_middleware_does_not_stream(
     guarded: Callable[..., Agent], url: str, watch: Watch
 ) -> None:
-    other = OtherModel(model_at(url, streaming=True))
-    for settings in ({"outside": [other]}, {"inside": [other]}):
-        agent = guarded(checkpointer=InMemorySaver(), **settings)
-        assert find_shown(watch, agent, PLAIN) == set()
-        assert find_shown(watch, agent, HOPELESS) == set()
+    other = Wrapping(lambda request: request.override(model=model_at(url, streaming=True)))
+    for place in ("outside", "inside"):
+        agent = guarded(checkpointer=InMemorySaver(), **{place: [other]})
+        for question in (PLAIN, HOPELESS):
+            assert find_shown(watch, agent, question) == set()
     loose = agent_of(model_at(url), [other, Resampling()], checkpointer=InMemorySaver())
     assert find_shown(watch, loose, HOPELESS) == set(HIDDEN)
 
 
 def test_answer_streams_as_one_chunk_and_tool_calls_whole(guarded: Callable[..., Agent]) -> None:
-    streamed = [
-        message
-        for message, _ in guarded().stream(asked(LOOKED_UP), stream_mode="messages")
-        if message.type != "tool"
-    ]
-    called, said = streamed
+    streamed = guarded().stream(asked(LOOKED_UP), stream_mode="messages")
+    called, said = [message for message, _ in streamed if message.type != "tool"]
     assert [call["name"] for call in called.tool_calls] == ["look_up"]
     assert said.text == RIGHT
     assert said.response_metadata["cfc"]["guarantee"]["alpha"] == "0.1"
+
+
+def fail_with_quotes(prompt: Any, candidates: Sequence[Any]) -> list[float]:
+    """A verifier that says what it could not read."""
+    del prompt
+    msg = f"cannot read {[candidate.text for candidate in candidates]}"
+    raise ValueError(msg)
+
+
+@pytest.mark.parametrize("retries", [False, True])
+def test_failing_verifier_shows_no_candidate(
+    url: str, artifact: CalibrationArtifact, tmp_path: Path, retries: bool
+) -> None:
+    # Retries put the error's words into the conversation, where the model reads them in the next turn.
+    outside = [ModelRetryMiddleware(max_retries=1, initial_delay=0.0)] if retries else []
+    guard = GuardedAnswer(chain_at(url, artifact, verifier=fail_with_quotes))
+    seen: list[str] = []
+    with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as memory:
+        agent = agent_of(model_at(url), [*outside, guard], checkpointer=memory)
+        stream = agent.stream(asked(PLAIN), thread(), stream_mode=[*MODES], subgraphs=True)
+        with pytest.raises(CFCError if retries else VerifierError):
+            seen.extend(map(repr, stream))
+    assert seen
+    assert find_hidden("".join(seen) + read_stored(tmp_path)) == set()
+
+
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.CFCWarning")
+@every_generator
+def test_generators_of_any_kind_show_no_rejected_candidate(
+    url: str, artifact: CalibrationArtifact, tmp_path: Path, make: Any
+) -> None:
+    guard = GuardedAnswer(chain_at(url, artifact, generator=make(model_at(url), "model")))
+    with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as memory:
+        agent = agent_of(model_at(url), [guard], checkpointer=memory)
+        assert find_shown(list_streams, agent, PLAIN) == set()
+        assert last(agent.get_state(thread(PLAIN)).values).text == RIGHT
+    assert find_hidden(read_stored(tmp_path)) == set()

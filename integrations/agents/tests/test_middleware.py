@@ -23,10 +23,11 @@ from integrations.agents.tests.parts import (
     PLAIN,
     RIGHT,
     SYSTEM,
-    WAYS,
     Agent,
     N,
     Way,
+    Wrapping,
+    both_ways,
     last,
     model_at,
     sent,
@@ -34,34 +35,10 @@ from integrations.agents.tests.parts import (
 from langchain_cfc.errors import DrawError, ServingError
 from tests.serving.openai_server import Fault, Script
 
-both_ways = pytest.mark.parametrize("way", WAYS)
 places = pytest.mark.parametrize("place", ["outside", "inside"])
 
 
-class SyncAsyncMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Middleware that is written once for both ways."""
-
-    def wrap_model_call(self, request: Any, handler: Any) -> Any:
-        return self.changed(handler(self.asked(request)))
-
-    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
-        return self.changed(await handler(self.asked(request)))
-
-    def asked(self, request: Any) -> Any:
-        return request
-
-    def changed(self, response: Any) -> Any:
-        return response
-
-
 # --- what is asked ---
-
-
-class Shortening(SyncAsyncMiddleware):
-    """Shows the model the latest message alone."""
-
-    def asked(self, request: Any) -> Any:
-        return request.override(messages=request.messages[-1:])
 
 
 @both_ways
@@ -73,7 +50,8 @@ def test_chain_receives_messages_changed_by_other_middleware(
     def by_the_state(request: Any) -> str:
         return f"There are {len(request.state['messages'])} messages."
 
-    agent = guarded(**{place: [by_the_state, Shortening()]})
+    shortening = Wrapping(lambda request: request.override(messages=request.messages[-1:]))
+    agent = guarded(**{place: [by_the_state, shortening]})
     assert last(way(agent, PLAIN)).text == RIGHT
     discarded, *draws = sent(served.requests)
     assert "There are 1 messages." in discarded
@@ -107,21 +85,20 @@ def test_model_fallback_calls_tools_and_never_answers(
         way(agent, PLAIN)
 
 
-class Replacing(SyncAsyncMiddleware):
-    """Answers in the place of the model."""
-
-    def changed(self, response: Any) -> Any:
-        return response if response.result[-1].tool_calls else AIMessage("this has no guarantee")
+def replace_answer(response: Any) -> Any:
+    """Answer in the place of the model."""
+    return response if response.result[-1].tool_calls else AIMessage("this has no guarantee")
 
 
 @both_ways
 def test_guard_refuses_answers_of_other_middleware(guarded: Callable[..., Agent], way: Way) -> None:
+    replacing = Wrapping(change_response=replace_answer)
     with pytest.raises(ServingError, match="inner middleware answered in place of the chain"):
-        way(guarded(inside=[Replacing()]), PLAIN)
+        way(guarded(inside=[replacing]), PLAIN)
     with pytest.raises(ServingError, match="is not what the chain decided"):
-        way(guarded(outside=[Replacing()]), PLAIN)
+        way(guarded(outside=[replacing]), PLAIN)
     # This is allowed, and no guarantee is stated.
-    said = last(way(guarded(outside=[Replacing()], strict=False), PLAIN))
+    said = last(way(guarded(outside=[replacing], strict=False), PLAIN))
     assert said.text == "this has no guarantee"
     assert "cfc" not in said.response_metadata
 
@@ -145,20 +122,29 @@ def test_model_retry_never_turns_an_error_into_an_answer(
 # --- what becomes of the answer ---
 
 
-class Polishing(AgentMiddleware[Any, Any, Any]):
+class Rewriting(AgentMiddleware[Any, Any, Any]):
     """Changes the answer after it was decided, and leaves all else on it."""
+
+    def __init__(self, update: dict[str, Any]) -> None:
+        self.update = update
 
     def after_model(self, state: Any, runtime: Any) -> Any:
         del runtime
         said = state["messages"][-1]
-        return None if said.tool_calls else {"messages": [said.model_copy(update={"content": "Quito"})]}
+        return None if said.tool_calls else {"messages": [said.model_copy(update=self.update)]}
 
 
 @both_ways
-def test_guard_refuses_answers_changed_after_the_model(guarded: Callable[..., Agent], way: Way) -> None:
+@places
+@pytest.mark.parametrize("update", [{"content": "Quito"}, {"response_metadata": {"cfc": {"seen": True}}}])
+def test_guard_refuses_answers_changed_after_the_model(
+    guarded: Callable[..., Agent], way: Way, place: str, update: dict[str, Any]
+) -> None:
+    changing: Any = {place: [Rewriting(update)]}
     with pytest.raises(ServingError, match="is not what the chain decided"):
-        way(guarded(outside=[Polishing()]), LOOKED_UP)
-    assert last(way(guarded(outside=[Polishing()], strict=False), PLAIN)).text == "Quito"
+        way(guarded(**changing), LOOKED_UP)
+    said = last(way(guarded(strict=False, **changing), PLAIN))
+    assert said.model_copy(update=update) == said
 
 
 # --- what else ends a run ---
@@ -177,6 +163,3 @@ def test_guard_refuses_runs_ended_by_call_limits(guarded: Callable[..., Agent], 
     said = last(way(guarded(outside=[limits[LOOKED_UP]], strict=False), LOOKED_UP))
     assert "limits exceeded" in str(said.text)
     assert "cfc" not in said.response_metadata
-
-
-# --- people and memories ---

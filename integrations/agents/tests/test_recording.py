@@ -28,8 +28,6 @@ from langchain_cfc.records import Example
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script
 
-# --- what is recorded ---
-
 
 def make_example(number: int, text: Any) -> Example:
     return Example(id=f"q{number}", input=text, reference="Lima", metadata={"topic": "town"}, cluster="c")
@@ -127,6 +125,3 @@ def test_answer_prompts_yields_each_prompt_when_its_run_ends(url: str) -> None:
     assert next(prompts).id == "q1"
     with pytest.raises(CollectionError, match=r"'q0' first: .*no answer is recorded"):
         next(prompts)
-
-
-# --- the whole way ---

@@ -15,7 +15,8 @@ from langchain_cfc_langgraph import make_guarded_graph
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
 
-from integrations.langgraph.tests.parts import make_chain, thread
+from integrations.langgraph.tests.parts import make_chain
+from integrations.tests.graphs import thread
 
 
 def carry_out(order: dict[str, Any]) -> dict[str, Any]:

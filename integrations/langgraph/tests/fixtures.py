@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,12 @@ import pytest
 os.environ["LANGGRAPH_STRICT_MSGPACK"] = "true"
 
 from integrations.langgraph.tests.parts import make_artifact, make_chain, script
+from integrations.tests.graphs import url
 from langchain_cfc import CFCRunnable
 from langchain_cfc.errors import AttainabilityWarning
-from tests.serving.openai_server import Script, serving
+from tests.serving.openai_server import Script
+
+__all__ = ["artifact_path", "chain", "served", "url"]
 
 
 @pytest.fixture(scope="session")
@@ -33,14 +35,6 @@ def artifact_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served() -> Script:
     """What the server answers; tests add faults to it."""
     return script()
-
-
-@pytest.fixture
-def url(served: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of the server."""
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with serving(served) as address:
-        yield address
 
 
 @pytest.fixture

@@ -1,20 +1,18 @@
-"""A bot whose rejected candidates cannot be mistaken, and everything that a graph shows of it."""
+"""A bot whose rejected candidates cannot be mistaken, and a graph that shows them."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any
 
 from langchain_cfc_langgraph import CFCState
 from langchain_core.runnables import RunnableConfig
 from langchain_openai import ChatOpenAI
 from langgraph.config import get_stream_writer
-from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.types import StreamMode
+from langgraph.graph import MessagesState
 from typing_extensions import TypedDict
 
+from integrations.tests.graphs import make_one_node_graph
 from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.records import Provenance
 from langchain_cfc.verifiers import SequenceProbability
@@ -101,20 +99,6 @@ def read_last_text(state: Any) -> str:
     return str(state["messages"][-1].text)
 
 
-def thread(name: str = "1") -> RunnableConfig:
-    """The config of a thread."""
-    return {"configurable": {"thread_id": name}}
-
-
-def one_node_graph(node: Any, state: Any, checkpointer: Any = None) -> Any:
-    """A graph of a single node, which may be a graph itself."""
-    graph: StateGraph[Any, Any, Any, Any] = StateGraph(state)
-    graph.add_node("only", node)
-    graph.add_edge(START, "only")
-    graph.add_edge("only", END)
-    return graph.compile(checkpointer=checkpointer)
-
-
 class Naive(TypedDict, total=False):
     """A naive state that stores all candidates, rejected ones included."""
 
@@ -131,61 +115,4 @@ def naive_graph(model: ChatOpenAI, checkpointer: Any = None) -> Any:
         get_stream_writer()({"drawn": texts})
         return {"candidates": texts, "answer": texts[0]}
 
-    return one_node_graph(draw, Naive, checkpointer)
-
-
-# All that is shown
-
-MODES: tuple[str, ...] = get_args(StreamMode)
-Watch: TypeAlias = Callable[[Any, Any, RunnableConfig], list[Any]]
-
-
-def streamed(modes: Any, **options: Any) -> Watch:
-    """Return what a graph and its subgraphs stream in one mode, or in several."""
-    return lambda graph, given, config: list(
-        graph.stream(given, config, stream_mode=modes, subgraphs=True, **options)
-    )
-
-
-def astreamed(modes: Any) -> Watch:
-    """Asynchronous counterpart of the function above."""
-    return lambda graph, given, config: _collect(
-        graph.astream(given, config, stream_mode=modes, subgraphs=True)
-    )
-
-
-def _collect(stream: AsyncIterator[Any]) -> list[Any]:
-    async def collect() -> list[Any]:
-        return [one async for one in stream]
-
-    return asyncio.run(collect())
-
-
-def events(graph: Any, given: Any, config: RunnableConfig) -> list[Any]:
-    """All events but those of runs that are tagged as trace data."""
-    return _collect(graph.astream_events(given, config, version="v2", exclude_tags=["nostream"]))
-
-
-def tokens(graph: Any, given: Any, config: RunnableConfig) -> list[Any]:
-    """The tokens of all models, whatever their tags."""
-    found = _collect(graph.astream_events(given, config, version="v2"))
-    return [event["data"] for event in found if event["event"] == "on_chat_model_stream"]
-
-
-WATCHES: dict[str, Watch] = {
-    **{f"{mode}, sync": streamed(mode) for mode in MODES},
-    **{f"{mode}, async": astreamed(mode) for mode in MODES},
-    "all at once": streamed(list(MODES)),
-    "all at once, async": astreamed(list(MODES)),
-    "in parts": streamed(list(MODES), version="v2"),
-    "events": events,
-    "events of version 3": lambda graph, given, config: list(
-        graph.stream_events(given, config, version="v3")
-    ),
-    "tokens": tokens,
-}
-
-
-def stored(folder: Path) -> str:
-    """All bytes of a database, its log included."""
-    return "".join(file.read_bytes().decode("utf-8", "replace") for file in sorted(folder.iterdir()))
+    return make_one_node_graph(draw, Naive, checkpointer)

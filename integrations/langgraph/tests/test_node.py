@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -21,16 +20,8 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from integrations.langgraph.tests.parts import (
-    EASY,
-    GOOD,
-    HARD,
-    UNSURE,
-    N,
-    Talk,
-    read_last_text,
-    thread,
-)
+from integrations.langgraph.tests.parts import EASY, GOOD, HARD, UNSURE, N, Talk, read_last_text
+from integrations.tests.graphs import run_ainvoke, run_invoke, thread
 from langchain_cfc import CFCChatModel, CFCRunnable, calibrate
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import InputError
@@ -67,8 +58,7 @@ def test_conditional_edges_follow_the_outcome(
 ) -> None:
     graph = make_graph(make_cfc_node(chain.model_copy(update={"on_abstain": on_abstain})))
     assert find_way(graph, {"question": question}) == went
-    state = asyncio.run(graph.ainvoke({"question": question}))
-    assert (state["answer"] is not None) == (went == "yes")
+    assert (run_ainvoke(graph, {"question": question})["answer"] is not None) == (went == "yes")
 
 
 class Elsewhere(CFCState, total=False):
@@ -111,7 +101,7 @@ def test_node_reads_the_question_from_the_state(
     chain: CFCRunnable, state: Any, question: Any, given: Any, asked: Any
 ) -> None:
     graph = make_graph(make_cfc_node(chain, question=question), state)
-    for found in (graph.invoke(given), asyncio.run(graph.ainvoke(given))):
+    for found in (run_invoke(graph, given), run_ainvoke(graph, given)):
         assert found["asked"] == asked
         assert found["answer"]["text"] == GOOD
 

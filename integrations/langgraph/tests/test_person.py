@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
 from langchain_cfc_langgraph import make_guarded_graph
-from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from integrations.langgraph.tests.parts import EASY, GOOD, HARD, MARK, UNSURE, N, Talk, read_last_text, thread
+from integrations.langgraph.tests.parts import EASY, GOOD, HARD, MARK, UNSURE, N, Talk, read_last_text
+from integrations.tests.graphs import both_ways, thread
 from langchain_cfc import CFCRunnable
 from tests.serving.openai_server import Script
-
-
-def run_invoke(graph: Any, given: Any, config: RunnableConfig) -> Any:
-    return graph.invoke(given, config)
-
-
-def run_ainvoke(graph: Any, given: Any, config: RunnableConfig) -> Any:
-    return asyncio.run(graph.ainvoke(given, config))
-
-
-both_ways = pytest.mark.parametrize("ask", [run_invoke, run_ainvoke])
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from integrations.langgraph.tests.parts import EASY, GOOD, MARK, UNSURE, N, stored
+from integrations.langgraph.tests.parts import EASY, GOOD, MARK, UNSURE, N
+from integrations.tests.graphs import read_stored
 from tests.serving.openai_server import Script
 
 ROOT = Path(__file__).parents[3]
@@ -60,4 +61,4 @@ def test_thread_continues_in_another_process(talk: Talk, served: Script, tmp_pat
     decided = talk(given=None)
     assert (decided["state"]["asked"], decided["state"]["answer"]["text"]) == (EASY, GOOD)
     assert len(served.requests) == 3 * N
-    assert MARK not in stored(tmp_path)
+    assert MARK not in read_stored(tmp_path)
