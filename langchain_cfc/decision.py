@@ -28,7 +28,12 @@ Reason = Literal[
     "mean_score_too_high",
     "no_claim_kept",
     "no_claims",
+    "failed",
 ]
+
+
+# The cut of a bot that answers every prompt.
+EVERY_PROMPT = 1.0
 
 
 @dataclass(frozen=True)
@@ -197,3 +202,9 @@ def decide(
         max_mean_score=None,
         withheld=rule.withheld,
     )
+
+
+def compute_bot_scores(artifact: CalibrationArtifact, draws: CandidateBatch) -> FloatArray:
+    """Return the (N,) mean scores by which a bot answers; `inf` if every answer is blank. See `decide`."""
+    has_answer = decide(artifact, draws, max_mean_score=EVERY_PROMPT).answered
+    return np.where(has_answer, MEAN_SCORE.compute_values(draws), np.inf)

@@ -21,9 +21,11 @@ from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
 from langchain_cfc.candidates import UNITS, LabelledBatch
-from langchain_cfc.certificates import compute_outcomes
+from langchain_cfc.certificates import BatchFigures, compute_outcomes, replay_batches
+from langchain_cfc.certificates.batches import BATCH_SIZES, WRONG_SHARES
 from langchain_cfc.certificates.bounds import clopper_pearson, lower_bound, upper_bound
 from langchain_cfc.certificates.coverage import Outcomes
+from langchain_cfc.decision import EVERY_PROMPT, compute_bot_scores
 from langchain_cfc.errors import FingerprintWarning
 from langchain_cfc.features import GuaranteedWeight
 from langchain_cfc.guarantee import WrongRateCertificate
@@ -229,6 +231,8 @@ class EvaluationReport(LevelReport):
         methods: Results of the artifact's own thresholds (`conditional`) and, unless that is what these are,
             of one threshold for all prompts (`marginal`). Empty for a bot alone, which has no sets.
         answers: Results of bot mode at each certified rate, ascending.
+        batches: Results of random batches of the test prompts; empty if the artifact keeps no scores for
+            batches, or there are too few test prompts.
         n_unknown_category: Number of test prompts of a category that was not calibrated on. The artifact's
             own rule flags them, unless it is the marginal rule.
         mean_draws: Mean number of candidates drawn for a prompt; None without a draw rule.
@@ -243,6 +247,7 @@ class EvaluationReport(LevelReport):
     contradicted: list[str]
     methods: dict[str, MethodReport]
     answers: tuple[AnswersReport, ...] = ()
+    batches: tuple[BatchFigures, ...] = ()
     n_unknown_category: int = 0
     mean_draws: float | None = None
     certified_by_people: tuple[str, ...] = ()
@@ -398,6 +403,7 @@ def evaluate(
         contradicted=contradicted,
         methods=methods,
         answers=tuple(_report_answers(artifact, labelled, one) for one in certificates),
+        batches=_report_batches(artifact, labelled),
         mean_draws=None if artifact.draws is None else float(labelled.draws.counts.mean()),
         certified_by_people=tuple(
             one.sentence
@@ -424,6 +430,17 @@ def _report_answers(
         wrong_rate=wrong / max(answered, 1),
         wrong_rate_ci=clopper_pearson(float(wrong), float(answered)),
         contradicted=lower_bound(wrong, answered, FALSE_ALARM) > rate,
+    )
+
+
+def _report_batches(artifact: CalibrationArtifact, labelled: LabelledBatch) -> tuple[BatchFigures, ...]:
+    if artifact.batch is None:
+        return ()
+    scores = compute_bot_scores(artifact, labelled.draws)
+    wrong = compute_outcomes(artifact, labelled, None, max_mean_score=EVERY_PROMPT).wrong
+    sizes = [size for size in BATCH_SIZES if size <= len(labelled)]
+    return tuple(
+        replay_batches(scores, wrong, share, size, artifact.batch) for size in sizes for share in WRONG_SHARES
     )
 
 

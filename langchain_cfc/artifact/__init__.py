@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from langchain_cfc.artifact.attempt_files import open_attempts
 from langchain_cfc.artifact.attempts import Attempt, AttemptLedger, PlannedAttempt, Previous
+from langchain_cfc.artifact.batch import BatchScores, BatchSelection
 from langchain_cfc.artifact.content import LevelState, SelfCheck
 from langchain_cfc.artifact.facts import (
     AttainableGroup,
@@ -39,6 +40,8 @@ __all__ = [
     "AttainableGroup",
     "Attempt",
     "AttemptLedger",
+    "BatchScores",
+    "BatchSelection",
     "CalibrationArtifact",
     "CalibrationFacts",
     "CertifiedBot",

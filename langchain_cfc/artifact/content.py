@@ -15,6 +15,7 @@ from typing_extensions import Self
 
 from langchain_cfc.artifact import files
 from langchain_cfc.artifact.attempts import Attempt
+from langchain_cfc.artifact.batch import BatchScores
 from langchain_cfc.artifact.facts import (
     ArtifactData,
     CalibrationFacts,
@@ -95,6 +96,7 @@ class ArtifactContent(ArtifactData):
     confidence: Confidence | None = None
     certificates: list[CoverageCertificate] = Field(default=[])
     bot: CertifiedBot | None = None
+    batch: BatchScores | None = None
     people_certificates: list[PeopleCertificate] = Field(default=[])
     people_evidence: list[PeopleEvidence] = Field(default=[])
     reference: list[ReferenceHistogram] = Field(default=[])

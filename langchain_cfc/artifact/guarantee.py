@@ -13,6 +13,7 @@ from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import GuaranteedWeight, separates_difficulty
 from langchain_cfc.guarantee import (
+    AnsweredBatch,
     Binding,
     Guarantee,
     GuaranteeKind,
@@ -126,6 +127,45 @@ def build_bot_guarantee(
     )
 
 
+def build_batch_guarantee(
+    artifact: ArtifactContent, answered: AnsweredBatch, binding: Binding | None
+) -> Guarantee:
+    """Build the guarantee about the answers of a batch; see `artifact.batch` for the theorem."""
+    share = format_share(float(answered.max_wrong_share))
+    claim = (
+        f"Of the questions of a batch that are answered, at most {share} get a wrong answer, on average over "
+        "calibration sets and batches."
+    )
+    labelled = 0 if artifact.batch is None else artifact.batch.prompts
+    counts = (
+        f"Here {answered.answered:,} of {answered.questions:,} distinct questions are answered, by the "
+        f"scores of {labelled:,} labelled prompts."
+    )
+    return Guarantee(
+        kind="batch",
+        claim=claim,
+        sentence=f"{claim} {counts}",
+        alpha=answered.max_wrong_share,
+        target_coverage=float(compute_tau(answered.max_wrong_share)),
+        stated_coverage=None,
+        set_rule=artifact.set_rule,
+        weightings=(),
+        assumptions=_list_assumptions(artifact, binding, independent=False, chosen="share"),
+        not_promised=(
+            (
+                "Nothing is promised about one answer by itself, or about this batch alone: its share of "
+                "wrong answers may be larger, and that of all batches with this artifact may be."
+            ),
+            "Nothing is promised about how many questions are answered, or for a group of questions.",
+            _AFTER_DRIFT,
+        ),
+        calibration_size=labelled,
+        batch=answered,
+        binding=binding or _find_binding(artifact),
+        artifact_digest=artifact.digest,
+    )
+
+
 def _find_binding(artifact: ArtifactContent) -> Binding:
     return "unbound" if artifact.provenance is None else "unchecked"
 
@@ -200,7 +240,7 @@ def _state_where(covered: Sequence[GuaranteedWeight]) -> str:
 def _list_assumptions(
     artifact: ArtifactContent, binding: Binding | None, *, independent: bool, chosen: str
 ) -> tuple[str, ...]:
-    """List what a promise depends on; `chosen` is what was chosen before drawing, a level or a rate."""
+    """List what a promise depends on; `chosen` was chosen before drawing: a level, a rate or a share."""
     facts = artifact.calibration
     alike = (
         "New prompts are exchangeable with the calibration prompts (one per cluster, if there are clusters)."
@@ -217,7 +257,12 @@ def _list_assumptions(
             "The feature map was already fitted; it is assumed that no calibration prompt was used to fit it."
         )
     before = f"The {chosen} was chosen before anything was drawn."
-    if artifact.feature_map.adaptive_alpha is not None:
+    if chosen == "share":
+        before = (
+            "The share and all settings were chosen before labels of calibration prompts were seen, and the "
+            "questions before anything was drawn for them and without looking at their right answers."
+        )
+    elif artifact.feature_map.adaptive_alpha is not None:
         before = (
             "The smallest error level was chosen before anything was drawn. The level stated for a prompt is "
             "a function of its scores, which was fitted on a split that calibration never saw."
@@ -228,14 +273,14 @@ def _list_assumptions(
         "The metadata of a prompt come from the same function as in calibration, which is not checked."
     )
     rule = f"The rule that stops drawing was fixed before the records were seen: {artifact.draws}."
-    uses_features = bool(artifact.levels)
+    uses_features = bool(artifact.levels) and chosen != "share"
     held = {
         alike: True,
         _INDEPENDENT: independent,
         fitted: uses_features,
         alone: fewer,
         rule: artifact.draws is not None,
-        described: bool(artifact.metadata_keys),
+        described: bool(artifact.metadata_keys) and chosen != "share",
         "The labels of the calibration records are right.": True,
         before: True,
         _BINDINGS[binding or _find_binding(artifact)]: True,

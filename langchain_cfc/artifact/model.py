@@ -11,19 +11,20 @@ import numpy as np
 from pydantic import model_validator
 
 from langchain_cfc.artifact import files
+from langchain_cfc.artifact.batch import BatchScores
 from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.artifact.facts import (
     CertifiedBot,
     Promise,
     make_threshold_rule,
 )
-from langchain_cfc.artifact.guarantee import build_bot_guarantee, build_guarantee
+from langchain_cfc.artifact.guarantee import build_batch_guarantee, build_bot_guarantee, build_guarantee
 from langchain_cfc.artifact.prefixes import are_drawn_by, find_rescore, has_separate_scores
 from langchain_cfc.artifact.signatures import PublicKey, check_signature
 from langchain_cfc.artifact.validation import find_problems
 from langchain_cfc.candidates import UNITS, CandidateBatch
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
-from langchain_cfc.guarantee import Binding, Guarantee
+from langchain_cfc.guarantee import AnsweredBatch, Binding, Guarantee
 from langchain_cfc.records import Provenance
 from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.support.files import atomic_writer, read_regular
@@ -58,6 +59,8 @@ class CalibrationArtifact(ArtifactContent):
             average over calibration sets.
         certificates: Certificates about the sets, from held-out prompts; at most one per level.
         bot: The rates that bot mode is certified for; None if none were asked for.
+        batch: What batches are answered with; None for claims, and for a certified rate alone, whose artifact
+            exists only because its labels passed a test.
         people_certificates: Certificates from people's labels, at most one about the sets of each level and
             one about the answers of each certified rate.
         people_evidence: Data behind these certificates, so that `inspect --verify` can recompute them.
@@ -359,6 +362,36 @@ class CalibrationArtifact(ArtifactContent):
             InputError: If the artifact holds no certified rate, not this one, or several and none is given.
         """
         return build_bot_guarantee(self, self.certified_bot.find_certificate(max_wrong_rate), binding)
+
+    def make_batch_guarantee(self, answered: AnsweredBatch, binding: Binding | None = None) -> Guarantee:
+        """Return the guarantee about the answers of a batch.
+
+        Args:
+            answered: The share of wrong answers and the size of the batch.
+            binding: As in `make_guarantee`.
+
+        Returns:
+            The guarantee as data.
+        """
+        return build_batch_guarantee(self, answered, binding)
+
+    @property
+    def batch_scores(self) -> BatchScores:
+        """What batches are answered with; an InputError if the artifact keeps nothing for them."""
+        if self.batch is not None:
+            return self.batch
+        if self.unit == "claims":
+            msg = (
+                "a batch is answered with whole answers, and this artifact is about claims: calibrate with "
+                "records of several answers, or serve max_wrong_rate, which promises few unsupported claims"
+            )
+            raise InputError(msg)
+        msg = (
+            "the artifact keeps no scores for batches: there is an artifact of max_wrong_rate alone only if "
+            "its labels certify the rate, and such labels would promise too much about a batch. Calibrate "
+            "with max_wrong_of_all or alpha, alone or beside max_wrong_rate, or serve max_wrong_rate"
+        )
+        raise InputError(msg)
 
     @property
     def certified_bot(self) -> CertifiedBot:

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from langchain_cfc.artifact import (
     AttemptLedger,
+    BatchScores,
     CalibrationArtifact,
     Confidence,
     PlannedAttempt,
@@ -33,11 +34,13 @@ from langchain_cfc.calibration.fit import (
 )
 from langchain_cfc.calibration.reference import make_reference_histograms
 from langchain_cfc.candidates import UNITS, LabelledBatch, Unit
-from langchain_cfc.certificates import certify_mean_score, certify_shown_claims
+from langchain_cfc.certificates import certify_mean_score, certify_shown_claims, compute_outcomes
 from langchain_cfc.certificates.bounds import required_size
 from langchain_cfc.certificates.coverage import compute_records_digest
+from langchain_cfc.decision import EVERY_PROMPT
 from langchain_cfc.errors import AttainabilityWarning, OverlapError, UnattainableTargetError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
+from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.records import LabelledRecord, Provenance
 from langchain_cfc.records.files import find_provenance
@@ -196,6 +199,7 @@ def _calibrate(
         ),
         draws=None if config.draw_rule is None else config.draw_rule.stored_text,
     )
+    artifact = artifact.model_copy(update={"batch": _make_batch_scores(artifact, config, data)})
     if config.wrong_rates and attempt is not None:
         if config.certifies_mean_score:
             artifact = certify_mean_score(
@@ -226,6 +230,34 @@ def _calibrate(
     return artifact.model_copy(update={"attempts": list(made.attempts), "reference": reference})
 
 
+def _is_drawn_by_rule(provenance: Provenance | None) -> bool:
+    """Return whether records were drawn by a draw rule, which was then fixed before any label."""
+    return provenance is not None and provenance.draws is not None
+
+
+def _select_for_cuts(data: CalibrationData, *, with_fit_split: bool) -> LabelledBatch:
+    """Return a fair sample of the prompts whose labels shaped no mean score, one of each cluster."""
+    used = take_parts(data.prompts, data.plan, "fit", "calibration") if with_fit_split else data.labelled
+    used = data.plan.draw_fair_sample(used)
+    return used.take(data.plan.select_one_per_cluster(used))
+
+
+def _make_batch_scores(
+    artifact: CalibrationArtifact, config: CalibrationConfig, data: CalibrationData
+) -> BatchScores | None:
+    """Return what batches are answered with; see `artifact.batch` for what must not have used the labels."""
+    if config.unit != "answers" or not config.alphas:
+        return None
+    # `suggest` chooses numbers of draws by labels of the fit split, which no ledger of looks protects here.
+    is_given = config.draws is None or _is_drawn_by_rule(artifact.provenance)
+    used = _select_for_cuts(data, with_fit_split=is_given)
+    if not len(used):
+        return None
+    wrong = compute_outcomes(artifact, used, None, max_mean_score=EVERY_PROMPT).wrong
+    known = take_parts(data.prompts, data.plan, "fit", "calibration").inputs
+    return BatchScores.from_scores(len(used), MEAN_SCORE.compute_values(used.draws)[wrong], known)
+
+
 def _plan_attempt(
     config: CalibrationConfig,
     data: CalibrationData,
@@ -239,13 +271,10 @@ def _plan_attempt(
     depends_on_suggestion = True
     if config.certifies_mean_score:
         # Labels of the fit split certify as well, unless they fixed the groups, or may have
-        # chosen the draw rule, as in `suggest`. Records that were drawn by the rule had it before any label.
+        # chosen the draw rule, as in `suggest`.
         rule = None if config.draw_rule is None else config.draw_rule.stored_text
-        is_rule_given = rule is None or (provenance is not None and provenance.draws is not None)
-        fits = config.wrong_rate_groups or not is_rule_given
-        used = data.labelled if fits else take_parts(data.prompts, data.plan, "fit", "calibration")
-        used = data.plan.draw_fair_sample(used)
-        used = used.take(data.plan.select_one_per_cluster(used))
+        fits = config.wrong_rate_groups or not (rule is None or _is_drawn_by_rule(provenance))
+        used = _select_for_cuts(data, with_fit_split=not fits)
         # Features and set rules, which `suggest` chooses, do not change the mean scores; fewer candidates do.
         depends_on_suggestion = fits or (config.draws is not None and rule is None)
     elif config.needs_certification:

@@ -95,6 +95,7 @@ from langchain_cfc.certificates.coverage import (
     sample_groups,
 )
 from langchain_cfc.certificates.refusals import explain_needed, make_refusal
+from langchain_cfc.decision import EVERY_PROMPT
 from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.guarantee import WrongRateCertificate
 from langchain_cfc.guarantee.certified import divide_delta
@@ -110,8 +111,6 @@ SPACED_TESTS = 9
 MANY_TIES = 0.25
 # Number of cuts on the curve, at equal steps of the share answered.
 CURVE_POINTS = 20
-# The cut that answers every prompt.
-EVERY_PROMPT = 1.0
 
 
 def certify_mean_score(

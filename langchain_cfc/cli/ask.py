@@ -1,9 +1,9 @@
-"""`langchain-cfc ask`: put one question to `CFCRunnable`."""
+"""`langchain-cfc ask`: put one question, or a batch of them, to `CFCRunnable`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -14,23 +14,28 @@ from rich.console import Console
 from rich.markup import escape
 
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.cli.batch_files import check_batch_output, read_questions, write_answers
 from langchain_cfc.cli.formatting import EXIT_NO, get_error_console, print_result, report_errors
 from langchain_cfc.cli.inputs import ArtifactAlpha, ArtifactPath, AsJson, RequiredSignature
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import InputError, MissingExtraError
 from langchain_cfc.records import read_records
-from langchain_cfc.runnable import CFCResult, CFCRunnable, ClaimsResult
+from langchain_cfc.runnable import BatchResult, CFCResult, CFCRunnable, ClaimsResult
+from langchain_cfc.runnable.batch import ScoredListener
 from langchain_cfc.support.plugins import FACTORY, load_object
 from langchain_cfc.support.suggestions import suggest_file
 from langchain_cfc.support.text import format_limit
 
 # Options under a heading of their own in the help.
 _part_option = partial(typer.Option, rich_help_panel="Model and verifier, or a recording")
+_batch_option = partial(typer.Option, rich_help_panel="A batch of questions")
 
 
 def ask(
     artifact_path: ArtifactPath,
-    prompt: Annotated[str, typer.Argument(help="The question.")],
+    prompt: Annotated[
+        str | None, typer.Argument(help="The question; left out with --batch.", show_default=False)
+    ] = None,
     generator: Annotated[str | None, _part_option(help=f"The chat model or chain: {FACTORY}.")] = None,
     verifier: Annotated[str | None, _part_option(help=f"The verifier: {FACTORY}.")] = None,
     answer: Annotated[
@@ -62,13 +67,31 @@ def ask(
         str | None,
         typer.Option(help="Rate of wrong answers among all questions, likewise."),
     ] = None,
+    batch: Annotated[
+        Path | None,
+        _batch_option(
+            "--batch",
+            metavar="CSV",
+            help="Questions in a column named question or input, or in the only column.",
+        ),
+    ] = None,
+    max_wrong_share: Annotated[
+        str | None,
+        _batch_option(
+            help="Of the answered questions of a batch, at most this share gets a wrong answer, on average "
+            "over batches; 0.05 by default."
+        ),
+    ] = None,
+    out_path: Annotated[
+        Path | None, _batch_option("--out", "-o", metavar="CSV", help="Where to write the answers.")
+    ] = None,
     require_signature: RequiredSignature = None,
     show_rejected: Annotated[
         bool, typer.Option("--show-rejected", help="Show rejected candidates as well.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    r"""Ask one question: print the answer set, or why there is none.
+    r"""Ask one question or a batch, and print the answers.
 
     Give the model and the verifier that the artifact was calibrated with, or a recording of them.
 
@@ -78,7 +101,12 @@ def ask(
         langchain-cfc ask artifact.json "What is the capital of Peru?" \
           --generator mybot:model --verifier mybot:judge
 
-    Exit code 1 if it abstains.
+    A batch is answered once all questions are drawn and scored:
+
+        langchain-cfc ask artifact.json --batch questions.csv --max-wrong-share 0.05 --out answers.csv
+
+    What is drawn is kept in OUT.journal.jsonl, so a run that was stopped goes on: repeat the command. Share
+    and questions are fixed from the first run on. Exit code 1 if nothing is answered.
     """
     with report_errors():
         artifact = CalibrationArtifact.load(artifact_path, require_signature=require_signature)
@@ -89,31 +117,94 @@ def ask(
             msg = f"{instead} already sets generator, verifier, answer and metadata: leave those options out"
             raise InputError(msg)
         # A recording or a collection may bring ids of its parts, which take precedence.
+        _check_batch_options(
+            prompt, batch, out_path, max_wrong_share, [alpha, max_wrong_rate, max_wrong_of_all]
+        )
+        # A batch has a promise of its own, and any of the artifact's makes the chain.
+        promise = {"alpha": alpha, "max_wrong_rate": max_wrong_rate, "max_wrong_of_all": max_wrong_of_all}
+        if batch is not None and len(artifact.promises) > 1:
+            promise = dict([artifact.promises[0].argument])
         parts: dict[str, Any] = {
             "output": artifact.unit,
             "generator_id": generator_id,
             "verifier_id": verifier_id,
             "answer_id": answer_id,
         }
+        render: Callable[[str], Any] = str
         if replay is not None:
             parts |= _make_replay_arguments(replay, prompt)
         elif config is not None:
-            prompt, collected = _read_collection_arguments(config, prompt)
+            render, collected = _read_collection_arguments(config)
             parts |= collected
         else:
             parts |= _import_components(named)
         chain = CFCRunnable(
             artifact=artifact,
-            alpha=alpha,
-            max_wrong_rate=max_wrong_rate,
-            max_wrong_of_all=max_wrong_of_all,
+            **promise,
             show_rejected=show_rejected,
             **parts,
         )
-        with get_error_console().status("drawing and scoring candidates"):
-            result = chain.invoke(prompt)
+        answered: BatchResult | None = None
+        if batch is not None and out_path is not None:
+            answered = _ask_batch(chain, batch, out_path, max_wrong_share or "0.05", render)
+        elif prompt is not None:
+            with get_error_console().status("drawing and scoring candidates"):
+                result = chain.invoke(render(prompt))
+    if answered is not None and out_path is not None:
+        print_result(answered, partial(_print_batch, out_path=out_path), as_json=as_json)
+        raise typer.Exit(EXIT_NO if all(one.abstained for one in answered.results) else 0)
     print_result(result, _print_answers, as_json=as_json)
     raise typer.Exit(EXIT_NO if result.abstained else 0)
+
+
+def _check_batch_options(
+    prompt: str | None,
+    batch: Path | None,
+    out_path: Path | None,
+    max_wrong_share: str | None,
+    promises: Sequence[str | None],
+) -> None:
+    """Refuse options of a batch and of a single question beside each other."""
+    if batch is None:
+        if prompt is None or out_path is not None or max_wrong_share is not None:
+            msg = (
+                "give one question, or --batch with a CSV file of questions and --out; --max-wrong-share is "
+                "about a batch. For one question, --max-wrong-rate or --max-wrong-of-all names the promise"
+            )
+            raise InputError(msg)
+    elif prompt is not None or out_path is None or any(one is not None for one in promises):
+        msg = (
+            "--batch needs --out and takes no other question; its promise is --max-wrong-share, so leave "
+            "--alpha, --max-wrong-rate and --max-wrong-of-all out"
+        )
+        raise InputError(msg)
+
+
+def _ask_batch(
+    chain: CFCRunnable, path: Path, out_path: Path, max_wrong_share: str, render: Callable[[str], Any]
+) -> BatchResult:
+    """Answer the questions of a CSV file, and write the answers once all are decided."""
+    questions = read_questions(path)
+    check_batch_output(out_path)
+    with get_error_console().status("drawing and scoring candidates") as status:
+        total = f"questions scored in this run, of {len(questions)} rows"
+        listener = ScoredListener(lambda count: status.update(f"{count} {total}"))
+        answered = chain.answer_batch(
+            [render(one) for one in questions],
+            max_wrong_share,
+            {"callbacks": [listener]},
+            journal=f"{out_path}.journal.jsonl",
+        )
+    write_answers(out_path, questions, answered)
+    return answered
+
+
+def _print_batch(console: Console, answered: BatchResult, *, out_path: Path) -> None:
+    console.print(escape(answered.sentence))
+    failed = [one for one in answered.errors if one is not None]
+    if failed:
+        console.print(f"[yellow]{len(failed)} rows failed[/], the first with: {escape(failed[0])}")
+    console.print(f"answers written to [bold]{escape(str(out_path))}[/]", soft_wrap=True)
 
 
 def _print_answers(console: Console, result: CFCResult) -> None:
@@ -151,7 +242,7 @@ def _describe_scores(result: CFCResult, scores: Sequence[float]) -> str:
     return f"threshold {result.threshold:.4g}, {lowest}"
 
 
-def _make_replay_arguments(path: Path, prompt: str) -> dict[str, Any]:
+def _make_replay_arguments(path: Path, prompt: str | None) -> dict[str, Any]:
     from langchain_cfc.demo import load_recording
 
     if str(path) != "demo" and not path.exists():
@@ -159,13 +250,14 @@ def _make_replay_arguments(path: Path, prompt: str) -> dict[str, Any]:
         raise InputError(msg)
     source = load_recording() if str(path) == "demo" else read_records(path)
     parts = make_replay_parts(source)
-    # Fail here if the prompt was not recorded, rather than later because candidates could not be drawn.
-    parts["generator"].find_record(prompt)
+    if prompt is not None:
+        # Fail here if it was not recorded, rather than later because candidates could not be drawn.
+        parts["generator"].find_record(prompt)
     return parts
 
 
-def _read_collection_arguments(path: Path, question: str) -> tuple[Any, dict[str, Any]]:
-    """Return a collection's prompt for a question, and its components as arguments of `CFCRunnable`."""
+def _read_collection_arguments(path: Path) -> tuple[Callable[[str], Any], dict[str, Any]]:
+    """Return what makes a collection's prompt of a question, and its components as arguments."""
     readers = entry_points(group="langchain_cfc.settings", name="collect")
     if not readers:
         msg = (
@@ -174,7 +266,7 @@ def _read_collection_arguments(path: Path, question: str) -> tuple[Any, dict[str
         )
         raise MissingExtraError(msg)
     render_question, parts = next(iter(readers)).load()(path)
-    return render_question(question), parts
+    return render_question, parts
 
 
 def _import_components(places: Mapping[str, str | None]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ KNOWN_COMMANDS = {
     "Try": {
         "demo": ("demo:demo", "Calibrate and serve recorded answers; no key or network needed."),
         "preview": ("collect", "Show which questions a chain is unsure of, without labels."),
-        "ask": ("ask:ask", "Ask one question: print the answer set, or why there is none."),
+        "ask": ("ask:ask", "Ask one question or a batch, and print the answers."),
     },
     "Collect": {
         "init": ("collect", "Propose the settings of a collection from a few real answers."),

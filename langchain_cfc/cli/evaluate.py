@@ -22,6 +22,7 @@ from langchain_cfc.cli.verdicts import (
     format_calls,
     format_verdict,
     make_answers_table,
+    make_batches_table,
     make_report_tables,
     record_evaluation,
 )
@@ -70,6 +71,8 @@ def _print_evaluation(console: Console, report: EvaluationReport, *, has_levels:
         console.print(table, "")
     if report.answers:
         console.print(make_answers_table(report.answers, claims=claims is not None), "")
+    if report.batches:
+        console.print(make_batches_table(report.batches), "")
     console.print(format_verdict(report))
     console.print(f"[dim]{format_calls(report)}[/]")
     for sentence in report.certified_by_people:

@@ -11,6 +11,8 @@ from rich.table import Table
 from langchain_cfc.artifact import CalibrationArtifact, name_evaluation, tabulate_held_out
 from langchain_cfc.artifact.attempt_files import AttemptFiles
 from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.certificates import BatchFigures
+from langchain_cfc.certificates.batches import REPETITIONS
 from langchain_cfc.cli.formatting import format_group, format_interval, make_table
 from langchain_cfc.evaluation import (
     AnswersReport,
@@ -195,6 +197,22 @@ def make_answers_table(reports: Iterable[AnswersReport], *, claims: bool) -> Tab
             f"{one.wrong} of {one.answered}",
             f"[bold red]{rate}[/]" if one.contradicted else rate,
             format_interval(one.wrong_rate_ci),
+        )
+    return table
+
+
+def make_batches_table(batches: Iterable[BatchFigures]) -> Table:
+    """Make a table of answered and wrong shares of random batches, with the spread of the middle 80 %."""
+    title = f"Batches (ask --batch): means of {REPETITIONS} random ones, and the middle 80 % of them"
+    table = make_table("at most wrong", "questions", "answered", "", "wrong", "", texts=0, title=title)
+    for one in batches:
+        table.add_row(
+            format_share(one.max_wrong_share),
+            f"{one.size}",
+            format_percent(one.answered),
+            format_interval(one.answered_spread),
+            format_percent(one.wrong, ".1f"),
+            format_interval(one.wrong_spread),
         )
     return table
 

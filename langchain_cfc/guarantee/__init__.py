@@ -20,11 +20,12 @@ from langchain_cfc.guarantee.certified import (
     format_share,
     state_event,
 )
-from langchain_cfc.guarantee.model import Binding, Guarantee, GuaranteeKind, Weighting
+from langchain_cfc.guarantee.model import AnsweredBatch, Binding, Guarantee, GuaranteeKind, Weighting
 from langchain_cfc.guarantee.paper_pac import PaperPAC
 
 __all__ = [
     "Alpha",
+    "AnsweredBatch",
     "Binding",
     "Certificate",
     "CertifiedAnswers",

@@ -6,10 +6,16 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from langchain_cfc.guarantee.certified import CoverageCertificate, PeopleCertificate, WrongRateCertificate
+from langchain_cfc.guarantee.certified import (
+    Alpha,
+    Count,
+    CoverageCertificate,
+    PeopleCertificate,
+    WrongRateCertificate,
+)
 from langchain_cfc.set_rules import parse_set_rule
 
-GuaranteeKind = Literal["conditional", "certified", "heuristic"]
+GuaranteeKind = Literal["conditional", "certified", "batch", "heuristic"]
 Binding = Literal["unchecked", "matched", "unverified", "unbound"]
 
 
@@ -30,15 +36,31 @@ class Weighting(BaseModel):
     words: str
 
 
+class AnsweredBatch(BaseModel):
+    """What is promised about the answers of a batch, and how many there are.
+
+    Attributes:
+        max_wrong_share: The largest expected share of wrong answers among those given, as decimal text.
+        questions: Number m of distinct questions.
+        answered: Number of these that are answered.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_wrong_share: Alpha
+    questions: Count
+    answered: Count
+
+
 class Guarantee(BaseModel):
     """A guarantee as data: its level, what it covers, and its assumptions.
 
     Attributes:
         kind: `conditional` (under every listed weighting), `certified` (what the certificate of a
-            bot states) or `heuristic` (no theorem).
+            bot states), `batch` (about the answers of a batch) or `heuristic` (no theorem).
         claim: What is promised, in one sentence.
         sentence: The claim, the prompts for which it holds, and what people certify, in a few sentences.
-        alpha: Error level as decimal text; of a bot that answers by a cut, its rate.
+        alpha: Error level as decimal text; of a bot that answers by a cut, and of a batch, its rate.
         target_coverage: 1 - alpha.
         stated_coverage: The coverage stated for the prompt: `target_coverage`, or less for a hard prompt with
             adaptive levels, where it is kept on average over prompts of all stated coverages. None if nothing
@@ -54,6 +76,7 @@ class Guarantee(BaseModel):
         heuristics: Claims without a theorem.
         certificate: What held-out prompts certify about the sets; None without a certificate.
         wrong_answers: What is certified about the answers of a bot; None for a guarantee about sets.
+        batch: What is promised about a batch; None for all other promises.
         people: What people's labels certify about sets and answers.
         binding: Whether generator and verifier are known to be those calibrated: `unchecked` (not serving
             yet), `matched`, `unverified` (one has no fingerprint) or `unbound` (the records had none).
@@ -77,6 +100,7 @@ class Guarantee(BaseModel):
     heuristics: tuple[str, ...] = ()
     certificate: CoverageCertificate | None = None
     wrong_answers: WrongRateCertificate | None = None
+    batch: AnsweredBatch | None = None
     people: tuple[PeopleCertificate, ...] = ()
     binding: Binding
     artifact_digest: str
@@ -87,7 +111,7 @@ class Guarantee(BaseModel):
         certificate = self.wrong_answers
         if certificate is not None:
             return certificate.max_mean_score is not None
-        return parse_set_rule(self.set_rule).option == "max_wrong_of_all"
+        return self.batch is not None or parse_set_rule(self.set_rule).option == "max_wrong_of_all"
 
     @property
     def summary(self) -> str:

@@ -11,6 +11,7 @@ from langchain_cfc.support.imports import make_lazy
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from langchain_cfc.runnable.answering import ABSTAIN_MESSAGE, Answer, OrElse
+    from langchain_cfc.runnable.batch import BatchResult
     from langchain_cfc.runnable.cfc import CFCRunnable
     from langchain_cfc.runnable.chat_arguments import changes_generator, configure_chain, find_cfc_runnable
     from langchain_cfc.runnable.chat_model import CFCChatModel
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ABSTAIN_MESSAGE",
     "Answer",
+    "BatchResult",
     "CFCChatModel",
     "CFCResult",
     "CFCRunnable",
@@ -40,6 +42,7 @@ __all__ = [
 
 _NAMES = {
     "answering": ("ABSTAIN_MESSAGE", "Answer", "OrElse"),
+    "batch": ("BatchResult",),
     "cfc": ("CFCRunnable",),
     "chat_arguments": ("changes_generator", "configure_chain", "find_cfc_runnable"),
     "chat_model": ("CFCChatModel",),

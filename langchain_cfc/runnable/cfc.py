@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -46,10 +47,12 @@ from langchain_cfc.execution.langgraph_compat import NOSTREAM, detach_from_graph
 from langchain_cfc.guarantee import Binding, Guarantee
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.runnable.answering import AnsweringRunnable
+from langchain_cfc.runnable.batch import FAILURES, BatchResult, QuestionBatch, ScoredQuestion
+from langchain_cfc.runnable.batch_journal import BatchJournal, BatchWork
 from langchain_cfc.runnable.binding import ModelVersionWatcher, check_binding, list_calibrated_models
 from langchain_cfc.runnable.redraws import detach_register, find_register
 from langchain_cfc.runnable.result import CFCResult, ClaimsResult
-from langchain_cfc.runnable.serving import ServedPromise, ServingPipeline
+from langchain_cfc.runnable.serving import ScoredPrompt, ServedPromise, ServingPipeline
 from langchain_cfc.sampling import Sampler, SamplingName, resolve_generator
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
@@ -159,6 +162,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     _pipeline: ServingPipeline = PrivateAttr()
     _promises: dict[Promise, ServedPromise] = PrivateAttr()
     _limiter: ConcurrencyLimiter | None = PrivateAttr()
+    _binding: Binding = PrivateAttr()
 
     @property
     def OutputType(self) -> type[CFCResult]:  # noqa: N802 - LangChain's name
@@ -259,7 +263,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             "splitter": (splitter, self.splitter_id),
         }
         parts = {name: parts[name] for name in UNITS[artifact.unit].parts}
-        binding = check_binding(artifact, parts, self.reasoning)
+        self._binding = binding = check_binding(artifact, parts, self.reasoning)
         self._limiter = None if self.max_concurrency is None else ConcurrencyLimiter(self.max_concurrency)
         is_model_known = bool(list_calibrated_models(artifact))
         self._pipeline = ServingPipeline(
@@ -394,6 +398,125 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         """Return the answer set of a prompt, asynchronously; see `invoke`."""
         return await self._acall_with_config(self._aserve, input, config, **kwargs)
 
+    def answer_batch(
+        self,
+        inputs: Sequence[Any],
+        max_wrong_share: Level = 0.05,
+        config: RunnableConfig | None = None,
+        *,
+        journal: str | os.PathLike[str] | None = None,
+    ) -> BatchResult:
+        """Answer those questions of a batch for which few answers are wrong on average.
+
+        Of the answered questions at most the share `max_wrong_share` gets a wrong answer, on average over
+        calibration sets and batches (Jin and Candes 2023; see `BatchScores`). Nothing is shown before all
+        questions are scored. A question whose calls fail is not answered, and counts. Equal questions count
+        once. `on_abstain` has no meaning here.
+
+        Args:
+            inputs: Two or more different prompts as for `invoke`, none of them a calibration prompt, chosen
+                without looking at their scores or right answers.
+            max_wrong_share: The share, 0 < share < 1, chosen before anything is drawn.
+            config: LangChain config; with `max_concurrency` as many calls and questions run at a time.
+            journal: A file that keeps what was drawn and scored, so that the same call goes on after it was
+                stopped. It holds candidates, also those that are not answered.
+
+        Returns:
+            The results in the order of the inputs, with p-values and the promise.
+
+        Raises:
+            InputError: If the artifact keeps no scores for batches, there are fewer than two different
+                questions, some are calibration prompts, or the journal belongs to another batch.
+            PromptKindError: If a prompt is of another kind than the calibration prompts.
+            CFCError: If something fails that is no failed call.
+        """
+        call: Any = self._call_with_config  # LangChain declares it for the output of `invoke`
+        asked = {"max_wrong_share": max_wrong_share, "journal": journal}
+        answered: BatchResult = call(self._answer_batch, list(inputs), config, **asked)
+        return answered
+
+    async def aanswer_batch(
+        self,
+        inputs: Sequence[Any],
+        max_wrong_share: Level = 0.05,
+        config: RunnableConfig | None = None,
+        *,
+        journal: str | os.PathLike[str] | None = None,
+    ) -> BatchResult:
+        """Answer a batch asynchronously; see `answer_batch`."""
+        call: Any = self._acall_with_config  # as in `answer_batch`
+        asked = {"max_wrong_share": max_wrong_share, "journal": journal}
+        answered: BatchResult = await call(self._aanswer_batch, list(inputs), config, **asked)
+        return answered
+
+    def _answer_batch(
+        self, inputs: list[Any], run_manager: CallbackManagerForChainRun, config: RunnableConfig, **asked: Any
+    ) -> BatchResult:
+        with self._open_batch(inputs, run_manager, config, **asked) as work:
+            outcomes = work.score_all(partial(self._score_question, work))
+            return work.decide(self._pipeline, self._binding, outcomes)
+
+    async def _aanswer_batch(
+        self,
+        inputs: list[Any],
+        run_manager: AsyncCallbackManagerForChainRun,
+        config: RunnableConfig,
+        **asked: Any,
+    ) -> BatchResult:
+        with self._open_batch(inputs, run_manager, config, **asked) as work:
+            outcomes = await work.ascore_all(partial(self._ascore_question, work))
+            return work.decide(self._pipeline, self._binding, outcomes)
+
+    @contextmanager
+    def _open_batch(
+        self,
+        inputs: list[Any],
+        run_manager: RunManager,
+        config: RunnableConfig,
+        *,
+        max_wrong_share: Level,
+        journal: str | os.PathLike[str] | None,
+    ) -> Iterator[BatchWork]:
+        batch = QuestionBatch.check(self.artifact, inputs, max_wrong_share)
+        limiter = self._limiter or find_limiter(config)  # one for all questions
+        parts = {
+            "generator": self._pipeline.generator,
+            "verifier": canonical_json(compute_fingerprint(self.verifier)),
+        }
+        with nullcontext() if journal is None else BatchJournal(journal, batch, parts) as kept:
+            yield BatchWork(batch, kept, limiter, run_manager, config)
+
+    def _prepare_question(
+        self, work: BatchWork, place: int
+    ) -> tuple[Steps[ScoredPrompt], AbstractContextManager[None]]:
+        child, limits = self._prepare_run(work.run_manager, work.config, work.limiter)
+        question, progress = work.batch.questions[place], Progress(work.run_manager)
+        return self._pipeline.draw_and_score(question, child, progress), limits
+
+    def _score_question(self, work: BatchWork, place: int) -> ScoredQuestion:
+        known = work.find(place)
+        if known is not None:
+            return known
+        flow, limits = self._prepare_question(work, place)
+        run = partial(run_flow, flow)
+        try:
+            with limits, self._withhold_quotes():
+                scored = run() if self.timeout is None else run_with_timeout(run, self.timeout)
+                return work.keep(place, scored)
+        except FAILURES as error:
+            return error
+
+    async def _ascore_question(self, work: BatchWork, place: int) -> ScoredQuestion:
+        known = work.find(place)
+        if known is not None:
+            return known
+        flow, limits = self._prepare_question(work, place)
+        try:
+            with limits, self._withhold_quotes():
+                return work.keep(place, await arun_with_timeout(arun_flow(flow), self.timeout))
+        except FAILURES as error:
+            return error
+
     def _serve(
         self,
         prompt: Any,
@@ -425,12 +548,19 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         self, prompt: Any, run_manager: RunManager, config: RunnableConfig, promise: Promise
     ) -> tuple[Steps[CFCResult], AbstractContextManager[None]]:
         """Return the flow that serves a prompt, and a context manager with the limits to run it under."""
-        child = detach_register(detach_from_graph(make_child_config(config, run_manager, NOSTREAM)))
+        child, limits = self._prepare_run(run_manager, config, find_limiter(config))
         steps = self._pipeline.serve_once(
             prompt, self._promises[promise], child, Progress(run_manager), find_register(run_manager)
         )
+        return steps, limits
+
+    def _prepare_run(
+        self, run_manager: RunManager, config: RunnableConfig, limiter: ConcurrencyLimiter | None
+    ) -> tuple[RunnableConfig, AbstractContextManager[None]]:
+        """Return the config to serve a prompt under, and a context manager with its limits."""
+        child = detach_register(detach_from_graph(make_child_config(config, run_manager, NOSTREAM)))
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
-        return steps, apply_limits(CallLimits(self._limiter or find_limiter(config), deadline), child)
+        return child, apply_limits(CallLimits(self._limiter or limiter, deadline), child)
 
     def _withhold_quotes(self) -> AbstractContextManager[None]:
         """Return a context in which errors quote no candidates, nor what others say about them."""

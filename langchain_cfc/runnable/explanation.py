@@ -27,6 +27,8 @@ def explain_reason(result: CFCResult) -> str:
     claims = getattr(result, "claims", None)
     if claims is not None:
         return _explain_claims(result, len(claims), sum(one.kept for one in claims))
+    if result.reason == "failed":
+        return "Abstained, because a call to the model or the verifier failed."
     n = len(result.candidates)
     given = f"the {n} answers that the model gave" if n > 1 else _SINGLE_ANSWER
     accepted = [one for one in result.candidates if one.accepted]

@@ -93,7 +93,7 @@ class CFCResult(BaseModel):
             found no answer in it, or the verifier had no verdict), `not_certifiable` (the threshold reached
             the cap, the artifact keeps too few calibration prompts to determine it, or the prompt's category
             is unknown), or `mean_score_too_high` (a bot abstains). For claims also `no_claim_kept`, or
-            `no_claims` if the answer makes none.
+            `no_claims` if the answer makes none. In a batch also `failed`, if a call failed.
         answers: The distinct answers of the set, best first: extracted answers if there is an extractor,
             otherwise texts. Of a bot only the best one, which its certificate is about.
         best: The first of `answers`; None on abstention.

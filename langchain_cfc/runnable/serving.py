@@ -46,6 +46,38 @@ class ServedPromise:
     guarantees: Mapping[float | None, Guarantee]
 
 
+@dataclass(frozen=True)
+class ScoredPrompt:
+    """What was drawn for a prompt and how it was scored: all that a decision needs. Plain data.
+
+    Attributes:
+        draws: The candidates.
+        scored: Their scores; for claims, those of the claims of the first candidate.
+        texts: The extracted answers, or the candidates' texts; None for claims.
+        spans: The claims.
+        common: Fields of the result that no decision changes.
+    """
+
+    draws: Sequence[DrawnCandidate]
+    scored: VerifierScores
+    texts: Sequence[str] | None
+    spans: Sequence[Span]
+    common: Mapping[str, Any]
+
+    @property
+    def batch(self) -> CandidateBatch:
+        """The prompt as arrays."""
+        batch = CandidateBatch.from_arrays(
+            np.array([self.scored.scores]),
+            None if self.texts is None else [self.texts],
+            [self.common["metadata"]],
+        )
+        if self.texts is None:
+            return replace(batch, drawn=np.array([len(self.spans)]))
+        unscored = [verdict is None for verdict in self.scored.verdicts]
+        return replace(batch, lengths=np.where(unscored, 0, np.asarray(batch.lengths)))
+
+
 def count_unscored(
     draws: Sequence[DrawnCandidate], scored: VerifierScores, *, is_claims: bool
 ) -> dict[Unscored, int]:
@@ -111,8 +143,17 @@ class ServingPipeline:
     ) -> Steps[CFCResult]:
         """Return the answer set or the abstention for a prompt.
 
-        `promise` is fixed before the first draw; choosing it later would void the guarantee. Runs under
-        `config` must not stream into a graph, because a judge may quote the candidate that it rejects.
+        `promise` is fixed before the first draw; choosing it later would void the guarantee.
+        """
+        result = self.decide(promise, (yield from self.draw_and_score(prompt, config, progress)))
+        yield from progress.report("cfc:decided", {"reason": result.reason, "answers": len(result.answers)})
+        return result
+
+    def draw_and_score(self, prompt: Any, config: RunnableConfig, progress: Progress) -> Steps[ScoredPrompt]:
+        """Draw the candidates of a prompt and score them, without a decision.
+
+        Runs under `config` must not stream into a graph, because a judge may quote the candidate that it
+        rejects.
         """
         metadata = yield from self.description.describe_prompt(prompt, config)
         recorder = UsageRecorder()
@@ -152,35 +193,22 @@ class ServingPipeline:
             "unscored": unscored or None,
             "usage": dict(add_usage(drawn_usage, judged_usage)) if drawn_usage or judged_usage else None,
         }
-        result: CFCResult
+        texts = None
         if self.splitter is None:
             texts = yield from self.description.extract_answers(draws, config, scorer.answers)
-            result = self._decide(promise, draws=draws, scored=scored, texts=texts, common=common)
-        else:
-            result = self._decide_claims(promise, draws[0].text, spans, scored, common)
-        yield from progress.report("cfc:decided", {"reason": result.reason, "answers": len(result.answers)})
-        return result
+        return ScoredPrompt(draws, scored, texts, spans, common)
 
     @cached_property
     def _scored_separately(self) -> bool:
         return bool(has_separate_scores(self.artifact.provenance))
 
-    def _decide(
-        self,
-        promise: ServedPromise,
-        *,
-        draws: Sequence[DrawnCandidate],
-        scored: VerifierScores,
-        texts: Sequence[str],
-        common: Mapping[str, Any],
-    ) -> CFCResult:
-        batch = CandidateBatch.from_arrays(np.array([scored.scores]), [texts], [common["metadata"]])
-        unscored = [verdict is None for verdict in scored.verdicts]
+    def decide(self, promise: ServedPromise, one: ScoredPrompt) -> CFCResult:
+        """Return the answer set or the abstention for a prompt that was drawn and scored."""
+        if one.texts is None:
+            return self._decide_claims(promise, one)
+        draws, texts = one.draws, one.texts
         decisions = decide(
-            self.artifact,
-            replace(batch, lengths=np.where(unscored, 0, np.asarray(batch.lengths))),
-            promise.promise.alpha,
-            max_mean_score=promise.max_mean_score,
+            self.artifact, one.batch, promise.promise.alpha, max_mean_score=promise.max_mean_score
         )
         # The best spelling of each distinct answer, by its code.
         spelled: dict[int, str] = {}
@@ -194,9 +222,9 @@ class ServingPipeline:
                 "reason": decisions.find_reason(0),
                 "answers": answers,
                 "best": answers[0] if answers else None,
-                "candidates": self._list_candidates(draws, texts, scored, decisions, list(spelled)),
+                "candidates": self._list_candidates(draws, texts, one.scored, decisions, list(spelled)),
                 **self._describe_decision(promise, decisions),
-                **common,
+                **one.common,
             }
         )
 
@@ -215,15 +243,9 @@ class ServingPipeline:
             }
         return described
 
-    def _decide_claims(
-        self,
-        promise: ServedPromise,
-        answer: str,
-        spans: Sequence[Span],
-        scored: VerifierScores,
-        common: Mapping[str, Any],
-    ) -> ClaimsResult:
-        if not spans:
+    def _decide_claims(self, promise: ServedPromise, one: ScoredPrompt) -> ClaimsResult:
+        answer = one.draws[0].text
+        if not one.spans:
             nothing = {"threshold": math.inf, "features": {}, "guarantee": promise.guarantees[None]}
             return ClaimsResult.from_claims(
                 answer,
@@ -231,22 +253,18 @@ class ServingPipeline:
                 kept=(),
                 scores=(),
                 reason="no_claims",
-                described={**nothing, **common},
+                described={**nothing, **one.common},
                 hidden=not self.show_rejected,
             )
-        draws = replace(
-            CandidateBatch.from_arrays(np.array([scored.scores]), None, [common["metadata"]]),
-            drawn=np.array([len(spans)]),
-        )
-        decisions = decide(self.artifact, draws, promise.promise.alpha)
+        decisions = decide(self.artifact, one.batch, promise.promise.alpha)
         kept = decisions.accepted[0].tolist()
         return ClaimsResult.from_claims(
             answer,
-            spans,
+            one.spans,
             kept=kept,
-            scores=scored.scores,
+            scores=one.scored.scores,
             reason=decisions.find_reason(0),
-            described={**self._describe_decision(promise, decisions), **common},
+            described={**self._describe_decision(promise, decisions), **one.common},
             hidden=not self.show_rejected,
         )
 

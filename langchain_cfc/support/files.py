@@ -160,7 +160,7 @@ def _create_temporary(target: Path, mode: int) -> tuple[Path, BinaryIO]:
             msg = f"cannot write {target}: {error.strerror} in the folder {target.parent}"
             raise InputError(msg) from error
         # Another process may have removed it as stale before it was locked; then try again.
-        if not _try_lock(file) or temporary.exists():
+        if not lock_file(file) or temporary.exists():
             return temporary, file
         file.close()
 
@@ -176,7 +176,7 @@ def _remove_stale(target: Path) -> None:
             if len(name) != len(prefix) + length + len(".tmp") or not path.is_file():
                 continue
             with path.open("rb") as file:
-                if _try_lock(file):
+                if lock_file(file):
                     path.unlink(missing_ok=True)
 
 
@@ -184,7 +184,7 @@ def _make_temporary_prefix(target: Path) -> str:
     return f".{target.name[:_MAX_NAME_CHARACTERS]}."
 
 
-def _try_lock(file: BinaryIO) -> bool:
+def lock_file(file: BinaryIO) -> bool:
     """Lock a file until it is closed; return False if it is already locked or cannot be locked."""
     if sys.platform == "win32":
         return False

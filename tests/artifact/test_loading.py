@@ -201,7 +201,7 @@ def test_load_refuses_a_missing_field_anywhere(complete_content: dict[str, Any])
     free = {("provenance", part) for part in ("generator", "verifier", "labeler", "answer")}
     free.add(("calibration", "digests"))
     # Omitted where they have nothing to say.
-    optional = {"reference", "alpha"}
+    optional = {"reference", "alpha", "batch"}
     removals = [
         (path, key)
         for path, found in list_objects(complete_content)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
 
 from langchain_cfc.calibration.config import DEFAULT_DELTA, CalibrationConfig
 from langchain_cfc.candidates import LabelledBatch, check_unit, check_unweighted
+from langchain_cfc.certificates import BatchFigures, replay_batches
+from langchain_cfc.certificates.batches import BATCH_SIZES
 from langchain_cfc.certificates.bounds import clopper_pearson, required_size
 from langchain_cfc.certificates.cuts import (
     MAIN_SHARE,
@@ -68,6 +70,8 @@ class BotPlan(ReportData):
         wrong_rate: Share of answerable pilot prompts (not all answers blank) whose best candidate is wrong.
         wrong_rate_ci: Two-sided 95 % Clopper-Pearson interval of `wrong_rate`.
         rates: The plan for each wrong-answer rate, ascending.
+        batches: What batches would answer at these rates on average, decided by the rest of the pilot; empty
+            if the pilot is small. They need no certificate.
     """
 
     delta: float
@@ -75,6 +79,7 @@ class BotPlan(ReportData):
     wrong_rate: float
     wrong_rate_ci: tuple[float, float]
     rates: list[BotRatePlan]
+    batches: tuple[BatchFigures, ...] = ()
 
     @property
     def is_possible(self) -> bool:
@@ -164,7 +169,19 @@ def plan_bot(
         wrong_rate=int(wrong[-1]) / size,
         wrong_rate_ci=clopper_pearson(int(wrong[-1]), size),
         rates=[plan_rate(Fraction(rate)) for rate in config.wrong_rates],
+        batches=tuple(_replay_pilot(means, wrong, len(independent), config.wrong_rates)),
     )
+
+
+def _replay_pilot(
+    means: FloatArray, wrong: IntArray, prompts: int, rates: Sequence[str]
+) -> Iterator[BatchFigures]:
+    """Yield figures for batches of at most half of the pilot; arguments as from `rank_answerable`."""
+    scores = np.concatenate([means, np.full(prompts - len(means), np.inf)])
+    is_wrong = np.concatenate([np.diff(wrong) > 0, np.zeros(prompts - len(means), dtype=np.bool_)])
+    for size in BATCH_SIZES:
+        if 2 * size <= prompts:
+            yield from (replay_batches(scores, is_wrong, rate, size) for rate in rates)
 
 
 def rank_answerable(labelled: LabelledBatch) -> tuple[FloatArray, IntArray]:

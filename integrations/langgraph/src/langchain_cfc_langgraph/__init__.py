@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from langchain_cfc_langgraph.batch import make_batch_node
 from langchain_cfc_langgraph.graph import make_guarded_graph
 from langchain_cfc_langgraph.node import clear_decision, make_cfc_node, make_say_node
 from langchain_cfc_langgraph.person import ask_person
@@ -13,6 +14,7 @@ __all__ = [
     "Outcome",
     "ask_person",
     "clear_decision",
+    "make_batch_node",
     "make_cfc_node",
     "make_guarded_graph",
     "make_say_node",

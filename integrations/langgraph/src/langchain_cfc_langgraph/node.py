@@ -77,33 +77,33 @@ def clear_decision(state: CFCState) -> Update:
 
 def _read_question(state: Any, question: Question) -> tuple[Any, Any, dict[str, Any]]:
     """Return the question, the question as plain data, and the promise as arguments of the chain."""
-    prompt = question(state) if callable(question) else _read_key(state, question)
+    prompt = question(state) if callable(question) else read_key(state, question)
     if prompt is None:
         where = "question= found nothing" if callable(question) else f"nothing under {question!r}"
         msg = f"there is no question in the state: {where}"
         raise InputError(msg)
-    asked = _to_plain(prompt)
-    if _read_key(state, "decision") is not None and _read_key(state, "asked") == asked:
+    asked = to_plain(prompt)
+    if read_key(state, "decision") is not None and read_key(state, "asked") == asked:
         msg = (
             "this question has been decided already: a second draw after the outcome is known has no "
             "guarantee. Ask a person, or, if the user asked again, put `clear_decision` first"
         )
         raise InputError(msg)
-    return prompt, asked, _read_key(state, "promise") or _read_promise(state)
+    return prompt, asked, read_key(state, "promise") or _read_promise(state)
 
 
 def _read_promise(state: Any) -> dict[str, Any]:
     """Return what names the promise of the next decision, as arguments of the chain."""
-    named = {name: _read_key(state, name) for name in _PROMISE_ARGUMENTS}
+    named = {name: read_key(state, name) for name in _PROMISE_ARGUMENTS}
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _read_key(state: Any, key: str) -> Any:
+def read_key(state: Any, key: str) -> Any:
     """Return the value under a key of a state, a mapping or an object; None if there is none."""
     return state.get(key) if isinstance(state, dict) else getattr(state, key, None)
 
 
-def _to_plain(prompt: Any) -> Any:
+def to_plain(prompt: Any) -> Any:
     """Return a question as plain data: text, JSON, or messages as roles and contents."""
     try:
         if not isinstance(prompt, (str, dict)):

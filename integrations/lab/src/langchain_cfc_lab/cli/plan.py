@@ -24,6 +24,7 @@ from langchain_cfc.cli.formatting import (
     report_errors,
 )
 from langchain_cfc.cli.inputs import RECORDS_HELP, AsJson, open_records
+from langchain_cfc.cli.verdicts import make_batches_table
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import tabulate
@@ -204,6 +205,8 @@ def _print_bot_plan(console: Console, found: BotPlan) -> None:
     )
     for one in found.rates:
         _print_rate(console, one)
+    if found.batches:
+        console.print("", make_batches_table(found.batches))
 
 
 def _print_rate(console: Console, found: BotRatePlan) -> None:

@@ -1,0 +1,233 @@
+"""`BatchJournal`: a file that keeps what was drawn and scored, so that a batch that was stopped goes on.
+
+Each line is one JSON object. The first names what the others depend on: artifact, generator and verifier, the
+questions and the share of wrong answers. Another share or a part of the questions, chosen after scores are
+known, would void the promise, so a journal refuses them. A line that was not written to its end is dropped.
+Once the batch is answered, its failed questions have failed for good: if they were tried again, other
+questions could be answered than those that were shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ContextThreadPoolExecutor
+from typing_extensions import Self
+
+from langchain_cfc.errors import CFCError, InputError, ServingError
+from langchain_cfc.execution import ConcurrencyLimiter, RunManager
+from langchain_cfc.guarantee import Binding
+from langchain_cfc.runnable.batch import QUESTIONS_AT_ONCE, BatchResult, QuestionBatch, ScoredQuestion
+from langchain_cfc.runnable.serving import ScoredPrompt, ServingPipeline
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.support.files import PRIVATE_MODE, check_target, lock_file
+from langchain_cfc.support.serialization import canonical_json, compute_sha256
+from langchain_cfc.verifiers.base import VerifierScores
+
+_FORMAT = "langchain-cfc/batch"
+
+
+class BatchJournal:
+    """The journal of one batch, open for this process alone.
+
+    Args:
+        path: The file; made if it is missing, readable by its owner alone, since it holds candidates.
+        batch: The batch.
+        parts: What generator and verifier state about themselves.
+
+    Raises:
+        InputError: If the file cannot be written to, is in use, is no journal, is damaged, or belongs to
+            another batch; the message names what differs.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], batch: QuestionBatch, parts: Mapping[str, str]) -> None:
+        self._path, self._lock = Path(path), threading.Lock()
+        check_target(self._path)
+        self._outcomes: dict[int, ScoredQuestion] = {}
+        header = {
+            "format": _FORMAT,
+            "artifact": batch.artifact.digest,
+            **parts,
+            "questions": compute_sha256(canonical_json(sorted(batch.digests))),
+            "max_wrong_share": batch.max_wrong_share,
+        }
+        self._file = self._open()
+        try:
+            self._read(header)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        """Return the journal."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the file, which another process may then use."""
+        self._file.close()
+
+    def find(self, digest: int) -> ScoredQuestion | None:
+        """Return what was drawn and scored for a question, or how it failed for good; None if nothing was."""
+        return self._outcomes.get(digest)
+
+    def keep(self, digest: int, scored: ScoredPrompt) -> None:
+        """Write what was drawn and scored for a question, at once."""
+        held = {
+            "draws": [
+                {"text": one.text, "data": one.data, "no_answer": one.no_answer} for one in scored.draws
+            ],
+            "verdicts": list(scored.scored.verdicts),
+            "outputs": None if scored.scored.outputs is None else list(scored.scored.outputs),
+            "texts": scored.texts,
+            "common": scored.common,
+        }
+        self._write({"question": digest, "scored": held})
+
+    def finish(self, failed: Mapping[int, CFCError]) -> None:
+        """Write which questions have failed for good."""
+        new = {str(digest): str(error) for digest, error in failed.items() if digest not in self._outcomes}
+        if new:
+            self._write({"failed": new})
+
+    def _open(self) -> BinaryIO:
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
+        except OSError as error:
+            msg = f"cannot write {self._path}: {error.strerror or error}"
+            raise InputError(msg) from error
+        file = os.fdopen(descriptor, "r+b")
+        if sys.platform != "win32" and not lock_file(file):
+            file.close()
+            msg = f"{self._path} is in use by another process: wait for it, or choose another file"
+            raise InputError(msg)
+        return file
+
+    def _read(self, header: Mapping[str, str]) -> None:
+        self._file.seek(0)
+        complete, _, rest = self._file.read().rpartition(b"\n")
+        if rest:  # a process was killed while it wrote
+            self._file.truncate(len(complete) + 1 if complete else 0)
+        lines = complete.split(b"\n") if complete else []
+        if not lines:
+            self._write(header)
+            return
+        try:
+            first, *others = map(json.loads, lines)
+            self._check_header(first, header)
+            for found in others:
+                if "failed" in found:
+                    self._outcomes |= {int(key): ServingError(one) for key, one in found["failed"].items()}
+                else:
+                    self._outcomes[found["question"]] = _restore(**found["scored"])
+        except InputError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            msg = f"{self._path}: a damaged line ({error}); remove the file to draw all questions again"
+            raise InputError(msg) from error
+
+    def _check_header(self, found: Mapping[str, Any], header: Mapping[str, str]) -> None:
+        if found.get("format") != _FORMAT:
+            msg = f"{self._path}: not the journal of a batch; write to another file"
+            raise InputError(msg)
+        differing = [name for name, value in header.items() if found.get(name) != value]
+        if differing:
+            msg = (
+                f"{self._path}: made for another batch, with another {' and another '.join(differing)} (its "
+                f"max_wrong_share is {found.get('max_wrong_share')}). Share and questions are chosen before "
+                "scores are known, so a journal serves one batch: repeat that batch as it was, or write to "
+                "another file"
+            )
+            raise InputError(msg)
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        data = json.dumps(line, allow_nan=False).encode() + b"\n"
+        with self._lock:
+            try:
+                self._file.write(data)
+                self._file.flush()
+                with suppress(OSError):  # some file systems cannot
+                    os.fsync(self._file.fileno())
+            except OSError as error:
+                msg = f"cannot write {self._path}: {error.strerror or error}"
+                raise InputError(msg) from error
+
+
+@dataclass(frozen=True)
+class BatchWork:
+    """A batch that is being drawn and scored: its journal, if it has one, and what all its calls share."""
+
+    batch: QuestionBatch
+    journal: BatchJournal | None
+    limiter: ConcurrencyLimiter | None
+    run_manager: RunManager
+    config: RunnableConfig
+
+    @property
+    def _width(self) -> int:
+        return QUESTIONS_AT_ONCE if self.limiter is None else self.limiter.size
+
+    def score_all(self, score: Callable[[int], ScoredQuestion]) -> list[ScoredQuestion]:
+        """Return the outcomes of all questions, given by their place, several at a time in threads."""
+        pool = ContextThreadPoolExecutor(self._width)
+        try:
+            return list(pool.map(score, range(len(self.batch.digests))))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    async def ascore_all(self, score: Callable[[int], Awaitable[ScoredQuestion]]) -> list[ScoredQuestion]:
+        """Return the outcomes of all questions, several at a time on the event loop."""
+        gate = asyncio.Semaphore(self._width)
+
+        async def score_in_turn(place: int) -> ScoredQuestion:
+            async with gate:
+                return await score(place)
+
+        tasks = [asyncio.ensure_future(score_in_turn(place)) for place in range(len(self.batch.digests))]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def find(self, place: int) -> ScoredQuestion | None:
+        """Return what the journal holds about a question; None if it holds nothing."""
+        return None if self.journal is None else self.journal.find(self.batch.digests[place])
+
+    def keep(self, place: int, scored: ScoredPrompt) -> ScoredPrompt:
+        """Write what was drawn and scored for a question into the journal, and return it."""
+        self.batch.measure(scored)  # fails here if a feature cannot be computed
+        if self.journal is not None:
+            self.journal.keep(self.batch.digests[place], scored)
+        return scored
+
+    def decide(
+        self, pipeline: ServingPipeline, binding: Binding, outcomes: Sequence[ScoredQuestion]
+    ) -> BatchResult:
+        """Decide on all questions, after the journal knows which have failed."""
+        if self.journal is not None:
+            failed = zip(self.batch.digests, outcomes, strict=True)
+            self.journal.finish({digest: one for digest, one in failed if isinstance(one, CFCError)})
+        return self.batch.decide(pipeline, binding, outcomes)
+
+
+def _restore(**held: Any) -> ScoredPrompt:
+    return ScoredPrompt(
+        draws=[DrawnCandidate(**one) for one in held["draws"]],
+        scored=VerifierScores(held["verdicts"], held["outputs"]),
+        texts=held["texts"],
+        spans=[],
+        common={**held["common"], "models": tuple(held["common"]["models"])},
+    )
