@@ -16,9 +16,9 @@ T = TypeVar("T")
 PATIENCE = 60
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    end = time.monotonic() + PATIENCE
+def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    """Wait until a condition holds, at most so many seconds."""
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "the condition never held"
         time.sleep(0.001)
