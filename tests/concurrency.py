@@ -9,16 +9,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from tests.lengths import LONG
+
 T = TypeVar("T")
 
 
-# Seconds after which something counts as stuck. No test that passes waits that long.
-PATIENCE = 60
+# Seconds after which something counts as stuck. Long tests start many processes, which takes minutes on a
+# busy machine.
+PATIENCE = 300 if LONG else 60
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    """Wait until a condition holds, at most so many seconds."""
-    end = time.monotonic() + seconds
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "the condition never held"
         time.sleep(0.001)

@@ -3,7 +3,7 @@
 CA certificates are read once: the servers of tests speak plain HTTP, yet each client reads some hundred
 certificates before it asks one. langchain-openai keeps the clients of the last 128 addresses, and each server
 of a test has an address of its own: a client that is dropped from that cache leaves open sockets, which fail
-whatever test runs then. So all clients are kept.
+whatever test runs then. So all clients are kept, and dropped at the end.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import ssl
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from unittest import mock
@@ -41,6 +42,7 @@ def pytest_configure() -> None:
     mock.patch.object(ssl, "create_default_context", shared).start()
 
 
+@pytest.hookimpl(optionalhook=True)  # an integration's environment may have no xdist
 def pytest_xdist_auto_num_workers() -> int:
     """Return one more than there are cores: tests wait for processes, servers and disks, too."""
     return (os.cpu_count() or 1) + 1
@@ -60,6 +62,17 @@ def pytest_collection_finish() -> None:
         cached = getattr(module, name, None)
         if cached is not None:
             setattr(module, name, functools.cache(cached.__wrapped__))
+
+
+def pytest_unconfigure() -> None:
+    """Drop all clients of langchain-openai; the event loops that could close their sockets have ended."""
+    module = sys.modules.get("langchain_openai.chat_models._client_utils")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        for name in _CACHES:
+            if cached := getattr(module, name, None):
+                cached.cache_clear()
+        gc.collect()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,7 +20,7 @@ from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.store import Store
 
 from integrations.collect.tests.killed import CONCURRENCY, Break, N, collect_by_command, collect_in_process
-from tests.concurrency import wait_until
+from tests.concurrency import PATIENCE, wait_until
 from tests.lengths import repetitions
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT, Answer
 from tests.serving.openai_server import Fault, Script, serving
@@ -106,7 +106,7 @@ def collect_under_kills(
             process.join()
             assert process.exitcode == -signal.SIGKILL, f"it ended by itself with {process.exitcode}"
         process = begun()
-        process.join(60)
+        process.join(PATIENCE)
         assert process.exitcode == 0, f"it ended with {process.exitcode}"
     return SurvivingCollection(path, size, kills, script)
 
@@ -202,7 +202,7 @@ class CollectCommand:
             wait_until(lambda: self._drawn() >= enough or not process.is_alive())
             if process.exitcode is None and process.pid is not None:
                 os.kill(process.pid, number)
-        process.join(60)
+        process.join(PATIENCE)
         assert process.exitcode is not None
         self.ended[process.exitcode] += 1
         return process.exitcode

@@ -31,15 +31,13 @@ from integrations.ray.tests.working import (
     read_calls,
 )
 from langchain_cfc.records import read_records
-from tests.concurrency import wait_until
+from tests.concurrency import PATIENCE, wait_until
 
 pytestmark = pytest.mark.long
 
 SIZE, BATCH, ACTORS = 240, 8, 2
 # Prompts that die with an actor: its batches under way, and what it has been given beyond.
 LOST = 4 * BATCH
-# A pipeline starts a dozen processes; on a busy machine the first prompt is finished after minutes.
-SECONDS = 300
 
 
 def run(folder: Path, each: dict[str, Any] | None = None) -> None:
@@ -91,10 +89,10 @@ def while_running(folder: Path, then: Callable[[], None], each: dict[str, Any] |
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        wait_until(lambda: len(list_finished(folder)) >= SIZE // 3 or not thread.is_alive(), SECONDS)
+        wait_until(lambda: len(list_finished(folder)) >= SIZE // 3 or not thread.is_alive())
         then()
     finally:
-        thread.join(SECONDS)
+        thread.join(PATIENCE)
     assert not thread.is_alive()
     assert not errors, errors
 
@@ -145,7 +143,7 @@ def test_lost_node_of_a_pipeline_repeats_only_its_batches(cluster: Cluster, tmp_
 def test_killed_driver_of_a_pipeline_can_be_run_again(cluster: Cluster, tmp_path: Path) -> None:
     driver = subprocess.Popen([sys.executable, __file__, cluster.address, str(tmp_path)])
     try:
-        wait_until(lambda: len(list_finished(tmp_path)) >= SIZE // 3, SECONDS)
+        wait_until(lambda: len(list_finished(tmp_path)) >= SIZE // 3)
     finally:
         driver.kill()
         driver.wait()
