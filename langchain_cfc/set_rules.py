@@ -18,9 +18,11 @@ candidates.
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from fractions import Fraction
 from typing import Literal
 
 import numpy as np
@@ -127,8 +129,13 @@ class SetRule(ABC):
         del accepted, uniforms
         return best
 
-    def compute_reach(self, draws: CandidateBatch) -> FloatArray:
-        """Compute (N,) thresholds above every success score of a prompt for which something can be shown."""
+    def compute_reach(self, draws: CandidateBatch, share: str | None = None) -> FloatArray:
+        """Compute (N,) thresholds above every success score of a prompt for which enough can be shown.
+
+        With claims, `share` of an answer's claims is enough: decimal text above 0 and below 1, by default one
+        claim.
+        """
+        del share
         return np.full(len(draws), CAP)
 
     def measure_sizes(self, draws: CandidateBatch, accepted: BoolArray) -> tuple[FloatArray, float]:
@@ -320,11 +327,6 @@ class BestAnswer(SetRule):
         del draws
         return np.isfinite(levels) & ~select_candidates(levels, thresholds)
 
-    def compute_reach(self, draws: CandidateBatch) -> FloatArray:
-        """Compute the (N,) confidences: only a threshold below shows the answer; see `SetRule`."""
-        levels = self.compute_levels(draws)
-        return np.asarray(np.where(np.isfinite(levels), levels, 0.0).max(axis=1), dtype=np.float64)
-
     def measure_sizes(self, draws: CandidateBatch, accepted: BoolArray) -> tuple[FloatArray, float]:
         """Return (N,) whether each prompt is answered, as 0 or 1, and 1."""
         del draws
@@ -382,9 +384,11 @@ class Claims(SetRule):
         places = np.floor(uniforms * accepted.sum(axis=1))
         return np.asarray((np.cumsum(accepted, axis=1) > places[:, np.newaxis]).argmax(axis=1), np.int64)
 
-    def compute_reach(self, draws: CandidateBatch) -> FloatArray:
-        """Compute the (N,) largest confidences: only a threshold below keeps a claim; see `SetRule`."""
-        return np.asarray(np.where(draws.is_drawn, self.compute_levels(draws), 0.0).max(axis=1), np.float64)
+    def compute_reach(self, draws: CandidateBatch, share: str | None = None) -> FloatArray:
+        """Compute the (N,) confidences of the last claim of the share: only a threshold below keeps it."""
+        needed = [max(1, math.ceil(Fraction(share or 0) * count)) for count in draws.counts.tolist()]
+        ordered = np.sort(np.where(draws.is_drawn, self._compute_levels(draws), 0.0), axis=1)
+        return np.asarray(ordered[np.arange(len(ordered)), draws.n - np.array(needed)], np.float64)
 
     def measure_sizes(self, draws: CandidateBatch, accepted: BoolArray) -> tuple[FloatArray, float]:
         """Return the (N,) shares of claims that are dropped, and the largest possible share."""

@@ -14,8 +14,13 @@ thresholds for the fold's prompts are computed from the other folds. The smalles
 `MAX_FLAGGED_SHARE` of all prompts is taken. With fewer prompts more are flagged, so a small fit split gives a
 larger margin.
 
-For claims no prompt is out of reach, because all claims may be dropped. There q(x) is the probability that a
-claim can be kept, and the margin is 0: a larger one would lower the stated coverage of every prompt.
+For claims no prompt is out of reach, because all claims may be dropped, but a strict level may drop nearly
+all of an answer. There q(x) is the probability that a given share of its m claims can be kept: with c(x) the
+confidence of rank ceil(share m), the event S(x) < c(x), that at most k of the claims at least as confident
+are unsupported. Among alike prompts, a threshold t at level 1 - q(x) has P(S <= t) = q = P(S < c), so it lies
+near c, and about the share is kept. Claims can always be dropped, so the margin is 0. Cherian, Gibbs and
+Candes (2024) fit levels to the same end, by quantile regression on the smallest levels at which the share of
+each answer survives.
 """
 
 from __future__ import annotations
@@ -51,7 +56,7 @@ class FitPrompts:
     features: FloatArray  # (M, d) without the columns of adaptive levels
     mean_scores: FloatArray  # (M,)
     success_scores: FloatArray  # (M,) the cap where there is no correct candidate
-    is_reachable: BoolArray  # (M,) whether there is one; for claims, whether one can be kept
+    is_reachable: BoolArray  # (M,) whether there is one; for claims, whether the share can be kept
 
     def take(self, rows: IntArray | BoolArray) -> FitPrompts:
         """Return some of the prompts."""
@@ -61,7 +66,11 @@ class FitPrompts:
 
 
 def fit_adaptive_alpha(
-    feature_map: FeatureMap, fit_split: LabelledBatch, set_rule: SetRule, alphas: Sequence[str]
+    feature_map: FeatureMap,
+    fit_split: LabelledBatch,
+    set_rule: SetRule,
+    alphas: Sequence[str],
+    share: str | None,
 ) -> FeatureMap:
     """Add adaptive levels to a fitted feature map.
 
@@ -70,6 +79,7 @@ def fit_adaptive_alpha(
         fit_split: The prompts of the fit split, none of which may calibrate.
         set_rule: The set rule, which gives success scores.
         alphas: Error levels as decimal text, ascending; prompts get at least the smallest.
+        share: With claims, the share of an answer's claims to keep, as decimal text; None for answers.
 
     Returns:
         The map with `adaptive_alpha`.
@@ -85,13 +95,14 @@ def fit_adaptive_alpha(
             features=feature_map.transform(fit_split.draws),
             mean_scores=AdaptiveAlpha.read_mean_scores(fit_split.draws),
             success_scores=success_scores,
-            is_reachable=success_scores < set_rule.compute_reach(fit_split.draws),
+            is_reachable=success_scores < set_rule.compute_reach(fit_split.draws, share),
         )
     grid = _list_offered_levels(alphas)
     sample = np.unique(np.linspace(0, len(fit_split) - 1, MAX_SAMPLE_SIZE).astype(np.int64))
-    margin = _choose_margin(prompts.take(sample), grid)
+    margin = _choose_margin(prompts.take(sample), grid) if share is None else 0.0
     estimate = _ReachabilityModel.fit(prompts)
-    return replace(feature_map, adaptive_alpha=estimate.make_levels(grid, margin))
+    levels = replace(estimate.make_levels(grid, margin), share=share)
+    return replace(feature_map, adaptive_alpha=levels)
 
 
 def _list_offered_levels(alphas: Sequence[str]) -> list[str]:

@@ -54,7 +54,7 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     records: Iterable[LabelledRecord] | LabelledBatch,
     *,
     alpha: Level | Sequence[Level] | None = None,
-    adaptive_alpha: bool = False,
+    adaptive_alpha: bool | Level = False,
     max_wrong_rate: Level | Sequence[Level] | None = None,
     max_wrong_of_all: Level | Sequence[Level] | None = None,
     wrong_rate_groups: bool = False,
@@ -138,8 +138,8 @@ def _calibrate(
     parts = split_prompts(prompts, plan, config)
     labelled = select_independent(parts["calibration"], plan, "calibration")
     feature_map = fit_feature_map(given, parts["fit"], labelled)
-    if config.adaptive_alpha and not config.has_given_levels:
-        feature_map = fit_adaptive_alpha(feature_map, parts["fit"], rule, config.alphas)
+    if config.is_adaptive and config.given_levels is None:
+        feature_map = fit_adaptive_alpha(feature_map, parts["fit"], rule, config.alphas, config.kept_share)
     with name_records_in_errors(labelled.ids):
         data = CalibrationData(
             plan=plan,

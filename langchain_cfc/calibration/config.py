@@ -17,7 +17,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import Unit
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import InputError
-from langchain_cfc.features import FeatureMap
+from langchain_cfc.features import AdaptiveAlpha, FeatureMap
 from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.guarantee.certified import compute_share
 from langchain_cfc.records.splits import SplitPlan, make_split_plan
@@ -35,6 +35,10 @@ DEFAULT_FIT_FRACTION = 0.2
 CERTIFICATION_FRACTION = 0.3
 # Levels to choose from where the share of unsupported claims among those shown is certified.
 CLAIM_ALPHAS = ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
+# Feature maps if none is given, in words.
+DEFAULT_MAPS = (
+    "hat(mean_score, 5), hat(min_score, 5) for claims of which none may be unsupported, or 1 for a bot"
+)
 
 # Headings in the help of the command line.
 _PROMISE = {"rich_help_panel": "What is promised"}
@@ -59,11 +63,14 @@ class CalibrationConfig:
     Each 0 < alpha < 1. May be left out with `max_wrong_rate` or `max_wrong_of_all`.
     """
 
-    adaptive_alpha: bool = field(default=False, metadata=_PROMISE)
-    """Promise less for hard prompts instead of flagging them; every result states its coverage.
+    adaptive_alpha: bool | Level = field(default=False, metadata=_PROMISE)
+    """Promise less for hard prompts instead of flagging them (true), or, with claims, to keep more of an
+    answer: the share of its claims to keep, such as 0.3. Every result states its coverage.
 
     A prompt's error level is a function of its mean score, never below alpha, fitted on the fit split unless
-    `features` came fitted with one. Conditional rule only.
+    `features` came fitted with one. With claims, the level is so large that an answer can keep this share of
+    its claims about as often as the coverage that it states; the share itself is not promised. Conditional
+    rule only.
     """
 
     max_wrong_rate: Level | Sequence[Level] | None = field(default=None, metadata=_PROMISE)
@@ -98,14 +105,13 @@ class CalibrationConfig:
     statistics, see `GroupedThreshold`. 0 < delta < 1.
     """
 
-    features: str | FeatureMap | None = field(
-        default=None, metadata={**_SETS, "show_default": "hat(mean_score, 5); 1 with --max-wrong-of-all"}
-    )
+    features: str | FeatureMap | None = field(default=None, metadata={**_SETS, "show_default": DEFAULT_MAPS})
     """Feature map, such as 'hat(mean_score, 5) + group(topic)'.
 
-    By default easy and hard questions are told apart for sets and claims, by their mean score. For
-    `max_wrong_of_all` the default is 1, all questions: its cut is on the mean score already, so name topics
-    or sources there, such as 'group(topic)'.
+    By default easy and hard questions are told apart for sets and claims, by their mean score; for claims
+    with at_most = 0 by the lowest score, that of the claim that is dropped last. For `max_wrong_of_all` the
+    default is 1, all questions: its cut is on the mean score already, so name topics or sources there, such
+    as 'group(topic)'.
     """
 
     unit: Unit = field(default="answers", metadata=_PROMISE)
@@ -159,6 +165,7 @@ class CalibrationConfig:
         A feature map that was fitted on the fit split is returned as text, one that came fitted as it is.
         """
         facts, confidence, bot = artifact.calibration, artifact.confidence, artifact.bot
+        adaptive = artifact.feature_map.adaptive_alpha
         option = artifact.parsed_set_rule.option
         promised = {option: artifact.promised_levels or None}
         has_set_rule = artifact.unit == "answers" and option == "alpha"
@@ -167,7 +174,7 @@ class CalibrationConfig:
         return cls(
             alpha=promised.get("alpha"),
             max_wrong_of_all=promised.get("max_wrong_of_all"),
-            adaptive_alpha=artifact.feature_map.adaptive_alpha is not None,
+            adaptive_alpha=adaptive is not None and (adaptive.share or True),
             features=_drop_fitted_levels(artifact) if facts.map_came_fitted else artifact.feature_map.text,
             unit=artifact.unit,
             at_most=artifact.at_most or 0,
@@ -197,7 +204,7 @@ class CalibrationConfig:
             )
             raise InputError(msg)
         # Each property refuses an impossible value.
-        _ = self.alphas, self.wrong_rates, self.failure_probability
+        _ = self.alphas, self.wrong_rates, self.failure_probability, self.kept_share
         _ = self.draw_rule, parse_set_rule(self.rule_text)
         problems = {
             "max_wrong_of_all with alpha: sets and this bot need two feature maps, because the bot's cut is "
@@ -207,25 +214,33 @@ class CalibrationConfig:
             "max_wrong_of_all is about whole answers, and counts the best one: leave unit, set_rule, "
             "adaptive_alpha and pac out. For claims, max_wrong_rate promises few unsupported ones": (
                 self.max_wrong_of_all is not None
-                and (self.unit == "claims" or self.set_rule != "all" or self.adaptive_alpha or bool(self.pac))
+                and (self.unit == "claims" or self.set_rule != "all" or self.is_adaptive or bool(self.pac))
             ),
             "set_rule: 'best_answer' belongs to max_wrong_of_all, which sets it": (
                 self.set_rule == BestAnswer.text
             ),
             "features: the map came with adaptive levels, so adaptive_alpha must be true": (
-                self.has_given_levels and not self.adaptive_alpha
+                self.given_levels is not None and not self.is_adaptive
+            ),
+            "adaptive_alpha: with claims give the share of an answer's claims to keep, such as 0.3": (
+                self.is_adaptive and self.unit == "claims" and self.kept_share is None
+            ),
+            "adaptive_alpha: a share is about claims, so it needs unit='claims' (on the command line --unit "
+            "claims); for answers it is true": self.kept_share is not None and self.unit != "claims",
+            "adaptive_alpha: must be the share that the levels of the feature map were fitted to keep": (
+                self.given_levels is not None and self.kept_share != self.given_levels.share
             ),
             "adaptive_alpha: needs alpha, the smallest error level": (
-                self.adaptive_alpha and self.alpha is None
+                self.is_adaptive and self.alpha is None
             ),
             "adaptive_alpha cannot be combined with pac: no theorem guarantees each level then": (
-                self.adaptive_alpha and self.pac is not None
+                self.is_adaptive and self.pac is not None
             ),
             "delta with alpha needs features that put every prompt into one of disjoint groups, which are 1, "
             "group(...) or bins(...) alone, and no pac or adaptive_alpha: the law of coverage "
             "given the calibration set is known for these only. Change the features, or leave delta out and "
             "certify the artifact on held-out records": self.is_confident
-            and (self.pac is not None or self.adaptive_alpha or not self.feature_map.has_disjoint_groups),
+            and (self.pac is not None or self.is_adaptive or not self.feature_map.has_disjoint_groups),
             "max_wrong_rate with claims: give one rate and no alpha, since it chooses the level; make an "
             "artifact for each": (
                 self.unit == "claims"
@@ -274,9 +289,20 @@ class CalibrationConfig:
         return () if self.needs_certification else self.alphas
 
     @property
-    def has_given_levels(self) -> bool:
-        """Whether the feature map came fitted with adaptive levels."""
-        return isinstance(self.features, FeatureMap) and self.features.adaptive_alpha is not None
+    def is_adaptive(self) -> bool:
+        """Whether each prompt has its own error level."""
+        return str(self.adaptive_alpha).lower() != "false"
+
+    @property
+    def kept_share(self) -> str | None:
+        """The share of an answer's claims that adaptive levels are fitted to keep, as decimal text."""
+        is_switch = str(self.adaptive_alpha).lower() in {"true", "false"}
+        return None if is_switch else format_alpha(self.adaptive_alpha, "adaptive_alpha")
+
+    @property
+    def given_levels(self) -> AdaptiveAlpha | None:
+        """The adaptive levels that the feature map came fitted with."""
+        return self.features.adaptive_alpha if isinstance(self.features, FeatureMap) else None
 
     @property
     def wrong_rates(self) -> tuple[str, ...]:
@@ -309,7 +335,9 @@ class CalibrationConfig:
     def map_text(self) -> str:
         """The text of the feature map, or its default."""
         if self.features is None:
-            return "1" if self.max_wrong_of_all is not None else "hat(mean_score, 5)"
+            is_strict = self.unit == "claims" and self.at_most == 0
+            statistic = "min_score" if is_strict else "mean_score"
+            return "1" if self.max_wrong_of_all is not None else f"hat({statistic}, 5)"
         return self.features.text if isinstance(self.features, FeatureMap) else self.features
 
     @property
@@ -339,7 +367,7 @@ class CalibrationConfig:
     def plan_split(self) -> SplitPlan:
         """Plan the split; it has a third part, and by default a fit part, only if something needs them."""
         feature_map, fit_fraction = self.feature_map, self.fit_fraction
-        learns = self.adaptive_alpha and not self.has_given_levels
+        learns = self.is_adaptive and self.given_levels is None
         if feature_map.needs_fit and feature_map.fitted and fit_fraction and not learns:
             msg = (
                 "the feature map is already fitted: omit fit_fraction, or pass the map's text to fit it here"
@@ -360,6 +388,7 @@ class CalibrationConfig:
         same = {
             "alpha": None if self.alpha is None else self.alphas,
             "max_wrong_of_all": None if self.max_wrong_of_all is None else self.alphas,
+            "adaptive_alpha": self.kept_share or self.is_adaptive,
             "max_wrong_rate": self.wrong_rates,
             "delta": self.failure_probability,
             "seed": str(self.seed),
@@ -424,6 +453,8 @@ def list_levels(given: Level | Sequence[Level]) -> Sequence[Level]:
 def _format_option(name: str, value: Any) -> list[str]:
     """Return one option as the words of a command line."""
     flag = f"--{name.replace('_', '-')}"
+    if name == "adaptive_alpha":
+        return [flag, str(value).lower()]
     if value is True:
         return [flag]
     if name in _DECIMAL_OPTIONS:

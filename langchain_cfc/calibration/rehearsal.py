@@ -93,7 +93,7 @@ def _check_fit_and_test_parts(
 ) -> None:
     """Refuse a split without prompts to fit on, if they are needed, or to evaluate on."""
     needs = {
-        "adaptive levels are fitted on": config.adaptive_alpha and not config.has_given_levels,
+        "adaptive levels are fitted on": config.is_adaptive and config.given_levels is None,
         f"features {given.text!r} must be fitted on": given.needs_fit and not given.fitted,
     }
     for what, needed in needs.items():
@@ -137,7 +137,7 @@ def _check_target(config: CalibrationConfig, size: int) -> None:
     """Refuse a level that `size` calibration prompts cannot reach, even if all of them are covered."""
     alpha = config.alphas[0]
     # Adaptive levels are chosen later.
-    allowed = config.adaptive_alpha or config.allow_unattainable
+    allowed = config.is_adaptive or config.allow_unattainable
     if allowed or is_attainable(alpha, size, size):
         return
     msg = (

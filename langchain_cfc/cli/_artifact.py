@@ -71,7 +71,10 @@ def _list_stated_levels(artifact: CalibrationArtifact, adaptive: AdaptiveAlpha) 
     steps = [f"{stated} up to {cut:.3g}" for stated, cut in zip(coverages, adaptive.cuts, strict=False)]
     above = f"{coverages[-1]} above" if steps else coverages[0]
     yield f"states        by mean score: {', '.join([*steps, above])}"
-    yield f"              (fitted on {artifact.calibration.fit_size} prompts, margin {adaptive.margin:g})"
+    aim = f"margin {adaptive.margin:g}"
+    if adaptive.share is not None:
+        aim = f"to keep {format_share(float(adaptive.share))} of the claims of an answer"
+    yield f"              (fitted on {artifact.calibration.fit_size} prompts, {aim})"
 
 
 def name_part(artifact: CalibrationArtifact, part: str) -> str:

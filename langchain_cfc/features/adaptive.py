@@ -40,6 +40,8 @@ class AdaptiveAlpha:
         knots: The levels at which hat functions are largest, ascending: the smallest and the largest of
             `alphas`, and perhaps others between them. Only one if all levels are equal.
         margin: Margin that was added to the estimated probability that no correct candidate is drawn.
+        share: With claims, the share of an answer's claims that its level was fitted to keep, as decimal
+            text; None for answers.
 
     Examples:
         >>> adaptive = AdaptiveAlpha((0.5, 0.7), ("0.1", "0.3", "0.6"), knots=("0.1", "0.6"), margin=0.0)
@@ -52,6 +54,7 @@ class AdaptiveAlpha:
     alphas: tuple[str, ...]
     knots: tuple[str, ...]
     margin: float
+    share: str | None = None
 
     def list_levels(self, alpha: str) -> tuple[str, ...]:
         """List the levels that prompts may have, ascending, with smaller ones raised to alpha."""
@@ -122,15 +125,17 @@ class AdaptiveAlpha:
             "alphas": list(self.alphas),
             "knots": list(self.knots),
             "margin": self.margin,
+            **({} if self.share is None else {"share": self.share}),
         }
 
     @classmethod
     def from_data(cls, data: object) -> AdaptiveAlpha:
         """Return the step function from the result of `to_data`; raise a FeatureError for anything else."""
-        if not isinstance(data, Mapping) or set(data) != {"cuts", "alphas", "knots", "margin"}:
+        if not isinstance(data, Mapping) or set(data) - {"share"} != {"cuts", "alphas", "knots", "margin"}:
             msg = f"adaptive levels are stored as an object with cuts, alphas, knots and margin, got {data!r}"
             raise FeatureError(msg)
         cuts, alphas, knots, margin = (data[name] for name in ("cuts", "alphas", "knots", "margin"))
+        share = data.get("share")
         if not (
             _are_increasing(cuts)
             and _are_levels(alphas)
@@ -151,7 +156,10 @@ class AdaptiveAlpha:
         if not _are_increasing([margin]):
             msg = f"the margin of adaptive levels must be a number, got {margin!r}"
             raise FeatureError(msg)
-        return cls(tuple(cuts), tuple(alphas), tuple(knots), margin)
+        if share is not None and not _are_levels([share]):
+            msg = f"the share of adaptive levels must be decimal text between 0 and 1, got {share!r}"
+            raise FeatureError(msg)
+        return cls(tuple(cuts), tuple(alphas), tuple(knots), margin, share)
 
 
 def _are_increasing(numbers: object) -> bool:

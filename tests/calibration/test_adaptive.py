@@ -146,7 +146,7 @@ def test_config_from_artifact_reproduces_adaptive_alpha(
 ) -> None:
     config = CalibrationConfig.from_artifact(artifact)
     assert config.adaptive_alpha
-    assert "--adaptive-alpha" in config.format_command(["r.jsonl"])
+    assert "--adaptive-alpha true" in config.format_command(["r.jsonl"])
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     world = draw_world(1, 300)
     first = calibrate(world, alpha="0.1", adaptive_alpha=True)

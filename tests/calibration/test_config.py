@@ -89,6 +89,20 @@ def test_config_from_artifact_reproduces_the_artifact(
 
 
 @pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "hat(mean_score, 5)"),
+        ({"unit": "claims"}, "hat(min_score, 5)"),
+        ({"unit": "claims", "at_most": 1}, "hat(mean_score, 5)"),
+        ({"unit": "claims", "features": "1"}, "1"),
+        ({"alpha": None, "max_wrong_of_all": "0.1"}, "1"),
+    ],
+)
+def test_config_chooses_the_default_feature_map_by_the_promise(options: dict[str, Any], text: str) -> None:
+    assert CalibrationConfig(**{"alpha": "0.1", **options}).feature_map.text == text
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"max_wrong_rate": []}, "at least one rate is needed"),

@@ -17,7 +17,7 @@ from langchain_cfc.records import Provenance, tabulate, write_records
 from langchain_cfc.thresholds import compute_conformal_rank, compute_tau
 from tests.claims.worlds import count_unsupported, make_answers
 from tests.cli.running import run
-from tests.factories import make_records
+from tests.factories import make_records, reload_artifact
 
 FEATURES = "group(tier) + hat(mean_score, 4) + hat(count, 3)"
 
@@ -106,7 +106,7 @@ def test_config_from_artifact_reproduces_claims_options(artifact: CalibrationArt
 @pytest.mark.parametrize(
     "options",
     [
-        {"adaptive_alpha": True},
+        {"adaptive_alpha": 0.3},
         {"features": "1"},
         {"features": "group(tier)", "delta": "0.05"},
     ],
@@ -121,29 +121,56 @@ def test_calibrate_claims_works_with_other_options(options: dict[str, Any]) -> N
     assert 0.05 < claims.kept < 0.9
 
 
-def test_adaptive_levels_of_claims_empty_fewer_answers() -> None:
+def test_adaptive_levels_of_claims_keep_the_share_and_what_is_stated() -> None:
     records = make_answers(np.random.default_rng(11), 1_000)
     new = make_answers(np.random.default_rng(12), 2_000)
-    fixed, adaptive = (
-        evaluate(
-            calibrate(records, unit="claims", alpha=0.1, features="1", adaptive_alpha=chosen), new
-        ).methods["conditional"]
-        for chosen in (False, True)
-    )
-    assert fixed.claims is not None
-    assert adaptive.claims is not None
-    assert adaptive.stated_coverage < 0.85 < fixed.stated_coverage
-    assert adaptive.claims.emptied < 0.7 * fixed.claims.emptied
-    assert adaptive.claims.kept > 1.5 * fixed.claims.kept
-    # Hoeffding: over 2,000 new prompts below what is stated by .05 with probability below 1e-4, to which the
-    # 800 calibration prompts add a standard deviation of .015.
-    assert adaptive.kept_promise > adaptive.stated_coverage - 0.06
+    stated, kept, emptied = [], [], []
+    for share in (False, "0.3", "0.6"):
+        made = calibrate(records, unit="claims", alpha=0.1, features="1", adaptive_alpha=share)
+        method = evaluate(made, new).methods["conditional"]
+        assert method.claims is not None
+        stated.append(method.stated_coverage)
+        kept.append(method.claims.kept)
+        emptied.append(method.claims.emptied)
+        # Hoeffding: over 2,000 new prompts below what is stated by .05 with probability below 1e-4, to which
+        # the 800 calibration prompts add a standard deviation of .015.
+        assert abs(method.kept_promise - method.stated_coverage) < 0.06
+    assert stated == sorted(stated, reverse=True)
+    assert kept == sorted(kept)
+    assert kept[1] > 0.3
+    assert kept[2] > 0.6
+    assert emptied[0] > 0.3
+    assert max(emptied[1:]) < 0.05
+
+
+def test_adaptive_levels_of_claims_are_reproduced_from_the_artifact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    records = make_answers(np.random.default_rng(1), 400)
+    options: dict[str, Any] = {"unit": "claims", "alpha": "0.1", "features": "1"}
+    made = calibrate(records, adaptive_alpha=0.3, **options)
+    adaptive = made.feature_map.adaptive_alpha
+    assert adaptive is not None
+    assert (adaptive.share, adaptive.margin) == ("0.3", 0.0)
+    config = CalibrationConfig.from_artifact(made)
+    assert "--adaptive-alpha 0.3" in config.format_command(["records.jsonl"])
+    assert calibrate(records, **config.to_arguments()).digest == made.digest
+    assert calibrate(records, adaptive_alpha="0.30", **options).digest == made.digest
+    assert reload_artifact(made).digest == made.digest
+    given = calibrate(records, adaptive_alpha="0.3", **{**options, "features": made.feature_map})
+    assert given.feature_map == made.feature_map
+    with pytest.raises(InputError, match="the share that the levels"):
+        calibrate(records, adaptive_alpha="0.5", **{**options, "features": made.feature_map})
 
 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
         ({"unit": "sentences"}, "unit must be"),
+        ({"unit": "claims", "adaptive_alpha": True}, "give the share of an answer's claims"),
+        ({"adaptive_alpha": 0.3}, "needs unit='claims'"),
+        ({"unit": "claims", "adaptive_alpha": 1}, "adaptive_alpha must be a decimal"),
+        ({"unit": "claims", "adaptive_alpha": 0}, "adaptive_alpha must be a decimal"),
+        ({"unit": "claims", "adaptive_alpha": "yes"}, "adaptive_alpha must be a decimal"),
         ({"at_most": 1}, "needs unit='claims'"),
         ({"unit": "claims", "at_most": -1}, "unknown set rule"),
         ({"unit": "claims", "set_rule": "rank"}, "several answers"),
@@ -164,6 +191,10 @@ def test_calibrate_and_evaluate_commands_accept_claims(tmp_path: Path) -> None:
     path, out = tmp_path / "records.jsonl", tmp_path / "artifact.json"
     write_records(path, make_answers(np.random.default_rng(10), 300), Provenance(n=1, unit="claims"))
     options = ["--unit", "claims", "--alpha", "0.2", "--test-fraction", "0.3", "--out", str(out)]
+    shown = run("calibrate", path, *options, "--adaptive-alpha", "0.5")
+    assert shown.code == 0, shown.err
+    assert "to keep 50 % of the claims of an answer" in " ".join(run("inspect", out, "--details").out.split())
+    assert run("calibrate", path, *options, "--adaptive-alpha", "true").code == 2
     shown = run("calibrate", path, *options)
     assert shown.code == 0, shown.err
     assert "no unsupported" in " ".join(shown.out.split())

@@ -69,6 +69,16 @@ def test_claims_success_score_is_the_smallest_sufficient_threshold(
     assert not any(flag for row in keep_claims(labelled, rule, np.inf) for flag in row)
 
 
+def test_claims_reach_is_the_confidence_of_the_last_claim_of_the_share() -> None:
+    scores = [[0.1 * slot for slot in range(10)], [0.5, 0.25], [0.75]]
+    draws = LabelledBatch.from_claims(["a", "b", "c"], scores, [[True] * len(one) for one in scores]).draws
+    # Shares are exact: 0.3 of ten claims are three, although 0.3 * 10 in floating point may be more.
+    for share, ranks in {"0.3": (3, 1, 1), "0.5": (5, 1, 1), "0.51": (6, 2, 1), None: (1, 1, 1)}.items():
+        found = Claims(0).compute_reach(draws, share)
+        expected = [sorted(1.0 - np.array(one))[-rank] for one, rank in zip(scores, ranks, strict=True)]
+        assert found.tolist() == expected
+
+
 def test_claims_threshold_drops_within_its_error_bound() -> None:
     labelled = make_batch([[(0.5, True)]])
     thresholds = Thresholds(np.array([0.4]), np.array([0.1]), np.array([False]))

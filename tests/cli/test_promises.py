@@ -140,7 +140,7 @@ def test_calibrate_exits_with_1_if_max_wrong_rate_is_out_of_reach(tmp_path: Path
         (["--wrong-rate-groups"], "needs max_wrong_rate"),
         (["--max-wrong-rate", "1.5"], "max_wrong_rate must be a decimal number"),
         (["--pac", "1"], "delta must be a decimal number"),
-        (["--pac", "0.9", "--adaptive-alpha"], "adaptive_alpha cannot be combined with pac"),
+        (["--pac", "0.9", "--adaptive-alpha", "true"], "adaptive_alpha cannot be combined with pac"),
     ],
 )
 def test_calibrate_refuses_options_that_conflict(options: list[str], message: str, tmp_path: Path) -> None:
