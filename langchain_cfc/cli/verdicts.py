@@ -61,13 +61,13 @@ def make_report_tables(report: EvaluationReport) -> Iterator[Table]:
 def _make_wrong_of_all_table(report: EvaluationReport) -> Table:
     """Make a table of answered and wrong shares of all questions, by group, with one cut beside its own."""
     limit = format_percent(report.alpha, "g")
-    table = make_table(f"of all questions, % (limit {limit} wrong)", width=34)
+    table = make_table(f"of all, % (limit {limit} wrong)", width=28)
     table.add_column("n", justify="right", min_width=3)
     table.add_column("answered", justify="right", no_wrap=True)
     table.add_column("wrong", justify="right", no_wrap=True)
     compared = report.methods.get("marginal")
     if compared is not None:
-        table.add_column("wrong with one cut", justify="right", no_wrap=True)
+        table.add_column("by one cut", justify="right", no_wrap=True)
     own = report.methods["conditional"]
     rows: list[tuple[str, float, MethodReport | GroupReport, MethodReport | GroupReport | None]] = [
         ("all", report.n_test, own, compared)

@@ -145,6 +145,15 @@ def test_node_uses_the_rate_of_the_state_once() -> None:
         rates.append(state["decision"]["guarantee"]["wrong_answers"]["max_wrong_rate"])
         assert state["max_wrong_rate"] is state["promise"] is None
     assert rates == ["0.3", "0.1"]
+    of_all = calibrate(load_recording(), max_wrong_of_all=[0.05, 0.1])
+    graph = make_guarded_graph(demo_chain(of_all), escalate=())
+    state = graph.invoke({"question": "What is the capital of Peru?", "max_wrong_of_all": 0.05})
+    assert "Of all questions asked, at most 5 %" in state["decision"]["guarantee"]["claim"]
+    assert state["max_wrong_of_all"] is state["promise"] is None
+
+
+def test_node_refuses_two_promises_at_once(chain: CFCRunnable) -> None:
+    graph = make_guarded_graph(chain, escalate=())
     with pytest.raises(InputError, match="different promises"):
         graph.invoke({"question": "1 + 1", "alpha": 0.1, "max_wrong_rate": 0.3})
 

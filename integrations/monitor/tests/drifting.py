@@ -68,6 +68,7 @@ def make_observations(
                 outcome=FLAGGED if decided.not_certifiable[row] else (ANSWERED if inside[row] else EMPTY),
                 withheld=bool(inside[row] and not decided.answered[row]),
                 max_wrong_rate=None if certified is None else certified.max_wrong_rate,
+                max_wrong_of_all=alpha if certified is None and artifact.is_bot_alone else None,
                 threshold=float(decided.thresholds[row]) if len(decided.thresholds) else np.inf,
                 scores=tuple(part.draws.scores[row].tolist()[:drawn]),
                 accepted=tuple(decided.accepted[row].tolist()[:drawn]),

@@ -62,6 +62,7 @@ def observe(artifact: CalibrationArtifact, prompts: LabelledBatch, stream: int =
             outcome=int(outcomes[row]),
             withheld=False,
             max_wrong_rate=None,
+            max_wrong_of_all=None,
             threshold=float(decided.thresholds[row]),
             scores=tuple(prompts.draws.scores[row].tolist()),
             accepted=tuple(decided.accepted[row].tolist()),

@@ -91,6 +91,22 @@ def test_request_names_one_of_the_certified_rates() -> None:
         assert (refused.value.status, refused.value.code) == (400, "level_not_calibrated")
 
 
+def test_request_names_a_rate_among_all_questions() -> None:
+    records = list_facts()
+    bot = calibrate(records, max_wrong_of_all=[0.05, 0.1], features="group(topic)")
+    chain = make_replay_chain(bot, records, max_wrong_of_all="0.1")
+    model = make_served_models({"bot": chain}, "I do not know.")["bot"]
+    assert model.describe(0)["cfc"]["max_wrong_of_all"] == ["0.05", "0.1"]
+    assert model.choose_promise(max_wrong_of_all=0.1) is None
+    message = asyncio.run(
+        model.ask([HumanMessage(str(records[0].input))], model.choose_promise(max_wrong_of_all="0.05"))
+    )
+    answer = Answer("chatcmpl-1", 0, "bot", message)
+    assert answer.headers["x-cfc-max-wrong-of-all"] == "0.05"
+    assert answer.promise == ("all_questions", "0.05", 0.95)
+    assert "x-cfc-stated-coverage" not in answer.headers
+
+
 @pytest.mark.parametrize("question", [EASY, UNSURE, HARD])
 def test_raised_abstention_is_answered_as_returned_one(server: Server, question: str) -> None:
     said, same = (server.ask(make_request(question, name)) for name in ("raising", "bot"))
@@ -209,8 +225,8 @@ def test_models_are_listed_with_their_calibration(server: Server, artifact_path:
     listed = server.get("/v1/models").json()
     entries = {one["id"]: one for one in listed["data"]}
     digest = CalibrationArtifact.load(artifact_path).digest
-    calibration = {"artifact": digest, "n": 3, "levels": ["0.1", "0.2"], "max_wrong_rates": []}
-    calibration["ignored"] = []
+    calibration = {"artifact": digest, "n": 3, "levels": ["0.1", "0.2"]}
+    calibration |= {"max_wrong_rates": [], "max_wrong_of_all": [], "ignored": []}
     assert entries["bot"]["cfc"] == entries["helped"]["cfc"] == calibration
     assert entries["broken"]["cfc"] is None
     assert entries["stopping"]["cfc"] == {

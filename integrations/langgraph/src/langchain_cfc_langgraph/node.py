@@ -19,7 +19,7 @@ from langchain_cfc_langgraph.state import CFCAnswer, CFCState, read_decision
 Question: TypeAlias = str | Callable[[Any], Any]
 Update: TypeAlias = dict[str, Any]
 
-_PROMISE_ARGUMENTS = ("alpha", "max_wrong_rate")
+_PROMISE_ARGUMENTS = ("alpha", "max_wrong_rate", "max_wrong_of_all")
 _RESET: Update = dict.fromkeys((*_PROMISE_ARGUMENTS, "promise"))
 
 
@@ -69,8 +69,8 @@ def clear_decision(state: CFCState) -> Update:
         state: The state with a new question.
 
     Returns:
-        None for `asked`, `decision` and `answer`. `alpha` and `max_wrong_rate` are moved to `promise`, so
-        that they do not apply to the next question even if this one fails.
+        None for `asked`, `decision` and `answer`. What names the promise, such as `alpha`, is moved to
+        `promise`, so that it does not apply to the next question even if this one fails.
     """
     return {**_RESET, "promise": _read_promise(state), "asked": None, "decision": None, "answer": None}
 

@@ -43,7 +43,8 @@ class CFCState(TypedDict, total=False):
         question: The prompt, of any kind that the chain takes.
         alpha: Error level of the next decision, if the artifact holds other promises too; used once.
         max_wrong_rate: Certified rate of wrong answers of the next decision, likewise.
-        promise: The promise of the decision in progress; `clear_decision` moves it here from these two.
+        max_wrong_of_all: Rate of wrong answers among all questions of the next decision, likewise.
+        promise: The promise of the decision in progress; `clear_decision` moves it here from these three.
         asked: The question that `decision` and `answer` belong to, as plain data.
         decision: The fields of the `CFCResult`, `result.model_dump(mode="json")`.
         answer: The answer; None until there is one.
@@ -52,6 +53,7 @@ class CFCState(TypedDict, total=False):
     question: Any
     alpha: str | float | None
     max_wrong_rate: str | float | None
+    max_wrong_of_all: str | float | None
     promise: dict[str, str | float] | None
     asked: Any
     decision: dict[str, Any] | None

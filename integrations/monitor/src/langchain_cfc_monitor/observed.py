@@ -42,6 +42,7 @@ class ObservedResult:
     outcome: int  # `FLAGGED`, `EMPTY` or `ANSWERED`; for a bot, before it withholds its best answer
     withheld: bool  # whether a bot withheld its answer
     max_wrong_rate: str | None  # certified rate of the bot; None for answer sets
+    max_wrong_of_all: str | None  # rate among all questions of a bot that promises one
     threshold: float  # the threshold; `inf` where none can be certified, and for a bot, which has none
     scores: tuple[float, ...]  # (n,) scores of the candidates
     accepted: tuple[bool, ...]  # (n,) whether each candidate is in the answer set
@@ -66,6 +67,7 @@ class ObservedResult:
     ) -> ObservedResult:
         """Convert a result to its stored form, with these keys of the prompt's metadata."""
         candidates, certified = result.candidates, result.guarantee.wrong_answers
+        is_of_all = certified is None and result.guarantee.is_about_best
         accepted = tuple(one.accepted for one in candidates)
         outcome = ANSWERED if any(accepted) else EMPTY
         return cls(
@@ -76,6 +78,7 @@ class ObservedResult:
             outcome=FLAGGED if result.reason == "not_certifiable" else outcome,
             withheld=result.abstained and any(accepted),
             max_wrong_rate=None if certified is None else certified.max_wrong_rate,
+            max_wrong_of_all=result.guarantee.alpha if is_of_all else None,
             threshold=math.inf if result.threshold is None else result.threshold,
             scores=tuple(one.score for one in candidates),
             accepted=accepted,
@@ -168,7 +171,8 @@ class Label:
     def judge(self, one: ObservedResult) -> tuple[bool | None, bool | None]:
         """Return whether the promise was kept (covered or flagged), and whether the answer was right.
 
-        Each is None if the label does not say, the second also if no answer was given. If it is unknown
+        A promise about all questions is kept if no wrong answer was given. Each is None if the label does not
+        say, the second also if no answer was given. If it is unknown
         whether an accepted candidate is correct, coverage is unknown even if another one is correct: such a
         label could never show an uncovered set, and using only its successes would bias the sample.
 
@@ -177,8 +181,12 @@ class Label:
         """
         truths, best = self._list_truths(one), one.best
         inside = [truth for truth, accepted in zip(truths, one.accepted, strict=True) if accepted]
-        covered = None if None in inside else any(inside)
-        kept = None if isinstance(self.correct, bool) else one.outcome == FLAGGED or covered
+        if one.max_wrong_of_all is not None:
+            kept = None if None in inside else all(inside)
+        elif isinstance(self.correct, bool):
+            kept = None
+        else:
+            kept = one.outcome == FLAGGED or (None if None in inside else any(inside))
         return kept, None if best is None or one.withheld else truths[best]
 
     def _list_truths(self, one: ObservedResult) -> list[bool | None]:

@@ -6,8 +6,10 @@ hold, and `LabelSamplingTest` whether labelled results look like the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -30,6 +32,8 @@ RANK_EXPERT_COUNT = 1 + 4 * len(_BET_STRENGTHS)
 # How far experts believe the true rate to lie below the certified one, as shares of the certified rate.
 _RATE_DISTANCES = (0.03, 0.1, 0.25, 0.6)
 RATE_EXPERT_COUNT = 1 + len(_RATE_DISTANCES)
+# Probability that any bound on an artifact's own rate among all questions fails.
+_BOUND_FAILURE = 0.05
 # Results per block of `LabelSamplingTest`: few, so that drift within a block is not taken for a difference.
 BLOCK_SIZE = 200
 
@@ -267,7 +271,13 @@ class CertifiedRate:
 
 
 def list_certified_rates(artifact: CalibrationArtifact) -> list[CertifiedRate]:
-    """List the rates that are certified, if not 0 or 1, and those that are guaranteed with confidence."""
+    """List the rates that are certified, if not 0 or 1, and those that hold with confidence.
+
+    A rate among all questions holds on average over calibration sets, and this artifact's own is above it
+    about half the time. So its own rate is bounded, from the calibration labels, where groups are disjoint:
+    the threshold is the k-th of a group's m success scores, k = ceil((1 - alpha) (m + 1)), and the rate above
+    it exceeds u with probability at most Pr(Binomial(m, u) <= m - k), with equality for continuous scores.
+    """
     found = []
     bot, confidence = artifact.bot, artifact.confidence
     for certificate in artifact.certificates:
@@ -291,9 +301,41 @@ def list_certified_rates(artifact: CalibrationArtifact) -> list[CertifiedRate]:
             for target in [artifact.make_guarantee(alpha).target_coverage]
             for one in artifact.feature_map.list_guaranteed_weights()
         ]
+    if artifact.parsed_set_rule.option == "max_wrong_of_all" and artifact.feature_map.has_disjoint_groups:
+        found += _bound_rates_of_all(artifact)
     # Two bounds may be about the same rate; the first one, from held-out prompts, is kept.
     watched = {(one.what, one.group, one.alpha, one.max_wrong_rate): one for one in reversed(found)}
     return list(watched.values())[::-1]
+
+
+def _bound_rates_of_all(artifact: CalibrationArtifact) -> Iterator[CertifiedRate]:
+    """Yield upper bounds on the rates of wrong answers, as lower bounds on the rates of all others."""
+    groups = artifact.calibration.groups
+    groups = (
+        groups[1:] or groups
+    )  # all questions together, if there are groups, have no threshold of their own
+    failing = _BOUND_FAILURE / (len(groups) * len(artifact.promised_levels))
+    for alpha in artifact.promised_levels:
+        for group in groups:
+            size = int(group.size)
+            above = size - math.ceil((1 - Fraction(alpha)) * (size + 1))
+            if above >= 0:  # otherwise no threshold is finite and nothing is answered
+                bound = _bound_share(above, size, failing)
+                yield CertifiedRate("kept", group.name, group.words, alpha, 1.0 - bound)
+
+
+def _bound_share(successes: int, size: int, failing: float) -> float:
+    """Return the upper bound of Clopper and Pearson; without SciPy, which serving does not need."""
+    ways = [
+        math.lgamma(size + 1) - math.lgamma(i + 1) - math.lgamma(size - i + 1) for i in range(successes + 1)
+    ]
+    low, high = successes / size, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2.0
+        log, other = math.log(middle), math.log1p(-middle)
+        tail = math.fsum(math.exp(way + i * log + (size - i) * other) for i, way in enumerate(ways))
+        low, high = (middle, high) if tail > failing else (low, middle)
+    return high
 
 
 @dataclass(frozen=True)
@@ -304,7 +346,8 @@ class CoverageTest(SequentialTest):
     most 1 on average given everything before it. This includes the outcomes of the other tests, because
     prompts are independent of each other. So the mean of the wealth of all m tests is an e-process as well,
     and ever turns 1 into 1/level with probability at most level (Ville). A certificate is wrong with
-    probability at most its delta, so a false alarm has probability at most level + delta. This assumes that
+    probability at most its delta (0.05 for `max_wrong_of_all` without one), so a false alarm has probability
+    at most level + delta. This assumes that
     whether and when a result is labelled does not depend on whether it was correct, given what its
     probability of being labelled was chosen by.
     """

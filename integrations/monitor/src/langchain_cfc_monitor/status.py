@@ -16,7 +16,7 @@ from langchain_cfc.guarantee import format_share
 from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.support.text import format_percent, pluralize
 from langchain_cfc_monitor.observed import ANSWERED, DAY, EMPTY, FLAGGED, Data, format_time
-from langchain_cfc_monitor.sequential_tests import CertifiedRate, CoverageTest, SequentialTest
+from langchain_cfc_monitor.sequential_tests import CoverageTest, SequentialTest
 from langchain_cfc_monitor.store import Evidence, ResultCounts
 
 _LARGEST_LOG = 700.0  # its exponential is still a finite float
@@ -26,6 +26,7 @@ _OUTCOME_WORDS = {
     FLAGGED: "flagged as not certifiable",
 }
 _RATE_NAMES = {"kept": "the rate of kept promises", "right": "the rate of right answers"}
+_NOT_WRONG = "the rate of questions answered rightly or not at all"
 _KIND_NAMES = {
     "drift": "Drift",
     "rates": "Certified rates",
@@ -51,7 +52,9 @@ class Test(Data):
         what_name: The same in plain language, such as `share of hard questions`.
         group: The group of prompts that is tested, in words.
         group_name: The same in plain language, such as `very hard questions`.
-        alpha: Error level of the sets; None for quantities that do not depend on one, and for bots.
+        alpha: Error level of the sets, or the rate among all questions; None for quantities that do not
+            depend on one, and for certified rates of a bot.
+        option: The option that `alpha` is the value of.
         outcomes: Number of results or labels that it has seen.
         evidence: The largest wealth that it ever had, from a stake of 1.
         needed: The evidence at which it alarms by itself, regardless of the other tests of its kind; together
@@ -70,6 +73,7 @@ class Test(Data):
     group: str
     group_name: str
     alpha: str | None
+    option: Literal["alpha", "max_wrong_of_all"]
     outcomes: int
     evidence: float
     needed: float
@@ -87,7 +91,7 @@ class Test(Data):
     @property
     def sentence(self) -> str:
         """The finding in one line."""
-        level = "" if self.alpha is None else f" at alpha = {self.alpha}"
+        level = "" if self.alpha is None else f" at {self.option} = {self.alpha}"
         since = "" if self.since is None else f", since about {self.since[:16].replace('T', ' ')} UTC"
         where = f"for {self.group_name}{level}{since}"
         what = f"{self.what_name[0].upper()}{self.what_name[1:]}"
@@ -282,7 +286,7 @@ def list_curves(evidence: Evidence, level: float, most: int) -> Iterator[Evidenc
     of_rates = _list_tests_of_rates(evidence.kept, level)
     for tests, curve in ((of_drift, evidence.drifted), (of_rates, evidence.broken)):
         for place, test in sorted(enumerate(tests), key=lambda pair: _rank_test(pair[1]))[:most]:
-            at = "" if test.alpha is None else f", alpha = {test.alpha}"
+            at = "" if test.alpha is None else f", {test.option} = {test.alpha}"
             yield EvidenceCurve(
                 name=f"{test.what_name}, {test.group_name}{at}",
                 test=test,
@@ -361,32 +365,32 @@ def _list_tests_by_group(
             group=words[group],
             group_name=name_group(words[group], group),
             alpha=watched.alpha if watched.max_wrong_rate is None else None,
+            option=drift.artifact.parsed_set_rule.option,
             shift=shift,
             **_summarize_evidence(tests, place, level),
         )
 
 
 def _list_tests_of_rates(kept: CoverageTest, level: float) -> Iterator[Test]:
+    option = kept.artifact.parsed_set_rule.option
+    names = _RATE_NAMES | ({"kept": _NOT_WRONG} if option == "max_wrong_of_all" else {})
     for place, one in enumerate(kept.rates):
+        named = names[one.what]
+        if one.max_wrong_rate is not None:
+            named += f" ({_name_promise(one.max_wrong_rate)})"
         found = _summarize_evidence(kept, place, level)
         yield Test(
             kind=one.what,
-            what=_name_rate(one),
-            what_name=_name_rate(one),
+            what=named,
+            what_name=named,
             group=one.words,
             group_name=name_group(one.words, one.group),
             alpha=one.alpha if one.max_wrong_rate is None else None,
+            option=option,
             seen=float(kept.kept[place] / found["outcomes"]) if found["outcomes"] else None,
             certified=one.rate,
             **found,
         )
-
-
-def _name_rate(rate: CertifiedRate) -> str:
-    """Name a certified rate in words, with the certified wrong-answer rate if there is one."""
-    if rate.max_wrong_rate is None:
-        return _RATE_NAMES[rate.what]
-    return f"{_RATE_NAMES[rate.what]} ({_name_promise(rate.max_wrong_rate)})"
 
 
 def _name_promise(max_wrong_rate: str) -> str:

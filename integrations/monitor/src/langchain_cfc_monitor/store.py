@@ -64,6 +64,7 @@ _results = Table(
     Column("outcome", SmallInteger, nullable=False),
     Column("withheld", Boolean, nullable=False),
     Column("max_wrong_rate", Text),
+    Column("max_wrong_of_all", Text),
     Column("threshold", Double, nullable=False),
     Column("scores", JSON, nullable=False),
     Column("accepted", JSON, nullable=False),

@@ -8,6 +8,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage
 
+from langchain_cfc.set_rules import BestAnswer
 from langchain_cfc_server.errors import encode_json
 
 
@@ -59,6 +60,8 @@ class Answer:
         guarantee = self.cfc["guarantee"] or {}
         if (certified := guarantee.get("wrong_answers")) is not None:
             return "right_answers", certified["max_wrong_rate"], 1.0 - float(certified["max_wrong_rate"])
+        if (rate := self._rate_of_all) is not None:
+            return "all_questions", rate, 1.0 - float(rate)
         stated = guarantee.get("stated_coverage")
         return None if stated is None else ("coverage", str(guarantee["alpha"]), float(stated))
 
@@ -69,7 +72,8 @@ class Answer:
         ignored = {"x-cfc-ignored": ", ".join(self.ignored)} if self.ignored else {}
         if guarantee is None:
             return ignored
-        stated = guarantee.get("stated_coverage")
+        of_all = self._rate_of_all
+        stated = guarantee.get("stated_coverage") if of_all is None else None
         certified = guarantee.get("wrong_answers")
         return ignored | {
             "x-cfc-abstained": str(self.cfc["abstained"]).lower(),
@@ -78,7 +82,15 @@ class Answer:
             **({"x-cfc-unscored": format_counts(unscored)} if (unscored := self.cfc.get("unscored")) else {}),
             **({} if stated is None else {"x-cfc-stated-coverage": f"{stated:.12g}"}),
             **({} if certified is None else {"x-cfc-max-wrong-rate": certified["max_wrong_rate"]}),
+            **({} if of_all is None else {"x-cfc-max-wrong-of-all": of_all}),
         }
+
+    @property
+    def _rate_of_all(self) -> str | None:
+        """The rate of wrong answers among all questions, if that is what is promised."""
+        guarantee = self.cfc["guarantee"] or {}
+        is_of_all = guarantee.get("wrong_answers") is None and guarantee.get("set_rule") == BestAnswer.text
+        return str(guarantee["alpha"]) if is_of_all else None
 
     def to_completion(self) -> bytes:
         """Return the whole completion as JSON."""

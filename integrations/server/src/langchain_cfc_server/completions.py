@@ -101,7 +101,7 @@ class Completions:
         note.model = model.name
         model.check_parameters(given.parameters)
         options = asked.cfc or schema.CFCOptions()
-        promise = model.choose_promise(options.alpha, options.max_wrong_rate)
+        promise = model.choose_promise(**options.named_promise)
         prompt = model.prepare_messages(to_langchain_messages(messages), given.ignored)
         if self._log_content:
             note.prompt = [one.model_dump(exclude_none=True) for one in messages]

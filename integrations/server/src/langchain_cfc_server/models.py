@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 from langchain_core.runnables import Runnable
@@ -27,6 +27,8 @@ from langchain_cfc_server.parameters import (
 
 # What makes candidates structured: of these, even a default may differ from what was calibrated.
 STRUCTURE_PARAMETERS = frozenset({"tools", "tool_choice", "response_format"})
+# The arguments that name a promise.
+PROMISES = ("alpha", "max_wrong_rate", "max_wrong_of_all")
 # Names are used in URLs, logs and metrics.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
 
@@ -50,8 +52,8 @@ class ServedModel:
     ignored: frozenset[str] = frozenset()
     _chains_by_promise: dict[Promise, Runnable[Any, Any]] = field(default_factory=dict)
 
-    def list_choices(self, name: Literal["alpha", "max_wrong_rate"]) -> list[str]:
-        """Return the error levels, or certified rates of wrong answers, that a request may choose."""
+    def list_choices(self, name: str) -> list[str]:
+        """Return the levels or rates that a request may choose, of the argument that names a promise."""
         held = () if self.first is None else self.first.artifact.promises
         return [value for one in held for argument, value in [one.argument] if argument == name]
 
@@ -64,6 +66,7 @@ class ServedModel:
             **({} if artifact.draws is None else {"draws": artifact.draws}),
             "levels": self.list_choices("alpha"),
             "max_wrong_rates": self.list_choices("max_wrong_rate"),
+            "max_wrong_of_all": self.list_choices("max_wrong_of_all"),
             "ignored": sorted(self.ignored),
         }
         return {
@@ -107,14 +110,12 @@ class ServedModel:
         decision = found.model_dump(mode="json", exclude=hidden)
         return message.model_copy(update={"response_metadata": {"cfc": decision}})
 
-    def choose_promise(
-        self, alpha: str | float | None = None, max_wrong_rate: str | float | None = None
-    ) -> Promise | None:
+    def choose_promise(self, **named: str | float) -> Promise | None:
         """Return the promise to answer a request under; called before anything is drawn.
 
         Args:
-            alpha: The error level that the request names, if any.
-            max_wrong_rate: The certified rate of wrong answers that it names, if any.
+            **named: The promise that the request names, if any: `alpha`, `max_wrong_rate` or
+                `max_wrong_of_all`.
 
         Returns:
             The promise; None for the model's own.
@@ -122,21 +123,20 @@ class ServedModel:
         Raises:
             RefusedError: If the model does not hold the promise, or needs one and none was named.
         """
-        first, param = self.first, "cfc.alpha" if max_wrong_rate is None else "cfc.max_wrong_rate"
-        is_named = (alpha, max_wrong_rate) != (None, None)
+        first, param = self.first, f"cfc.{next(reversed(named), 'alpha')}"
         if first is None:
-            if not is_named:
+            if not named:
                 return None
             msg = f"{param}: the promise of this model is fixed; leave it out"
             raise RefusedError(400, "level_not_calibrated", msg, param=param)
-        own = first.alpha, first.max_wrong_rate
+        own = {name: value for name in PROMISES if (value := getattr(first, name)) is not None}
         try:
-            wanted = first.artifact.select_promise(*((alpha, max_wrong_rate) if is_named else own))
+            wanted = first.artifact.select_promise(**(named or own))
         except InputError as error:
             msg = f"{param}: {error}"
             raise RefusedError(400, "level_not_calibrated", msg, param=param) from error
-        has_own = own != (None, None) or len(first.artifact.promises) == 1
-        return None if has_own and first.artifact.select_promise(*own) == wanted else wanted
+        has_own = bool(own) or len(first.artifact.promises) == 1
+        return None if has_own and first.artifact.select_promise(**own) == wanted else wanted
 
     @property
     def has_structure(self) -> bool:

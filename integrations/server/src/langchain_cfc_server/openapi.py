@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from langchain_cfc_server.limits import METRICS, OPEN_PATHS
-from langchain_cfc_server.models import ServedModel
+from langchain_cfc_server.models import PROMISES, ServedModel
 from langchain_cfc_server.parameters import EMPTY_VALUES, PARAMETERS, SYSTEM, list_neutral_values
 from langchain_cfc_server.schema import (
     ChatRequest,
@@ -102,7 +102,7 @@ def _make_schemas(models: Mapping[str, ServedModel]) -> dict[str, Any]:
         ref_template="#/components/schemas/{model}",
     )
     schemas: dict[str, Any] = found["$defs"]
-    for name in ("alpha", "max_wrong_rate"):
+    for name in PROMISES:
         held = sorted({value for one in models.values() for value in one.list_choices(name)})
         schemas["CFCOptions"]["properties"][name] |= {"anyOf": [{"enum": [*held, *map(float, held), None]}]}
     has_structure = any(one.has_structure for one in models.values())

@@ -139,9 +139,17 @@ class CFCOptions(StrictRequest):
     max_wrong_rate: Level = Field(
         default=None, description="Rate of wrong answers, one of those that the model is certified for."
     )
+    max_wrong_of_all: Level = Field(
+        default=None, description="Rate of wrong answers among all questions, one that the model promises."
+    )
     claims: bool = Field(
         default=False, description="Whether the decision lists the claims of the answer, kept or dropped."
     )
+
+    @property
+    def named_promise(self) -> dict[str, str | float]:
+        """The promise that the request names, as an argument; empty if it names none."""
+        return self.model_dump(exclude={"claims"}, exclude_none=True)
 
 
 _REPEATED = "As calibrated, or left out; any other value is refused."
@@ -303,6 +311,7 @@ class ModelCalibration(StrictResponse):
     draws: str | None = None
     levels: list[str]
     max_wrong_rates: list[str]
+    max_wrong_of_all: list[str]
     ignored: list[str]
 
 

@@ -121,7 +121,7 @@ def find_hardest_prompts(
         msg = f"most must be at least 0, got {most}"
         raise InputError(msg)
     tested, _ = select_held_out(artifact, labelled)
-    bot = artifact.certified_bot.certificates[-1] if artifact.is_bot_alone else None
+    bot = artifact.certified_bot.certificates[-1] if not artifact.promised_levels else None
     cut = None if bot is None else bot.max_mean_score
     with name_records_in_errors(tested.ids):
         decisions = decide(artifact, tested.draws, alpha, max_mean_score=cut)

@@ -75,7 +75,7 @@ def list_artifact_facts(
     """Yield the data and settings an artifact was made from and tested on, as pairs of term and text."""
     facts = artifact.calibration
     fitted = f", {facts.fit_size:,} others were used for fitting" if facts.fit_size else ""
-    is_bot = artifact.is_bot_alone
+    is_bot = not artifact.promised_levels
     used = f"{facts.size:,}{facts.weighing} calibrated the thresholds{fitted}"
     if is_bot:
         used = f"{artifact.certified_bot.certificates[0].prompts:,} certified the bot"
@@ -100,7 +100,8 @@ def list_artifact_facts(
         if claims is None:
             yield "Set rule", artifact.set_rule
         several = f"; this page is about {evaluation.alpha:g}" if len(artifact.alphas) > 1 else ""
-        yield "Error level", f"alpha = {', '.join(artifact.alphas)}{several}"
+        name = artifact.parsed_set_rule.option
+        yield "Error level" if name == "alpha" else "Rate", f"{name} = {', '.join(artifact.alphas)}{several}"
     yield "Artifact", f"{artifact.digest}, made {artifact.created_at} by version {artifact.library_version}"
 
 
@@ -316,7 +317,7 @@ def _describe_artifact(
         "facts": tuple(list_artifact_facts(artifact, evaluation)),
         "data_figures": () if comparison is None else tuple(draw_data(comparison)),
         "parts": (
-            *([] if artifact.is_bot_alone else [_describe_results(artifact, evaluation)]),
+            *([] if not artifact.promised_levels else [_describe_results(artifact, evaluation)]),
             *_describe_bot_mode(artifact, evaluation),
             *compared,
         ),
@@ -405,7 +406,7 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
         "On the certification prompts. Answering more costs more wrong answers.",
     )
     # Those of a bot alone are at the top of the page.
-    certified = () if artifact.is_bot_alone else tuple(one.sentence for one in bot.certificates)
+    certified = () if not artifact.promised_levels else tuple(one.sentence for one in bot.certificates)
     claims = artifact.unit == "claims"
     yield _Section(
         id="bot",

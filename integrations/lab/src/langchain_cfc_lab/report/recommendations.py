@@ -115,7 +115,7 @@ class Situation:
         own = evaluation.methods.get("conditional")
         facts, guarantee = artifact.calibration, find_guarantee(artifact, evaluation)
         words = {group.name: name_group(group.words, group.name) for group in facts.groups}
-        alone = artifact.is_bot_alone
+        alone = not artifact.promised_levels
         has_sets = own is not None and own.claims is None
         size = evaluation.n_test
         return cls(
@@ -125,7 +125,7 @@ class Situation:
             heuristic=guarantee.kind == "heuristic" and not alone,
             contradicted=tuple(words.get(name, name) for name in evaluation.contradicted),
             wrong_too_often=any(one.contradicted for one in evaluation.answers),
-            bot=artifact.bot is not None,
+            bot=artifact.bot is not None or artifact.is_bot_alone,
             certified=alone or guarantee.certificate is not None or guarantee.failure_probability is not None,
             holds_out=facts.held_out_size > 0,
             bound=artifact.provenance is not None,

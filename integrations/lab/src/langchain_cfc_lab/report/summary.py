@@ -57,7 +57,7 @@ def find_guarantee(artifact: CalibrationArtifact, evaluation: EvaluationReport) 
 
 def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Promise:
     """Return the promise of an artifact at one level."""
-    if artifact.is_bot_alone:
+    if not artifact.promised_levels:
         return _describe_certified_rates(artifact)
     certificate, promised = guarantee.certificate, guarantee.kind != "heuristic"
     return Promise(
@@ -125,7 +125,7 @@ def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport
     if evaluation.other_parts:
         words = state_other_parts(evaluation.other_parts)
         return Verdict("These records do not test the promise", f"{words[0].upper()}{words[1:]}.", "bad")
-    if artifact.is_bot_alone or any(one.contradicted for one in evaluation.answers):
+    if not artifact.promised_levels or any(one.contradicted for one in evaluation.answers):
         return _describe_answers(
             evaluation, "unsupported claims" if artifact.unit == "claims" else "wrong answers"
         )
@@ -179,6 +179,13 @@ def make_tiles(evaluation: EvaluationReport) -> list[Tile]:
     own = evaluation.methods["conditional"]
     if own.claims is not None:
         return _make_claims_tiles(own, own.claims)
+    if evaluation.promise == "max_wrong_of_all":
+        low, high = (1.0 - bound for bound in reversed(own.kept_promise_ci))
+        low_answered, high_answered = (1.0 - bound for bound in reversed(own.abstention_ci))
+        return [
+            _make_share_tile("Answered", 1.0 - own.abstention_rate, (low_answered, high_answered)),
+            _make_share_tile("Answered wrongly, of all questions", 1.0 - own.kept_promise, (low, high)),
+        ]
 
     size = evaluation.n_test
     attainable = clopper_pearson(round(evaluation.attainable_coverage * size), size)
