@@ -6,10 +6,11 @@
 Each split certifies on a random half of the prompts and is judged on the other half. The baseline knows one
 score, the mean score of the candidates, and a grid of cuts fixed beforehand. It tests them from the strictest
 on, with exact binomial tests on all labels, and answers below the last cut that passes. Bot mode has the same
-labels. A share answered counts 0 where nothing was certified. A bot is violated if its wrong answers on
-the test half refute the certified rate at level 0.01 (exact binomial test); the law allows it in a share
-delta of the splits and, by chance alone, in a further 0.01. The control answers below the largest cut whose
-wrong answers are few enough among the labels, without a test.
+labels, and both spend 80 % of delta, as a first test on labels does. A share answered counts 0 where nothing
+was certified. A bot is violated if its wrong answers on the test half refute the certified rate at level 0.01
+(exact binomial test); the law allows it in a share delta of the splits and, by chance alone, in a further
+0.01. The control answers below the largest cut whose wrong answers are few enough among the labels, without a
+test.
 
 Every recording is also scored by the agreement of its candidates (self-consistency), where many mean scores
 tie.
@@ -45,7 +46,7 @@ from langchain_cfc.records import tabulate  # noqa: E402 - the path comes first
 from langchain_cfc.records.splits import make_split_plan  # noqa: E402 - the path comes first
 
 RATES = ("0.05", "0.1", "0.15", "0.2", "0.3")
-DELTA = "0.1"
+DELTA, LEVEL = "0.1", 0.08
 REFUTATION_LEVEL = 0.01
 CUTS = np.linspace(0.01, 1.0, 100)
 # Answered test prompts and wrong ones of them; None where nothing is certified.
@@ -157,9 +158,9 @@ def run_baseline(known: LabelledBatch, test: LabelledBatch, rate: str, _: int) -
     passed = None
     for cut in CUTS:
         answered, wrong = count_answers_below(known, cut) or (0, 0)
-        if binomial_p_value(0, answered, float(rate)) > float(DELTA):
+        if binomial_p_value(0, answered, float(rate)) > LEVEL:
             continue  # too few answers, even if all of them were right
-        if binomial_p_value(wrong, answered, float(rate)) > float(DELTA):
+        if binomial_p_value(wrong, answered, float(rate)) > LEVEL:
             break
         passed = cut
     return count_answers_below(test, passed)

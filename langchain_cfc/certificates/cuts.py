@@ -3,71 +3,73 @@
 A bot ignores sets. It answers with the best candidate if the mean score of the n candidates is at most a
 cut. What it answers depends on no label, so all labels may be used to certify.
 
-*The tests.* The certification prompts are sorted by mean score; ties are broken by hash. A cut answers the
-first k of them, and every prompt whose mean score is below that of the next one. It passes at a level if W or
-fewer wrong answers of k have at most that probability under the rate r (exact binomial test), where W is the
-number of wrong answers among the first k. The cuts of a sequence are tested in ascending order until one
-fails; the levels of all sequences sum to delta. The sizes n_0 < n_1 < ... of a sequence are fixed by r, delta
-and the number of prompts. Its first cut answers n_0 prompts. If it divides ties it is tested, and not
-served. If n_0 or more prompts have a mean score of 0, it answers those with 0 instead. Each later cut answers
-as many as possible: at most n_i, without dividing ties. (Cuts no larger than the first are left out.)
+*The tests.* The m certification prompts with an answer are sorted by mean score; ties are broken by hash. A
+size k is tested by the number W of wrong answers among the first k: it passes at a level if W or fewer of k
+have at most that probability under the rate r (exact binomial test). A sequence of sizes is tested in
+ascending order until one fails. A size that passes is served, unless it divides a tie, by the cut behind its
+prompts.
 
-*The theorem.* Let R(c) be the wrong-answer rate of the bot that answers below c. The probability that any
-cut with R(c) > r is certified is at most delta: for every number of prompts, however R(c) goes up and down,
-and however mean scores tie. Proof. With the hash the order has no ties, and R is continuous. It is enough
-that in each sequence the first wrong cut, the first with R > r, passes at level x with probability at most x.
-Read the order from its end. Given all prompts behind a place, those before it are independent draws from the
-distribution cut off there, also if the place is found by reading on until something is seen, such as that at
-most n_i prompts are left and a tie is complete. So at each later cut W is binomial with rate R, given all
-prompts behind it. The places with R > r form disjoint intervals (a, b); let D be all a and b, where R = r,
-and 0. Write N(c) for the number of prompts up to c, and a+ for the end of the tie that a divides.
+*Two sequences.* The first starts at n_0, the smallest size that can pass, the second at `SECOND_START` of m,
+where the first one ends. The first has `FIRST_SHARE` of delta, the second the rest. If all sizes of the first
+pass, its level is carried on, and the second has all of delta (fallback procedure). If the first would have
+no sizes, there is one sequence alone, at delta. Sizes are fixed by r, delta and m.
 
-The first cut is called wrong if R > r anywhere between its two neighbours (at 0, if it answers those with 0),
-that is, if N(a) <= n_0 <= N(b) for an interval. If R > r at the prompt behind it, W is binomial with that
-rate. If not, read on to the next b: the cut is wrong only if all its prompts are before b, and then W is
-binomial with rate R(b) = r. Either way it passes at level x with probability at most x.
+One rule makes ties bearable, as with self-consistency many prompts have a mean score of 0, those whose
+candidates all agree: let Z be their number. Each sequence tests the size Z before those above Z, and none
+below. If it ends below Z it tests nothing, and its level is carried on.
 
-A later cut c must also be the first wrong one. Condition on the number of prompts between neighbours of D
-up to c. They are independent draws, with an average risk of r in each stretch, and a larger one in the last,
-which ends with c. These numbers say whether the first cut is wrong, and which intervals are below it. Any
-other (a, b) has no wrong cut before c if there is no n_i with N(a+) <= n_i < N(b+). This is the more likely
-the more prompts are between a and a+, and the fewer between b and b+. The risk between a and a+ is above r,
-since R grows there, and so, with the average of the stretch given, W grows with the number there; likewise W
-falls with the number between b and b+. (In the last stretch the average is above r. If risks behind a+ are
-even larger, all are above r, and W is large enough for any numbers.) The numbers are independent, one in
-each stretch, and functions that grow with each of them are positively correlated (Harris 1960). So if c is
-the first wrong cut, W is stochastically at least as large as a binomial number with rate r. A cut that is
-left out because it answers as many as the first would be the same test with the same outcome.
+*The theorem.* Let R(c) be the wrong-answer rate of the bot that answers below c. The probability that any cut
+with R(c) > r is served is at most delta: for every number of prompts, however R goes up and down, and however
+mean scores tie. Proof. With the hash the order has no ties, and R is continuous. The places with R > r form
+disjoint intervals (a, b); let D be all a and b. R = r at each of them, except at the two ends of the order.
+N(c) is the number of prompts up to c. Condition on N on all of D. The prompts between two neighbours of D are
+independent draws with an average risk of r (or a larger one, in an interval that ends the order). Call k
+wrong if N(a) <= k <= N(b) for an interval, so that R > r somewhere between the prompts k and k + 1. Which
+sizes are wrong depends on N on D alone. Given that,
+
+    (1)  a wrong size k passes a test at level x with probability at most x.
+
+For the first N(a) prompts are wrong with probability r each, independently. The others are the first ones in
+(a, b): given the next prompt, at u, they are independent draws from (a, u), with an average risk above r,
+since R(a) = r < R(u); if k = N(b), from (a, b). So W is stochastically at least as large as a binomial number
+with rate r.
+
+First let R <= r where the mean score is 0, or let no prompt have it. Then Z <= N(a) for all intervals, so a
+sequence that has a wrong size tests its first one, and passes all its tests only if it passes that one. By
+(1) it serves a wrong cut with probability at most its level. If both have wrong sizes, the second one has all
+of delta only if the first has passed a wrong size: FIRST_SHARE and the rest add up to 1. If only one has, at
+most delta. (If both test Z, as Z is the start of the second one, it counts as a size of the second.)
+
+Now let R > r there, and up to the first b. Only sequences that start with n <= N(b) prompts need another
+argument: n is wrong. Read the prompts before b from the last one to the first until n are left. If none read
+had a mean score of 0, Z <= n, the n are independent draws with an average risk above r, and n passes with
+probability at most the level. If one had, the test is that of Z > n. Given all mean scores, W is binomial
+with a rate above r, and Z passes with probability at most the level. Read first for the second sequence: in
+the latter case it has at most all of delta, and the first sequence tests nothing; in the other case each has
+its own share unless a wrong cut has passed, and reading goes on for the first sequence.
 
 *In groups* every size from n_0 on is tested, because the cut that is certified over all prompts may end
-anywhere between two neighbouring prompts of a group. Here a cut is wrong if R > r at any place between its
-neighbours that divides no tie. The first wrong one, if not the first of all, is the cut behind a+ of the
-first interval that does not end below the first cut. There W is large enough: up to a it is binomial with
-rate r, and the risk between a and a+ is above r.
+anywhere between two neighbouring prompts of a group. The theorem holds for all these cuts, as k is called
+wrong if R > r anywhere between its neighbours. Over all prompts some sizes are skipped, since each further
+test may fail: the number of wrong answers allowed at the level of the first sequence grows by one at n_0 =
+m_0 < m_1 < ..., and between m_1 and m_8 only these sizes are tested.
 
 *What the proof does not allow* is to round sizes up to complete ties. Which tie is completed depends on how
 few prompts are before it, and these may be the wrong ones. Example: mean scores .1, .2 and .3 have the odds
 46 : 46 : 9, and 0, 100 and 50 % of their prompts are wrong; r = 1/2, 8 prompts, and the sizes 1 and 8. If the
 last cut is the first wrong one, a test at level .035 is passed 1.008 times as often as allowed. Starting with
-all prompts of mean score 0 selects nothing, as there are no smaller scores. This start makes ties bearable:
-with self-consistency many prompts have a mean score of 0, those whose candidates all agree.
+all prompts of mean score 0 selects nothing, as there are no smaller scores.
 
-*The sequences.* The main one has `MAIN_SHARE` of delta. The number of wrong answers allowed grows by one at
-certain sizes m_0 < m_1 < ... It tests every size from m_0 to m_1, then m_2, ..., m_8, then every size. Early
-on this skips tests that a later one makes superfluous; before the first wrong answer and later on it answers
-as much as possible. (It was chosen among a few such sequences on recordings, see `benchmarks/bot.py`; the
-theorem holds for each of them.) If the prompts of the smallest mean scores are the wrong ones, it stops
-early. So the rest of delta is divided among `FALLBACKS` sequences that start at equal steps of the share
-answered, and test every size from there on. In groups the main sequence also tests every size from m_0 on, so
-that cuts in between are certified, too.
+*The choice* of the second start and of the shares was made once, on recordings and simulated prompts; the
+theorem holds for any. The first sequence serves models that can answer few prompts. The second one serves
+those whose surest answers are wrong, or with a rate so small that one early wrong answer is too many.
 
 *Several rates* have separate sequences and divide the level, so that all rates hold together.
 
 Sources: given the k-th order statistic those below are independent draws from the distribution cut off there
 (David and Nagaraja 2003, "Order statistics", Theorem 2.5); fixed sequence testing (Maurer, Hothorn and
-Lehmacher 1995); Learn then Test (Angelopoulos, Bates, Candes, Jordan and Lei 2021); correlation of functions
-that grow with each of several independent numbers (Harris 1960, "A lower bound for the critical probability
-in a certain percolation process", Lemma 4.1).
+Lehmacher 1995); the fallback procedure (Wiens and Dmitrienko 2005, "The fallback procedure for evaluating a
+single family of hypotheses"); Learn then Test (Angelopoulos, Bates, Candes, Jordan and Lei 2021).
 
 *What no method can avoid.* Let mu be the share of wrong answers if every prompt is answered. A bot that
 abstains on a share a gives at least mu - a wrong answers, out of 1 - a. So a rate of r needs a >= (mu - r) /
@@ -102,10 +104,10 @@ from langchain_cfc.guarantee.certified import divide_delta
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.support.text import format_percent
 
-# Share of delta for the main sequence, and the number of sequences that divide the rest.
-MAIN_SHARE = 0.98
-FALLBACKS = 10
-# The main sequence skips sizes until this number of wrong answers is allowed.
+# The first sequence's share of delta, and the share of the prompts at which the second one starts.
+FIRST_SHARE = 0.8
+SECOND_START = Fraction(2, 5)
+# Sizes are skipped until this number of wrong answers is allowed.
 SPACED_TESTS = 9
 # If a larger share of prompts has the smallest mean score, a refusal names this as its cause.
 MANY_TIES = 0.25
@@ -161,7 +163,7 @@ def certify_mean_score(
         refused[rate] = (
             _explain_stricter_rate(rate, stricter[-1])
             if stricter
-            else _explain_refusal(rate, level * MAIN_SHARE / (2 if by_group else 1))
+            else _explain_refusal(rate, level * FIRST_SHARE / (2 if by_group else 1))
         )
     if not (artifact.levels or certificates):
         raise make_refusal(" ".join([*refused.values(), *_explain_ties(ranking)]), attempt, delta)
@@ -231,22 +233,9 @@ class _Ranking:
             return EVERY_PROMPT
         return math.nextafter(float(self.scores[size]), 0.0)
 
-    def list_tests(self, sizes: Iterable[int]) -> Iterator[int]:
-        """Yield how many prompts each cut of a sequence answers, ascending; see the module.
 
-        Args:
-            sizes: The sizes n_0 < n_1 < ... of the sequence, at most the number of prompts.
-        """
-        last = 0
-        for size in sizes:
-            cut = self.count_below(size) if last else max(size, self.count_zeros())
-            if cut > last:
-                last = cut
-                yield cut
-
-
-def _list_sizes(largest: int, rate: Fraction, delta: float) -> Iterator[int]:
-    """Yield the sizes of the main sequence, ascending; see the module. The last one answers every prompt."""
+def _list_sizes(largest: int, rate: Fraction, delta: float) -> list[int]:
+    """List the sizes that are tested over all prompts, ascending; see the module."""
 
     def passes(size: int, allowed: int) -> bool:
         return binomial_p_value(min(allowed, size), size, rate) <= delta
@@ -259,13 +248,11 @@ def _list_sizes(largest: int, rate: Fraction, delta: float) -> Iterator[int]:
             break
         growing.append(larger[place])
     if not growing:
-        return
-    yield from range(growing[0], growing[1] if len(growing) > 1 else largest + 1)
-    yield from growing[1:]
-    if len(growing) == SPACED_TESTS:
-        yield from range(growing[-1] + 1, largest + 1)
-    elif len(growing) > 1 and growing[-1] < largest:
-        yield largest
+        return []
+    first, *later = growing
+    early = range(first, later[0] if later else largest)
+    late = range(growing[-1], largest) if len(growing) == SPACED_TESTS else ()
+    return sorted({*early, *later, *late, largest})
 
 
 def list_shares(prompts: int) -> list[int]:
@@ -311,21 +298,28 @@ def project_sizes(wrong: IntArray, rate: Fraction, delta: float, sizes: Iterable
 
 
 def _find_passing(ranking: _Ranking, rate: Fraction, delta: float, *, every: bool = False) -> IntArray:
-    """Return the sizes of the cuts that pass, ascending; with `every` the main sequence skips no size."""
-    everyone = len(ranking.scores)
-    main = delta * MAIN_SHARE
-    sizes = _list_sizes(everyone, rate, main)
+    """Return the sizes that pass, ascending; with `every` no size from the first one on is skipped."""
+    everyone, zeros = len(ranking.scores), ranking.count_zeros()
+    share, second = FIRST_SHARE, math.ceil(everyone * SECOND_START)
+    sizes: Sequence[int] = _list_sizes(everyone, rate, delta * share)
+    if not sizes or sizes[0] >= second:
+        share, second = 1.0, everyone + 1
+        sizes = _list_sizes(everyone, rate, delta)
+    if not sizes:
+        return np.array([], dtype=np.int64)
     if every:
-        sizes = iter(range(next(sizes, everyone), everyone + 1))
-    passed = set(_run_tests(ranking, ranking.list_tests(sizes), rate, main))
-    for step in range(1, FALLBACKS + 1):
-        later = ranking.list_tests(range(math.ceil(everyone * step / FALLBACKS), everyone + 1))
-        passed.update(_run_tests(ranking, later, rate, _get_fallback_level(delta)))
-    return np.array(sorted(passed), dtype=np.int64)
-
-
-def _get_fallback_level(delta: float) -> float:
-    return delta * (1.0 - MAIN_SHARE) / FALLBACKS
+        sizes = range(sizes[0], everyone + 1)
+    passed: list[int] = []
+    level = 0.0
+    for start, end, part in ((sizes[0], second, share), (second, everyone + 1, 1.0 - share)):
+        level += delta * part
+        if start < end and zeros <= end:
+            first = max(start, zeros)
+            tests = [first, *(size for size in sizes if first < size < end)]
+            passing = list(_run_tests(ranking, tests, rate, level))
+            passed += passing
+            level = level if len(passing) == len(tests) else 0.0
+    return np.unique(np.array(passed, dtype=np.int64))
 
 
 def _run_tests(ranking: _Ranking, sizes: Iterable[int], rate: Fraction, delta: float) -> Iterator[int]:

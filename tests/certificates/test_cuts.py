@@ -66,26 +66,33 @@ def count_below(table: LabelledBatch, cut: float) -> tuple[int, int]:
 
 def find_last_size(means: Sequence[float], wrong: Sequence[bool], rate: float, delta: float) -> int:
     """How many prompts the last cut that passes answers, from all cuts that divide no ties; 0 for none."""
-    size = len(wrong)
-    cuts = [k for k in range(1, size + 1) if k == size or means[k - 1] < means[k]]
+    size, zeros = len(wrong), sum(one == 0.0 for one in means)
 
-    def passes(one: int, level: float) -> bool:
-        return bool(stats.binom.cdf(sum(wrong[:one]), one, rate) <= level)
+    def run(sizes: Sequence[int], level: float) -> tuple[list[int], bool]:
+        tested = [max(sizes[0], zeros), *(one for one in sizes if one > max(sizes[0], zeros))]
+        passed = list(
+            takewhile(lambda one: bool(stats.binom.cdf(sum(wrong[:one]), one, rate) <= level), tested)
+        )
+        return passed, passed == tested
 
-    def run(sizes: Sequence[int], level: float) -> int:
-        start = max(sizes[0], sum(one == 0.0 for one in means))
-        below = [max(cut for cut in [0, *cuts] if cut <= one) for one in sizes[1:]]
-        tested = [start, *sorted({one for one in below if one > start})]
-        return max({0, *takewhile(lambda one: passes(one, level), tested)} & {0, *cuts})
+    def list_sizes(level: float) -> list[int]:
+        growing = [
+            next((m for m in range(k + 1, size + 1) if stats.binom.cdf(k, m, rate) <= level), size + 1)
+            for k in range(9)
+        ]
+        every = {*range(growing[0], growing[1]), *growing, *range(growing[-1], size), size}
+        return sorted(one for one in every if growing[0] <= one <= size)
 
-    growing = [
-        next((m for m in range(k + 1, size + 1) if stats.binom.cdf(k, m, rate) <= 0.98 * delta), size + 1)
-        for k in range(9)
-    ]
-    main = {*range(growing[0], growing[1]), *growing, *range(growing[-1], size), size}
-    main = {one for one in main if growing[0] <= one <= size}
-    starts = [-(-size * step // 10) for step in range(1, 11)]
-    return max(run(sorted(main), 0.98 * delta), *(run(range(one, size + 1), 0.002 * delta) for one in starts))
+    second, early = -(-size * 2 // 5), list_sizes(0.8 * delta)
+    if early and early[0] < second:
+        late = [second, *(one for one in early if one > second)]
+        early = [one for one in early if one < second]
+        passed, is_won = run(early, 0.8 * delta) if zeros <= second else ([], True)
+        more, _ = run(late, delta if is_won else 0.2 * delta)
+    else:
+        alone = list_sizes(delta)
+        passed, more = (run(alone, delta)[0] if alone else []), []
+    return max({0, *passed, *more} & {0, size, *(k for k in range(1, size) if means[k - 1] < means[k])})
 
 
 @mostly_long("rate", ["0.02", "0.05", "0.1", "0.2"], quick=2)
@@ -291,7 +298,7 @@ def test_mean_score_refusal_prints_nothing_from_labels(
         return str(caught.value)
 
     few = table.take(np.arange(20))
-    assert "46 if none of them are wrong" in refuse(few, "0.05")
+    assert "50 if none of them are wrong" in refuse(few, "0.05")
     said = {refuse(replace(table, correct=table.correct & (table.ids[0] == one)), "0.05") for one in "ab"}
     # One wrong answer in eleven, and all of them, read the same.
     order = np.argsort(table.draws.scores.mean(axis=1), kind="stable")

@@ -7,9 +7,11 @@ is known to the procedure. A refusal is no failure: nothing is promised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import combinations_with_replacement, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -126,10 +128,73 @@ def test_certified_cuts_are_found_where_answers_are_good(artifact: CalibrationAr
     failures, found = count_failures(good, artifact, rng, tried, 400)
     assert found > 0.75 * tried
     assert failures <= 0.25 * tried
-    # The safest prompts are wrong, and the sequences that start later find a cut nevertheless.
-    scale = make_scale([0.05], [1.0, 0.0], 500)
+    # The safest prompts are wrong, and the second sequence finds a cut nevertheless.
+    scale = make_scale([0.02], [1.0, 0.0], 500)
     tried = repetitions(20, share=0.5)
     assert sum(bool(certify_cuts(artifact, scale.sample(rng, 600))) for _ in range(tried)) >= 0.75 * tried
+
+
+# Small worlds, in which the probability that a wrong cut passes is a finite sum: mean scores, their odds, and
+# how often each is wrong. The rate is 0.5.
+ABOVE = 0.5 + 1e-6
+SMALL = {
+    "just above the rate": ([0.1, 0.2, 0.3], [0.4, 0.3, 0.3], [ABOVE, ABOVE, ABOVE]),
+    "tied at 0, just above the rate": ([0.0, 0.1], [0.9, 0.1], [ABOVE, ABOVE]),
+    "wrong from 0 on": ([0.0, 0.1, 0.2], [0.4, 0.3, 0.3], [ABOVE, 0.6, 0.0]),
+    "crosses twice": ([0.1, 0.2, 0.3, 0.4], [0.3, 0.2, 0.2, 0.3], [ABOVE, 0.2, 0.8 + 1e-6, 0.5]),
+    "right at 0, then wrong": ([0.0, 0.1, 0.2], [0.4, 0.1, 0.5], [0.3, 1.0, 0.7]),
+    "few early ones are right": ([0.1, 0.2, 0.3], [0.46, 0.46, 0.08], [0.0, 1.0, ABOVE]),
+    "up and down from 0": ([0.0, 0.1, 0.2, 0.3], [0.2, 0.3, 0.2, 0.3], [0.5, ABOVE, 0.2, 0.8]),
+}
+
+
+def compute_failure_probability(
+    world: tuple[Sequence[float], ...], size: int, delta: float, *, every: bool
+) -> float:
+    """The probability that a wrong cut passes, summed over all kinds and labels of `size` prompts.
+
+    With `every` a cut counts as wrong if any place between its last prompt and the next is, as for a group.
+    """
+    scores, odds, wrong = map(np.array, world)
+    above = np.cumsum(odds * wrong) / np.cumsum(odds) > 0.5 + ROUND_OFF
+    labels = np.array(list(product([0, 1], repeat=size)))
+    total = 0.0
+    for kinds in combinations_with_replacement(range(len(odds)), size):
+        row, bad = np.array(kinds), set()
+        for count, (kind, after) in enumerate(pairwise((*kinds, len(odds))), start=1):
+            first = kind if every or (scores[kind] == 0.0 and count < size) else after - 1
+            last = first if not every else after - 1
+            if kind < after and above[first : last + 1].any():
+                bad.add(count)
+        ways = math.factorial(size) / math.prod(map(math.factorial, np.bincount(row).tolist()))
+        chances = ways * odds[row].prod() * np.where(labels == 1, wrong[row], 1.0 - wrong[row]).prod(axis=1)
+        for label, chance in zip(labels, chances.tolist(), strict=True):
+            ranking = cuts._Ranking._from_rows(np.arange(size), scores[row], label.astype(bool))
+            if bad and not bad.isdisjoint(cuts._find_passing(ranking, Fraction(1, 2), delta, every=every)):
+                total += chance
+    return total
+
+
+# Exact, so that nothing but round-off is tolerated.
+@mostly_long("name", SMALL, quick=2)
+@pytest.mark.parametrize("every", [False, True])
+def test_wrong_cut_passes_with_probability_delta_at_most(name: str, *, every: bool) -> None:
+    for size, delta in ((5, 0.9), (6, 0.6), (6, 0.3)):
+        found = compute_failure_probability(SMALL[name], size, delta, every=every)
+        assert 0.1 * delta < found <= delta + ROUND_OFF
+
+
+def select_each(ranking: Any, rate: Fraction, delta: float, *, every: bool) -> list[int]:
+    """Take every size whose own test passes at all of delta."""
+    del every
+    return [*select_passing(ranking, range(1, len(ranking.scores) + 1), rate, delta)]
+
+
+def test_wrong_cut_passes_too_often_if_each_is_tested_at_all_of_delta(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cuts, "_find_passing", select_each)
+    assert compute_failure_probability(SMALL["just above the rate"], 5, 0.55, every=True) > 0.55
 
 
 # Controls: all ranks are tested at level delta, and those that pass count although others before them failed;
@@ -157,7 +222,7 @@ def test_cuts_chosen_without_a_test_sequence_exceed_their_rate(
     artifact: CalibrationArtifact, monkeypatch: pytest.MonkeyPatch, function: str, select: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(cuts, function, select)
-    scale, tried = SCALES["just above the rate everywhere"], repetitions(100, share=0.3)
+    scale, tried = SCALES["just above the rate everywhere"], repetitions(200, share=0.15)
     failures, _ = count_failures(scale, artifact, np.random.default_rng(2), tried, 400)
     assert is_too_often(failures, tried, float(DELTA))
 

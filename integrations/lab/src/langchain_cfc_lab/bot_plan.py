@@ -14,7 +14,8 @@ from langchain_cfc.certificates import BatchFigures, replay_batches
 from langchain_cfc.certificates.batches import BATCH_SIZES
 from langchain_cfc.certificates.bounds import clopper_pearson, required_size
 from langchain_cfc.certificates.cuts import (
-    MAIN_SHARE,
+    FIRST_SHARE,
+    SECOND_START,
     compute_least_abstention,
     list_complete_ties,
     project_sizes,
@@ -134,7 +135,7 @@ def plan_bot(
         raise InputError(msg)
     check_unweighted(check_unit(labelled))
     config = CalibrationConfig(max_wrong_rate=max_wrong_rate, delta=delta)
-    level = config.first_level * MAIN_SHARE
+    level = config.first_level
     held_out = make_split_plan(0, fit=0.0, test=test_fraction)
     independent = labelled.take(held_out.select_one_per_cluster(labelled))
     means, wrong = rank_answerable(independent)
@@ -144,10 +145,12 @@ def plan_bot(
         raise InputError(msg)
     # All prompts that are not held out certify; prompts with only blank answers are never answered.
     kept = Fraction(size, len(independent)) * (1 - Fraction(str(test_fraction)))
-    shares = list_complete_ties(means)
+    shares, second = list_complete_ties(means), math.ceil(size * SECOND_START)
 
     def plan_rate(rate: Fraction) -> BotRatePlan:
-        needed = project_sizes(wrong, rate, level, shares)
+        # The first sequence of tests has a share of the level, the second one all of it if that is passed.
+        needed = project_sizes(wrong, rate, level * FIRST_SHARE, [one for one in shares if one < second])
+        needed |= project_sizes(wrong, rate, level, [one for one in shares if one >= second])
         fewest: int | None = None
         steps: list[BotStep] = []
         for count in reversed(shares):

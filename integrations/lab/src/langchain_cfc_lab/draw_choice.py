@@ -22,7 +22,7 @@ from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import binomial_p_value
 from langchain_cfc.certificates.coverage import compute_outcomes
-from langchain_cfc.certificates.cuts import MAIN_SHARE
+from langchain_cfc.certificates.cuts import FIRST_SHARE
 from langchain_cfc.draw_rules import parse_draw_rule
 from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, UnattainableTargetError
 from langchain_cfc.evaluation import ReportData
@@ -264,7 +264,7 @@ def _judge_bot_rule(
     """Return the `_BOT_FIGURES` of a rule."""
     drawn = replay_prefixes(parse_draw_rule(rule), table, provenance)
     means, wrong = rank_answerable(drawn)
-    rate, level = Fraction(config.wrong_rates[0]), config.first_level * MAIN_SHARE
+    rate, level = Fraction(config.wrong_rates[0]), config.first_level * FIRST_SHARE
     answered = 0  # the most selection prompts, ties complete, whose figures would certify the rate
     for size in np.flatnonzero(np.diff(means, append=np.inf) > 0.0) + 1:
         trials = int(size) * certifying // len(table)

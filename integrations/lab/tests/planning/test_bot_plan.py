@@ -12,7 +12,7 @@ from scipy import stats
 from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.certificates.bounds import required_size
-from langchain_cfc.certificates.cuts import MAIN_SHARE
+from langchain_cfc.certificates.cuts import FIRST_SHARE
 from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.records import tabulate
 from tests.factories import change_candidates
@@ -53,7 +53,7 @@ def find_answered_share(seed: int, size: int) -> float:
 def test_plan_bot_steps_equal_a_search_over_all_sizes() -> None:
     records = make_records(1, 240)
     plan = plan_bot(tabulate(records), max_wrong_rate="0.1", delta="0.2", test_fraction=0.25)
-    (rate,), level = plan.rates, 0.2 * 0.8 * MAIN_SHARE  # the first attempt has 80 % of delta
+    (rate,), level = plan.rates, 0.2 * 0.8  # the first attempt has 80 % of delta
     ranked = sorted(records, key=lambda one: float(one.candidates[0].score or 0.0))
     labels = [not one.candidates[0].correct for one in ranked]
     assert plan.wrong_rate == sum(labels) / 240
@@ -64,7 +64,8 @@ def test_plan_bot_steps_equal_a_search_over_all_sizes() -> None:
     for step in rate.steps:
         answered = round(step.answered * 240)
         assert step.wrong_rate == sum(labels[:answered]) / answered
-        size = find_size_by_search(sum(labels[:answered]), answered, 0.1, level)
+        tested = level * (FIRST_SHARE if step.answered < 0.4 else 1)
+        size = find_size_by_search(sum(labels[:answered]), answered, 0.1, tested)
         needed.append(math.inf if size is None else math.ceil(math.ceil(size * 240 / answered) / 0.75))
     # A size that certifies a larger share certifies this one too.
     expected = [min(needed[place:]) for place in range(len(needed))]
