@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from langchain_cfc_lab.bot_plan import BotPlan, BotRatePlan, BotStep, plan_bot
+from langchain_cfc_lab.bot_promises import BotPromiseFigures, compare_bot_promises
 from langchain_cfc_lab.compare import compare
 from langchain_cfc_lab.comparison_report import (
     ComparisonReport,
@@ -49,6 +50,7 @@ __all__ = [
     "Agreement",
     "AttainableAt",
     "BotPlan",
+    "BotPromiseFigures",
     "BotRatePlan",
     "BotStep",
     "Cell",
@@ -77,6 +79,7 @@ __all__ = [
     "analyse_efficiency",
     "analyse_recording",
     "compare",
+    "compare_bot_promises",
     "get_methods",
     "list_draw_rules",
     "list_published_cells",

@@ -25,6 +25,7 @@ from langchain_cfc.support.arrays import BoolArray
 from langchain_cfc.support.suggestions import suggest_share
 from langchain_cfc.support.text import format_percent, join_names
 from langchain_cfc.thresholds import Level, compute_conformal_rank, compute_tau, format_alpha
+from langchain_cfc_lab.bot_promises import BotPromiseFigures
 
 Verdict: TypeAlias = Literal["attainable", "uncertain", "out of reach"]
 ALL_PROMPTS = "all prompts"
@@ -111,6 +112,7 @@ class Plan(ReportData):
             estimate cannot reach the target are ignored. None if all prompts together cannot reach it.
         expected_cost: Cost of labelling that number, in the unit of the given costs; None likewise.
         advice: Recommendations, in sentences.
+        promises: What a bot would answer under each of its promises; see `compare_bot_promises`.
     """
 
     alpha: float
@@ -124,6 +126,7 @@ class Plan(ReportData):
     labelled_prompts: int | None
     expected_cost: float | None
     advice: list[str]
+    promises: tuple[BotPromiseFigures, ...] = ()
 
 
 def estimate_pass_at(correct: BoolArray, k: int) -> Fraction:

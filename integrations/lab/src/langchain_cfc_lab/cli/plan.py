@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -28,11 +29,14 @@ from langchain_cfc.cli.verdicts import make_batches_table
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import tabulate
+from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.support.text import format_percent
 from langchain_cfc_lab import (
     BotPlan,
+    BotPromiseFigures,
     BotRatePlan,
     Plan,
+    compare_bot_promises,
     plan_bot,
     plan_from_assumptions,
     plan_from_pilot,
@@ -42,6 +46,12 @@ from langchain_cfc_lab import (
 _promise_option = partial(typer.Option, rich_help_panel="What is promised")
 _assumed_option = partial(typer.Option, rich_help_panel="Assumptions, without a pilot")
 _cost_option = partial(typer.Option, rich_help_panel="Costs")
+# The promises of a bot in words, after "at most 5 % wrong".
+_PROMISES = {
+    "max_wrong_rate": "of the answered, certified",
+    "max_wrong_share": "of a batch, on average",
+    "max_wrong_of_all": "of all, on average",
+}
 # Options that a plan of bot mode takes; all others are refused with it.
 _BOT_OPTIONS = frozenset({"--pilot", "--max-wrong-rate", "--delta", "--test-fraction", "--as-json"})
 
@@ -137,9 +147,18 @@ def plan(
             msg = "attainable coverage is measured on the pilot: leave out --attainable and --assumed-group"
             raise InputError(msg)
         if pilot:
-            with open_records(pilot) as dataset:
+            with open_attempts(pilot) as kept, open_records(pilot) as dataset:
                 labelled = tabulate(dataset.records)
-            found = plan_from_pilot(labelled, group=group, n=n, **settings)
+                found = plan_from_pilot(labelled, group=group, n=n, **settings)
+                shares = {"fit": fit_fraction, "test": test_fraction}
+                promises = compare_bot_promises(
+                    labelled, **{f"{one}_fraction": shares[one] for one in shares}
+                )
+                if promises:
+                    kept.check_writable()
+                    rows = make_split_plan(0, **shares).list_rows(labelled)
+                    kept.record_look(labelled.take(rows["fit"]), "plan")
+                found = found.model_copy(update={"promises": promises})
         elif group is not None:
             msg = "--group needs a pilot; without one, state groups with --assumed-group"
             raise InputError(msg)
@@ -183,8 +202,28 @@ def _print_plan(console: Console, found: Plan) -> None:
     console.print(_make_group_table(found))
     if found.by_n:
         console.print("", _make_n_table(found))
+    if found.promises:
+        console.print("", _make_promises_table(found.promises))
+        console.print(
+            "Estimated on the fit split alone; calibrate with --seed 0 and the same --fit-fraction. Another "
+            "rate chosen by other labels is another look at them."
+        )
     if found.advice:
         print_list(console, found.advice, "Advice")
+
+
+def _make_promises_table(promises: Sequence[BotPromiseFigures]) -> Table:
+    """Make a table of what a bot would answer under each promise, at each rate."""
+    headings = ("a bot, to choose from", "answered", "wrong of answered", "wrong of all")
+    table = make_table(*headings, width=46)
+    for one in promises:
+        shares = (one.answered, one.wrong_of_answered, one.wrong_of_all)
+        rate = format_share(one.rate)
+        table.add_row(
+            f"at most {rate} wrong {_PROMISES[one.promise]}",
+            *(format_percent(share, ".1f") for share in shares),
+        )
+    return table
 
 
 def _list_given_options(context: typer.Context) -> set[str]:
