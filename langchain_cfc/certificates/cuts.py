@@ -87,7 +87,13 @@ from functools import partial
 
 import numpy as np
 
-from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot, PlannedAttempt, TradeOff
+from langchain_cfc.artifact import (
+    CalibrationArtifact,
+    CertifiedBot,
+    PlannedAttempt,
+    TradeOff,
+    has_separate_scores,
+)
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import binomial_p_value, required_size, upper_bound
 from langchain_cfc.certificates.coverage import (
@@ -166,7 +172,7 @@ def certify_mean_score(
             else _explain_refusal(rate, level * FIRST_SHARE / (2 if by_group else 1))
         )
     if not (artifact.levels or certificates):
-        raise make_refusal(" ".join([*refused.values(), *_explain_ties(ranking)]), attempt, delta)
+        raise make_refusal(" ".join([*refused.values(), *_explain_ties(ranking, artifact)]), attempt, delta)
     bot = CertifiedBot(
         certificates=certificates,
         refused=refused,
@@ -405,15 +411,23 @@ def _explain_refusal(rate: str, level: float) -> str:
     return f"A wrong-answer rate of {float(rate):g} is not certified. {explain_needed(rate, level)}"
 
 
-def _explain_ties(ranking: _Ranking) -> Iterator[str]:
+def _explain_ties(ranking: _Ranking, artifact: CalibrationArtifact) -> Iterator[str]:
     """Name the likely cause if many prompts share the smallest mean score; this needs no labels."""
     everyone = len(ranking.scores)
     tied = int((ranking.scores == ranking.scores[0]).sum()) if everyone else 0
-    if tied > MANY_TIES * everyone:
+    if tied <= MANY_TIES * everyone:
+        return
+    yield f"{tied} of {everyone} prompts share the smallest mean score, so a bot answers all of them or none."
+    if artifact.draw_rule is not None and has_separate_scores(artifact.provenance) is False:
         yield (
-            f"{tied} of {everyone} prompts share the smallest mean score, so a bot answers all of them or "
-            "none. Agreement scores take few values among few candidates: draw more (a larger n, or a draw "
-            "rule that stops later), or use a verifier that scores each candidate by itself."
+            f"The draw rule is the likely cause: agreement takes few values among the candidates that "
+            f"{artifact.draw_rule.text} leaves. Keep all that are recorded: calibrate(records, "
+            "max_wrong_rate=..., draws=None)."
+        )
+    else:
+        yield (
+            "Agreement scores take few values among few candidates: draw more, or use a verifier "
+            "that scores each candidate by itself."
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import reduce
 from itertools import takewhile
 from operator import add
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,9 +18,9 @@ from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_mean_score, state_abstentions
-from langchain_cfc.decision import decide
+from langchain_cfc.decision import compute_bot_scores, decide
 from langchain_cfc.errors import AttainabilityWarning, InputError, UnattainableTargetError
-from langchain_cfc.records import tabulate
+from langchain_cfc.records import Provenance, tabulate
 from tests.certificates.prompts import make_replay_chain, prompts
 from tests.factories import plan_first_test, reload_artifact
 from tests.lengths import mostly_long, repetitions
@@ -320,6 +320,36 @@ def test_mean_score_refusal_names_scores_that_do_not_tell_prompts_apart(
     with pytest.raises(UnattainableTargetError) as caught:
         certify_mean_score(bot, wrong, max_wrong_rates=["0.1"], delta=DELTA)
     assert ("share the smallest mean score" in str(caught.value)) == (tied > 0.25)
+    # With a draw rule and agreement scores, the rule is the cause.
+    provenance = Provenance(n=4, verifier={"method": "self-consistency", "agreement": "equal"})
+    short = bot.model_copy(update={"draws": "fixed(4)", "provenance": provenance})
+    with pytest.raises(UnattainableTargetError) as caught:
+        certify_mean_score(short, wrong, max_wrong_rates=["0.1"], delta=DELTA)
+    assert ("fixed(4) leaves" in str(caught.value)) == (tied > 0.25)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_mean_score_cut_and_decisions_depend_on_no_order_of_candidates(
+    table: LabelledBatch, bot: CalibrationArtifact, order: Literal["C", "F"]
+) -> None:
+    # Sums of these scores in another order often differ in the last bit (control).
+    columns = np.array([2, 0, 3, 1])
+    scores, correct = table.draws.scores, table.correct
+    assert (scores.sum(axis=1) != scores[:, columns].sum(axis=1)).any()
+    draws = replace(table.draws, scores=scores[:, columns].copy(order=order), precomputed={})
+    moved = replace(table, draws=draws, correct=correct[:, columns].copy(order=order))
+    first, second = (
+        certify_mean_score(bot, plan_first_test(one), max_wrong_rates=[RATE], delta=DELTA).certified_bot
+        for one in (table, moved)
+    )
+    assert [one.max_mean_score for one in first.certificates] == [
+        one.max_mean_score for one in second.certificates
+    ]
+    assert first.curve == second.curve
+    np.testing.assert_array_equal(compute_bot_scores(bot, table.draws), compute_bot_scores(bot, draws))
+    cut = first.certificates[0].max_mean_score
+    before, after = (decide(bot, one, max_mean_score=cut).answered for one in (table.draws, draws))
+    np.testing.assert_array_equal(before, after)
 
 
 def test_each_of_several_rates_has_its_part_of_the_level(
