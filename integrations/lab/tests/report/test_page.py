@@ -266,6 +266,19 @@ def test_report_page_of_a_bot_without_sets_reports_answers_only() -> None:
     assert "do not serve it" in Reader(render_report(artifact=made, evaluation=broken)).text
 
 
+def test_report_page_of_a_rate_among_all_questions_shows_answered_and_wrong() -> None:
+    source = load_recording()
+    made = calibrate(source, max_wrong_of_all="0.1", features="group(topic)", test_fraction=0.3)
+    seen = evaluate(made, source)
+    read = Reader(render_report(artifact=made, evaluation=seen))
+    assert "Of all questions asked, at most 10 % get a wrong answer" in read.text
+    assert f"{100 * (1 - seen.methods['conditional'].kept_promise):.1f} %" in read.text
+    assert "Answered wrongly, of all questions" in read.text
+    assert "max_wrong_of_all = 0.1" in read.text
+    for absent in ("every answer once", "To answer without showing a set"):
+        assert absent not in read.text
+
+
 def test_report_page_of_a_comparison_alone_promises_nothing(comparison: ComparisonReport) -> None:
     read = Reader(render_report(comparison=comparison, sources=Sources(records=("a.jsonl", "b.jsonl"))))
     assert "5 methods on a.jsonl, b.jsonl" in read.text
