@@ -43,6 +43,21 @@ def run_ainvoke(chain: CFCRunnable, prompt: Any) -> CFCResult:
 
 
 both_ways = pytest.mark.parametrize("serve", [run_invoke, run_ainvoke])
+# For each kind of failure, what the error tells the user to do.
+REMEDIES = {
+    "status 400": "remove parameters that the endpoint does not know",
+    "status 401": "pass the endpoint's key",
+    "status 403": "pass a key that may use this model",
+    "status 404": "check the model's name and base_url=",
+    "status 422": "remove parameters that the endpoint does not know",
+    "status 429": "make fewer requests at once",
+    "status 500": "the failure may be temporary: let the client repeat requests",
+    "status 503": "the failure may be temporary: let the client repeat requests",
+    "malformed": "response cannot be read .*JSONDecodeError.*: check that base_url= is an OpenAI",
+    "truncated": "the connection to the endpoint failed .*: check that a server listens",
+    "dropped": "the connection to the endpoint failed .*: check that a server listens",
+    "no choices": "response holds no choices: check that it serves this model",
+}
 both_samplings = pytest.mark.parametrize("sampling", ["requests", "single_request"])
 
 

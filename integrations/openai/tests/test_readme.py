@@ -43,24 +43,22 @@ def run_page() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The programs of this environment."""
+def _environment(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs of this environment, and where the endpoint is."""
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-
-
-def test_readme_runs_with_recorded_answers(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", hosted.url)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
+
+
+def test_readme_runs_with_recorded_answers(hosted: Hosted) -> None:
     run_page()
     assert CalibrationArtifact.load("artifact.json").n == 10
     # One request for each prompt that was collected or served.
     assert len([body for body in hosted.script.requests if body.get("n") == 10]) == 61
 
 
-def test_readme_fails_without_log_probabilities(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readme_fails_without_log_probabilities(hosted: Hosted) -> None:
     # The negative control of the test above.
-    monkeypatch.setenv("OPENAI_BASE_URL", hosted.url)
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
     hosted.script.logprobs = False
     with pytest.raises(subprocess.CalledProcessError):
         run_page()

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 from langchain_cfc_openai import EndpointError, make_judge, make_p_true
 
-from integrations.openai.tests.parts import Hosted, N, Saved, Serve, both_ways, continents, get_question
+from integrations.openai.tests.parts import (
+    REMEDIES,
+    Hosted,
+    N,
+    Saved,
+    Serve,
+    both_ways,
+    continents,
+    get_question,
+)
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.sampling import DrawnCandidate
 from tests.serving.openai_bodies import Answer
@@ -33,19 +42,6 @@ def test_verifiers_score_over_http_as_calibrated(
         assert [one.score for one in result.candidates] == pytest.approx(expected)
 
 
-REMEDIES = {
-    "status 400": "remove parameters that the endpoint does not know, such as .*structured_output",
-    "status 401": "pass the endpoint's key",
-    "status 404": "check the model's name",
-    "status 429": "make fewer requests at once",
-    "status 500": "the failure may be temporary",
-    "malformed": "check that base_url= is an OpenAI-compatible API",
-    "truncated": "check that a server listens",
-    "dropped": "check that a server listens",
-    "no choices": "response holds no choices",
-}
-
-
 @both_ways
 @both_judges
 @pytest.mark.parametrize("fault", REMEDIES)
@@ -54,9 +50,8 @@ def test_verifier_error_names_the_remedy_for_every_fault(
 ) -> None:
     chain = hosted.chain(saved, verifier, sampling="single_request")
     hosted.script.faults = [Fault(fault, on=JUDGEMENTS)]
-    with pytest.raises(
-        VerifierError, match=f"the judging model failed with EndpointError: .*{REMEDIES[fault]}"
-    ):
+    found = f"the judging model failed with EndpointError: .*{REMEDIES[fault]}"
+    with pytest.raises(VerifierError, match=found):
         serve(chain, get_question())
     hosted.script.faults = []
     assert serve(chain, get_question()).candidates
