@@ -30,7 +30,7 @@ def carry_out(order: dict[str, Any]) -> dict[str, Any]:
         # By default checkpoints are written in the background: a killed process may have lost its input.
         state = graph.invoke(given, thread(), durability="sync")
         waiting = [one.value for one in state.pop("__interrupt__", ())]
-        return {"state": state, "waiting": waiting, "next": [*graph.get_state(thread()).next]}
+        return {"state": state, "waiting": waiting}
 
 
 def _ending(prompt: Any, candidates: Any) -> list[float]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from langchain_cfc_langgraph import (
     CFCState,
+    Outcome,
     ask_person,
     clear_decision,
     make_cfc_node,
@@ -20,7 +21,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from integrations.langgraph.tests.parts import EASY, GOOD, HARD, UNSURE, N, Talk, read_last_text
+from integrations.langgraph.tests.parts import EASY, GOOD, HARD, QUESTIONS, UNSURE, N, Talk, read_last_text
 from integrations.tests.graphs import run_ainvoke, run_invoke, thread
 from langchain_cfc import CFCChatModel, CFCRunnable, calibrate
 from langchain_cfc.demo import demo_chain, load_recording
@@ -35,13 +36,11 @@ def make_graph(node: Any, state: Any = CFCState) -> Any:
     """A graph of one node, and where it goes from there."""
     graph: StateGraph[Any, Any, Any, Any] = StateGraph(state)
     graph.add_node("decide", node)
-    for name in ("yes", "no", "never"):
+    graph.add_edge(START, "decide")
+    for name in get_args(Outcome):
         graph.add_node(name, lambda _: {})
         graph.add_edge(name, END)
-    graph.add_edge(START, "decide")
-    graph.add_conditional_edges(
-        "decide", read_outcome, {"answered": "yes", "abstained": "no", "not_certifiable": "never"}
-    )
+    graph.add_conditional_edges("decide", read_outcome)
     return graph.compile()
 
 
@@ -52,13 +51,13 @@ def find_way(graph: Any, given: Any) -> str:
 
 
 @pytest.mark.parametrize("on_abstain", ["return", "raise"])
-@pytest.mark.parametrize(("question", "went"), [(EASY, "yes"), (UNSURE, "no"), (HARD, "never")])
+@pytest.mark.parametrize(("outcome", "question"), QUESTIONS.items())
 def test_conditional_edges_follow_the_outcome(
-    chain: CFCRunnable, question: str, went: str, on_abstain: str
+    chain: CFCRunnable, outcome: str, question: str, on_abstain: str
 ) -> None:
     graph = make_graph(make_cfc_node(chain.model_copy(update={"on_abstain": on_abstain})))
-    assert find_way(graph, {"question": question}) == went
-    assert (run_ainvoke(graph, {"question": question})["answer"] is not None) == (went == "yes")
+    assert find_way(graph, {"question": question}) == outcome
+    assert (run_ainvoke(graph, {"question": question})["answer"] is not None) == (outcome == "answered")
 
 
 class Elsewhere(CFCState, total=False):
@@ -165,9 +164,8 @@ def test_node_refuses_to_decide_a_question_twice(chain: CFCRunnable, served: Scr
     again.add_node("decide", make_cfc_node(chain))
     again.add_edge(START, "clear")
     again.add_edge("clear", "decide")
-    again.add_conditional_edges(
-        "decide", read_outcome, {"answered": END, "abstained": "decide", "not_certifiable": "decide"}
-    )
+    ways: Any = {"answered": END, "abstained": "decide", "not_certifiable": "decide"}
+    again.add_conditional_edges("decide", read_outcome, ways)
     looping = again.compile()
     for _ in range(2):
         assert looping.invoke({"question": EASY})["answer"]["text"] == GOOD
@@ -224,4 +222,4 @@ def test_node_keeps_only_the_supported_claims() -> None:
     assert isinstance(decision, ClaimsResult)
     assert [one.kept for one in decision.claims] == [True, False, True]
     assert "moons" not in str(state)
-    assert find_way(graph, {"question": "?"}) == "yes"
+    assert find_way(graph, {"question": "?"}) == "answered"

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,8 @@ from tests.serving.openai_server import Script
 ROOT = Path(__file__).parents[3]
 
 
-Talk = Callable[..., Any]
-
-
 @pytest.fixture
-def talk(url: str, artifact_path: Path, tmp_path: Path) -> Talk:
+def talk(url: str, artifact_path: Path, tmp_path: Path) -> Any:
     """A function that opens the thread's database in a new process."""
     settings = {"url": url, "artifact": str(artifact_path), "database": str(tmp_path / "threads.db")}
 
@@ -46,7 +42,7 @@ def talk(url: str, artifact_path: Path, tmp_path: Path) -> Talk:
 
 
 @pytest.mark.long
-def test_thread_continues_in_another_process(talk: Talk, served: Script, tmp_path: Path) -> None:
+def test_thread_continues_in_another_process(talk: Any, served: Script, tmp_path: Path) -> None:
     asked = talk(given={"question": UNSURE})
     (waiting,) = asked["waiting"]
     assert waiting["question"] == UNSURE
