@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
@@ -117,7 +118,8 @@ def make_curve_table(bot: CertifiedBot) -> Table:
 
 def describe_artifact(artifact: CalibrationArtifact) -> dict[str, object]:
     """Return facts and guarantees of an artifact, without its numeric state, as plain data."""
-    data = artifact.model_dump(mode="json", exclude={"arrays", "levels"})
+    numbers: Any = {"arrays": True, "levels": True, "batch": {"wrong_scores", "inputs"}}
+    data = artifact.model_dump(mode="json", exclude=numbers)
     promises = [one.model_dump(mode="json") for one in map(artifact.make_guarantee, artifact.alphas)]
     return {**data, "digest": artifact.digest, "alphas": list(artifact.alphas), "guarantees": promises}
 
@@ -176,6 +178,8 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     if artifact.promised_levels:
         yield from _list_levels(artifact)
     yield from _list_bot_mode(artifact)
+    if artifact.batch is not None:
+        yield "Batch", f"Serves ask --batch, by the scores of {artifact.batch.prompts} labelled prompts."
     if artifact.is_bot_alone or artifact.make_guarantee(artifact.alphas[0]).kind != "heuristic":
         yield "Rests on", _format_assumptions(artifact)
     yield from _list_limits(artifact)

@@ -47,7 +47,13 @@ from langchain_cfc.execution.langgraph_compat import NOSTREAM, detach_from_graph
 from langchain_cfc.guarantee import Binding, Guarantee
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.runnable.answering import AnsweringRunnable
-from langchain_cfc.runnable.batch import FAILURES, BatchResult, QuestionBatch, ScoredQuestion
+from langchain_cfc.runnable.batch import (
+    FAILURES,
+    BatchResult,
+    QuestionBatch,
+    ScoredQuestion,
+    refuse_share_of_one,
+)
 from langchain_cfc.runnable.batch_journal import BatchJournal, BatchWork
 from langchain_cfc.runnable.binding import ModelVersionWatcher, check_binding, list_calibrated_models
 from langchain_cfc.runnable.redraws import detach_register, find_register
@@ -581,6 +587,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
 
     def _select_promise(self, **named: Level | None) -> Promise:
         """Return the promise of a call: the one that it names, otherwise this runnable's own."""
+        refuse_share_of_one(named)
         is_named = any(one is not None for one in named.values())
         return self.artifact.select_promise(**(named if is_named else self._own_promise))
 

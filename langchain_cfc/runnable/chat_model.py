@@ -38,6 +38,7 @@ from langchain_cfc.errors import AbstentionError
 from langchain_cfc.execution import set_context_variable
 from langchain_cfc.execution.langgraph_compat import NOSTREAM, make_message_id
 from langchain_cfc.runnable.answering import ABSTAIN_MESSAGE, Answer
+from langchain_cfc.runnable.batch import refuse_share_of_one
 from langchain_cfc.runnable.chat_arguments import Arguments, configure_chain, find_cfc_runnable
 from langchain_cfc.runnable.result import CFCResult
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
@@ -296,6 +297,7 @@ class CFCChatModel(BaseChatModel):
         given = self._merge_arguments(stop, kwargs)
         # `stream` concerns the delivery of the decision, not the draws.
         given.pop("stream", None)
+        refuse_share_of_one(given)
         promise = {name: given.pop(name) for name in _PROMISE_ARGUMENTS & given.keys()}
         config = (
             _STREAM_CONFIG.get()

@@ -14,13 +14,18 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from langchain_cfc import calibrate
 from langchain_cfc.artifact import BatchScores
+from langchain_cfc.certificates import compute_outcomes
+from langchain_cfc.decision import compute_bot_scores
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from tests.factories import make_records
+from tests.lengths import repetitions
 
-from .laws import ROUND_OFF
+from .laws import ROUND_OFF, record_figures
+from .recordings import NAMES, PATHS, Recording, load_recording
 
 SCORES = np.array([0.2, 0.2, 0.6, 0.6, math.inf])
 WRONG = np.array([False, True, False, True, False])
@@ -189,3 +194,53 @@ def test_a_p_value_exactly_at_its_limit_passes() -> None:
     scores = np.full(10, 0.5)
     assert kept.select(scores, "0.1").max_mean_score == 0.5
     assert kept.select(scores, "0.0999").max_mean_score < 0.0
+
+
+# Recordings -----------------------------------------------------------------------------------------------
+# Labelled prompts and batches are drawn from a recording without replacement, so they are exchangeable. The
+# law is exact for every recording, and splits are independent given it.
+
+SPLITS = repetitions(60)
+# (labelled prompts, questions); None for all prompts that are not in the batch.
+SIZES: list[tuple[int | None, int]] = [(None, 200), (120, 20)]
+SHARES = ["0.02", "0.05", "0.1"]
+# Answered at least, on the recording that ships.
+LEAST = {(200, "0.05"): 0.57, (200, "0.1"): 0.72, (20, "0.05"): 0.53}
+
+
+def answer_splits(recording: Recording, labelled: int | None, questions: int, share: str) -> FloatArray:
+    """Return (SPLITS, 2) the shares answered and wrong; ten batches of each split are averaged."""
+    table, found = recording.table, []
+    for seed in range(SPLITS):
+        order = np.random.default_rng([7, seed]).permutation(len(table))
+        rest = len(table) - (1 if labelled is None else 10) * questions
+        own = calibrate(table.take(np.sort(order[: labelled or rest])), max_wrong_of_all="0.2")
+        assert own.batch is not None
+        batches = order[rest:].reshape(-1, questions)
+        each = []
+        for rows in batches:
+            batch = table.take(rows)
+            cut = own.batch.select(compute_bot_scores(own, batch.draws), share).max_mean_score
+            outcomes = compute_outcomes(own, batch, None, max_mean_score=cut)
+            answered, wrong = outcomes.count_answers(outcomes.decisions.answered)
+            each.append((answered / questions, wrong / max(1, answered)))
+        found.append(np.mean(each, axis=0))
+    return np.array(found)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", PATHS, ids=NAMES)
+@pytest.mark.parametrize(("labelled", "questions"), SIZES)
+@pytest.mark.parametrize("share", SHARES)
+def test_batches_of_recordings_keep_the_share(
+    path: str, labelled: int | None, questions: int, share: str
+) -> None:
+    """The mean of SPLITS independent shares is normal enough: one-sided, at 1 % over all cells."""
+    recording = load_recording(path)
+    answered, wrong = answer_splits(recording, labelled, questions, share).T
+    error = float(wrong.std(ddof=1)) / math.sqrt(SPLITS)
+    cells = len(PATHS) * len(SIZES) * len(SHARES)
+    record_figures("batch", answered=float(answered.mean()), wrong=float(wrong.mean()), error=error)
+    assert float(wrong.mean()) <= float(share) + float(stats.norm.isf(0.01 / cells)) * error
+    if recording.shipped:
+        assert float(answered.mean()) >= LEAST.get((questions, share), 0.0)

@@ -12,7 +12,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 
-from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc import CalibrationArtifact, Candidate, CFCChatModel, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.errors import InputError, PromptKindError
 from langchain_cfc.runnable import BatchResult
 from langchain_cfc.support.files import lock_file
@@ -176,6 +176,13 @@ def test_wrong_kinds_and_shares_are_refused(artifact: CalibrationArtifact) -> No
     for share in (0, 1, "nan", -0.1):
         with pytest.raises(InputError, match="max_wrong_share"):
             chain.answer_batch(QUESTIONS, share)
+
+
+def test_one_question_has_no_share_of_a_batch(artifact: CalibrationArtifact) -> None:
+    chain = make_batch_chain(artifact)
+    for one in (chain, CFCChatModel(chain=chain)):
+        with pytest.raises(InputError, match="answer_batch"):
+            one.invoke("question 0.1", max_wrong_share=0.05)
 
 
 def test_artifacts_without_scores_are_refused_by_name() -> None:

@@ -16,6 +16,7 @@ from langchain_cfc.certificates.cuts import FIRST_SHARE
 from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.records import tabulate
 from tests.factories import change_candidates
+from tests.recordings import list_facts
 
 
 def make_records(seed: int, size: int) -> list[PromptRecord]:
@@ -48,6 +49,18 @@ def find_answered_share(seed: int, size: int) -> float:
         return 0.0
     certificate = artifact.certified_bot.certificates[0]
     return certificate.groups[0].answered / certificate.prompts
+
+
+def test_batches_of_the_pilot_are_replayed() -> None:
+    records = list_facts()[:300]
+    plan = plan_bot(tabulate(records), max_wrong_rate=["0.05", "0.1"])
+    assert [(one.size, one.max_wrong_share, one.labelled) for one in plan.batches] == [
+        (20, 0.05, 280),
+        (20, 0.1, 280),
+    ]
+    strict, loose = plan.batches
+    assert 0.0 < strict.answered < loose.answered < 1.0
+    assert plan_bot(tabulate(records[:30]), max_wrong_rate="0.1").batches == ()
 
 
 def test_plan_bot_steps_equal_a_search_over_all_sizes() -> None:
