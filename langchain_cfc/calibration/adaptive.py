@@ -9,10 +9,12 @@ where q(x) is a logistic regression on the mean score. Rounding lets prompts sha
 threshold. The function is fixed before calibration prompts are seen, which is all that the theorem needs: a
 poor estimate costs usefulness (lower stated coverage than necessary, or flagged prompts), never validity.
 
-The margin is chosen by cross-fitting: the fit split is divided into folds, q is fitted without a fold, and
-thresholds for the fold's prompts are computed from the other folds. The smallest margin that flags at most
-`MAX_FLAGGED_SHARE` of all prompts is taken. With fewer prompts more are flagged, so a small fit split gives a
-larger margin.
+The threshold is computed from N calibration prompts, and is finite for a prompt as long as the share of
+unreachable ones among those that weigh on it is at most a(x). A fit with d columns follows that share with
+the leverage phi' (Phi' Phi)^-1 phi, which is d / N on average over the prompts, so it lies a standard error
+of sqrt(q (1 - q) d / N) from 1 - q(x). The margin is this standard error with the mean of q (1 - q). Fewer
+prompts are flagged than a normal law says, because levels are rounded up, and a fit between reachable scores
+and the cap is still finite.
 
 For claims no prompt is out of reach, because all claims may be dropped, but a strict level may drop nearly
 all of an answer. There q(x) is the probability that a given share of its m claims can be kept: with c(x) the
@@ -25,6 +27,7 @@ each answer survives.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -35,34 +38,15 @@ from langchain_cfc.calibration.logistic import expit, fit_logistic
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.features import AdaptiveAlpha, FeatureMap, name_records_in_errors
 from langchain_cfc.set_rules import SetRule
-from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.thresholds import ConditionalThreshold, format_alpha
+from langchain_cfc.support.arrays import BoolArray, FloatArray
+from langchain_cfc.thresholds import format_alpha
 
 # Distance between offered levels, and the largest of them.
 LEVEL_STEP, MAX_LEVEL = 0.05, 0.95
-# Margins to try, and the share of flagged prompts that is acceptable.
-MARGINS = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.16, 0.2)
-MAX_FLAGGED_SHARE = 0.025
-# Number of folds, and the largest number of prompts that are used to choose the margin.
-FOLDS, MAX_SAMPLE_SIZE = 5, 500
+# Largest number of hat functions of the level; they sum to one, as do other columns.
+KNOTS = 3
 # Penalty of the regression's slope, in prompts.
 SLOPE_PENALTY = 0.5
-
-
-@dataclass(frozen=True)
-class FitPrompts:
-    """The M prompts of the fit split."""
-
-    features: FloatArray  # (M, d) without the columns of adaptive levels
-    mean_scores: FloatArray  # (M,)
-    success_scores: FloatArray  # (M,) the cap where there is no correct candidate
-    is_reachable: BoolArray  # (M,) whether there is one; for claims, whether the share can be kept
-
-    def take(self, rows: IntArray | BoolArray) -> FitPrompts:
-        """Return some of the prompts."""
-        return FitPrompts(
-            self.features[rows], self.mean_scores[rows], self.success_scores[rows], self.is_reachable[rows]
-        )
 
 
 def fit_adaptive_alpha(
@@ -70,7 +54,9 @@ def fit_adaptive_alpha(
     fit_split: LabelledBatch,
     set_rule: SetRule,
     alphas: Sequence[str],
+    *,
     share: str | None,
+    size: int,
 ) -> FeatureMap:
     """Add adaptive levels to a fitted feature map.
 
@@ -80,6 +66,7 @@ def fit_adaptive_alpha(
         set_rule: The set rule, which gives success scores.
         alphas: Error levels as decimal text, ascending; prompts get at least the smallest.
         share: With claims, the share of an answer's claims to keep, as decimal text; None for answers.
+        size: Number of calibration prompts, at least 1.
 
     Returns:
         The map with `adaptive_alpha`.
@@ -90,18 +77,12 @@ def fit_adaptive_alpha(
     """
     require_fit_split(fit_split, "adaptive levels are fitted on")
     success_scores = set_rule.compute_success_scores(fit_split)
+    is_reachable = success_scores < set_rule.compute_reach(fit_split.draws, share)
     with name_records_in_errors(fit_split.ids):
-        prompts = FitPrompts(
-            features=feature_map.transform(fit_split.draws),
-            mean_scores=AdaptiveAlpha.read_mean_scores(fit_split.draws),
-            success_scores=success_scores,
-            is_reachable=success_scores < set_rule.compute_reach(fit_split.draws, share),
-        )
-    grid = _list_offered_levels(alphas)
-    sample = np.unique(np.linspace(0, len(fit_split) - 1, MAX_SAMPLE_SIZE).astype(np.int64))
-    margin = _choose_margin(prompts.take(sample), grid) if share is None else 0.0
-    estimate = _ReachabilityModel.fit(prompts)
-    levels = replace(estimate.make_levels(grid, margin), share=share)
+        dimension = feature_map.transform(fit_split.draws).shape[1] + KNOTS - 1
+        estimate = _ReachabilityModel.fit(AdaptiveAlpha.read_mean_scores(fit_split.draws), is_reachable)
+    margin = estimate.compute_standard_error(dimension, size) if share is None else 0.0
+    levels = replace(estimate.make_levels(_list_offered_levels(alphas), margin), share=share)
     return replace(feature_map, adaptive_alpha=levels)
 
 
@@ -110,38 +91,6 @@ def _list_offered_levels(alphas: Sequence[str]) -> list[str]:
     steps = [format_alpha(LEVEL_STEP * step) for step in range(1, round(MAX_LEVEL / LEVEL_STEP) + 1)]
     offered = {*alphas, *(one for one in steps if float(one) > float(alphas[0]))}
     return sorted(offered, key=float)
-
-
-def _choose_margin(prompts: FitPrompts, grid: Sequence[str]) -> float:
-    """Return the smallest margin that flags few enough prompts, or else the one that flags fewest."""
-    size = len(prompts.mean_scores)
-    if size < FOLDS:
-        return MARGINS[-1]
-    members = [np.arange(size) % FOLDS == fold for fold in range(FOLDS)]
-    folds = [(prompts.take(~inside), prompts.take(inside)) for inside in members]
-    estimates = [_ReachabilityModel.fit(others) for others, _ in folds]
-    shares = []
-    for margin in MARGINS:
-        flagged = 0
-        for (others, fold), estimate in zip(folds, estimates, strict=True):
-            levels = estimate.make_levels(grid, margin)
-            features, alphas = _add_level_columns(levels, others, grid[0])
-            rule = ConditionalThreshold(grid[0], levels=levels.list_levels(grid[0]))
-            fitted = rule.fit(features, others.success_scores, alphas=alphas)
-            features, alphas = _add_level_columns(levels, fold, grid[0])
-            flagged += int(np.isinf(fitted.solve(features, alphas=alphas).values).sum())
-        shares.append(flagged / size)
-        if shares[-1] <= MAX_FLAGGED_SHARE:
-            break
-    return MARGINS[int(np.argmin(shares))]
-
-
-def _add_level_columns(
-    levels: AdaptiveAlpha, prompts: FitPrompts, alpha: str
-) -> tuple[FloatArray, FloatArray]:
-    """Return the features with the columns of adaptive levels appended, and each prompt's level."""
-    features = np.concatenate([prompts.features, levels.compute_columns(prompts.mean_scores)], axis=1)
-    return features, levels.read_alphas(features, alpha)
 
 
 @dataclass(frozen=True)
@@ -155,9 +104,8 @@ class _ReachabilityModel:
     mean_scores: FloatArray  # (M,) of the prompts that it was fitted to
 
     @classmethod
-    def fit(cls, prompts: FitPrompts) -> _ReachabilityModel:
-        """Fit the model to the prompts of the fit split."""
-        scores, reachable = prompts.mean_scores, prompts.is_reachable
+    def fit(cls, scores: FloatArray, reachable: BoolArray) -> _ReachabilityModel:
+        """Fit the model to the (M,) mean scores of the fit split, and whether each prompt is reachable."""
         centre, scale = float(scores.mean()), float(scores.std())
         standardised = (scores - centre) / scale if scale > 0.0 else np.zeros(len(scores))
         # Add half a prompt of each kind at the mean, so that the estimate is never 0 or 1.
@@ -170,6 +118,11 @@ class _ReachabilityModel:
         """Return the probability at each mean score."""
         place = (mean_scores - self.centre) / self.scale if self.scale > 0.0 else np.zeros(len(mean_scores))
         return expit(self.intercept + self.slope * place)
+
+    def compute_standard_error(self, dimension: int, size: int) -> float:
+        """Compute the standard error of a fit with `dimension` columns to `size` prompts like these."""
+        q = self.predict(self.mean_scores)
+        return round(math.sqrt(float(np.mean(q * (1.0 - q))) * dimension / size), 3)
 
     def make_levels(self, grid: Sequence[str], margin: float) -> AdaptiveAlpha:
         """Make the step function of the mean score; outside the range seen the end levels continue."""

@@ -139,7 +139,9 @@ def _calibrate(
     labelled = select_independent(parts["calibration"], plan, "calibration")
     feature_map = fit_feature_map(given, parts["fit"], labelled)
     if config.is_adaptive and config.given_levels is None:
-        feature_map = fit_adaptive_alpha(feature_map, parts["fit"], rule, config.alphas, config.kept_share)
+        feature_map = fit_adaptive_alpha(
+            feature_map, parts["fit"], rule, config.alphas, share=config.kept_share, size=len(labelled)
+        )
     with name_records_in_errors(labelled.ids):
         data = CalibrationData(
             plan=plan,

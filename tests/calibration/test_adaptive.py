@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from langchain_cfc import CalibrationArtifact, FeatureMap, calibrate, evaluate
 from langchain_cfc.artifact import files
+from langchain_cfc.calibration.adaptive import fit_adaptive_alpha
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.certificates import certify
@@ -31,6 +32,7 @@ from langchain_cfc.features import AdaptiveAlpha
 from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.records import tabulate
 from langchain_cfc.records.splits import Part
+from langchain_cfc.set_rules import AcceptAll
 from langchain_cfc.support.arrays import FloatArray
 from tests.calls import Invoke
 from tests.factories import make_chain, make_hopeless_records, make_records, reload_artifact
@@ -97,6 +99,29 @@ def test_adaptive_alpha_flags_fewer_prompts_and_covers_more(artifact: Calibratio
     assert kept == pytest.approx(own.kept_promise)
 
 
+def test_margin_of_adaptive_levels_shrinks_with_the_calibration_prompts() -> None:
+    """sqrt(q (1 - q) d / N) for coins of q = 0.7: four times as many calibration prompts halve the margin.
+
+    With 10,000 coins in the fit split the mean of q (1 - q) has a standard deviation of 0.4 * 0.0046, so that
+    the margin differs by less than 5 % with probability above 1 - 1e-6, and by 0.0005 through rounding.
+    """
+    rng = np.random.default_rng(7)
+    ids = tuple(map(str, range(10_000)))
+    coins = LabelledBatch(
+        CandidateBatch.from_arrays(rng.random((10_000, 1))),
+        rng.random((10_000, 1)) < 0.7,
+        ids,
+        (None,) * 10_000,
+    )
+    for size in (250, 1_000):
+        fitted = fit_adaptive_alpha(FeatureMap.parse("1"), coins, AcceptAll(), ["0.1"], share=None, size=size)
+        assert fitted.adaptive_alpha is not None
+        # The constant, and two columns more for three hat functions that sum to one.
+        assert fitted.adaptive_alpha.margin == pytest.approx(
+            (0.7 * 0.3 * 3 / size) ** 0.5, rel=0.05, abs=5e-4
+        )
+
+
 def test_evaluate_contradicts_stated_coverages_that_are_not_kept(artifact: CalibrationArtifact) -> None:
     test = draw_world(3, 2000)
     assert evaluate(artifact, test).contradicted == []
@@ -110,7 +135,9 @@ def test_evaluate_contradicts_stated_coverages_that_are_not_kept(artifact: Calib
 def test_adaptive_alpha_with_equal_levels_equals_the_fixed_level() -> None:
     records = make_records("easy", 60)
     adaptive = calibrate(records, alpha="0.25", adaptive_alpha=True, features="mean_score")
-    assert adaptive.feature_map.adaptive_alpha == AdaptiveAlpha((), ("0.25",), ("0.25",), 0.0)
+    levels = adaptive.feature_map.adaptive_alpha
+    assert levels is not None
+    assert levels == AdaptiveAlpha((), ("0.25",), ("0.25",), levels.margin)
     fixed = calibrate(records, alpha="0.25", features="mean_score")
     draws = tabulate(make_records("easy", 39)).draws
     ours, theirs = decide(adaptive, draws), decide(fixed, draws)
