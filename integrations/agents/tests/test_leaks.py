@@ -134,7 +134,8 @@ def test_failing_verifier_shows_no_candidate(
 ) -> None:
     # Retries put the error's words into the conversation, where the model reads them in the next turn.
     outside = [ModelRetryMiddleware(max_retries=1, initial_delay=0.0)] if retries else []
-    guard = GuardedAnswer(chain_at(url, artifact, verifier=fail_with_quotes))
+    # A chain that shows rejected texts quotes them in its errors as well.
+    guard = GuardedAnswer(chain_at(url, artifact, verifier=fail_with_quotes, show_rejected=True))
     seen: list[str] = []
     with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as memory:
         agent = agent_of(model_at(url), [*outside, guard], checkpointer=memory)
