@@ -182,7 +182,7 @@ def run_bot(known: LabelledBatch, test: LabelledBatch, rate: str, seed: int) -> 
         except UnattainableTargetError:
             return None
     certificate = artifact.certified_bot.certificates[0]
-    seen = compute_outcomes(artifact, test, certificate.alpha, max_mean_score=certificate.max_mean_score)
+    seen = compute_outcomes(artifact, test, certificate.alpha, cut=certificate.cut)
     return seen.count_answers(seen.decisions.answered)
 
 

@@ -181,8 +181,8 @@ def _serve(artifact: CalibrationArtifact, source: Records) -> dict[str, Any]:
         name, value = promise.argument
         chain = CFCRunnable(artifact=artifact, **{name: value}, **parts)
         results = [chain.invoke(record.input) for record in list(source.read_all())[::12]]
-        # A bot's decisions use no threshold, except for claims.
-        has_threshold = name == "alpha" or artifact.unit == "claims"
+        # The decisions of a bot use no threshold.
+        has_threshold = name == "alpha"
         thresholds = [one.threshold for one in results] if has_threshold else []
         reasons = Counter(one.reason for one in results)
         promised = f"{name} {value}"
@@ -210,7 +210,7 @@ def _project_guarantee(guarantee: Guarantee) -> list[str]:
     rows = [_write_row(*known)]
     one = guarantee.wrong_answers
     if one is not None:
-        rows.append(_write_row(one.max_wrong_rate, one.delta, one.level, one.prompts, one.max_mean_score))
+        rows.append(_write_row(one.max_wrong_rate, one.delta, one.level, one.prompts, one.cut))
         rows += [_write_row(each.name, each.prompts, each.answered, each.wrong) for each in one.groups]
     return rows
 

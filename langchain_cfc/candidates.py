@@ -68,10 +68,7 @@ UNITS: Mapping[Unit, UnitTraits] = {
         parts=("generator", "verifier", "splitter"),
         is_fixed_count=False,
         rate="of the claims that an answer shows, at most {} are unsupported on average",
-        counts=(
-            "Of {:,} answers with known labels {:,} show claims; one claim was drawn from each of these, and "
-            "{:,} of the claims drawn are unsupported."
-        ),
+        counts=("Of {:,} answers with known labels {:,} show claims, {:,} of these an unsupported one."),
     ),
 }
 _PROMPT_KINDS: Mapping[type, PromptKind] = {str: "text", list: "messages", dict: "object"}

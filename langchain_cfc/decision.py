@@ -79,6 +79,15 @@ class AnswerSets:
         alone[np.arange(len(levels)), ranked.argmin(axis=1)] = True
         return cls(draws, alone & np.isfinite(ranked), np.zeros(len(levels), dtype=np.bool_))
 
+    @classmethod
+    def from_claims_below(cls, draws: CandidateBatch, cut: float) -> Self:
+        """Build sets of the claims with a score of at most `cut`, without flags.
+
+        A score of 1, such as that of a claim without a verdict, is above every cut.
+        """
+        shown = draws.is_drawn & (draws.scores <= cut) & (draws.scores < 1.0)
+        return cls(draws, shown, np.zeros(len(draws), dtype=np.bool_))
+
     @cached_property
     def best(self) -> IntArray:
         """(N,) slot of the best accepted candidate, the earliest of lowest score; 0 for an empty set."""
@@ -109,7 +118,7 @@ class Decisions(AnswerSets):
     levels: FloatArray  # (N, n) entry levels
     # (N,) error levels stated for the prompts: alpha for all, or adaptive; (0,) for a bot
     stated_alphas: FloatArray
-    max_mean_score: float | None  # a bot answers prompts with at most this mean score; None for answer sets
+    max_mean_score: float | None  # the cut of a bot on the mean score; None for answer sets and claims
     withheld: Reason  # why a prompt that is not flagged has an answer that is not shown
 
     @cached_property
@@ -141,7 +150,7 @@ def decide(
     draws: CandidateBatch,
     alpha: Level | None = None,
     *,
-    max_mean_score: float | None = None,
+    cut: float | None = None,
     marginal: bool = False,
 ) -> Decisions:
     """Compute the decisions for one or more prompts.
@@ -151,8 +160,8 @@ def decide(
         draws: N >= 1 prompts with the artifact's number of candidates each, or as drawn by its draw rule.
         alpha: Error level, chosen before the candidates were drawn; optional if the artifact has only one,
             and without meaning for a bot.
-        max_mean_score: The cut of a bot: it answers with the best candidate, without a threshold, if the mean
-            score of the candidates is at most this; None for answer sets.
+        cut: The cut of a bot, which uses no threshold: it answers with the best candidate if the mean score
+            of the candidates is at most this, or shows the claims whose scores are; None for answer sets.
         marginal: Whether to use the marginal rule instead of the artifact's own, for comparison. The two
             differ only in their thresholds.
 
@@ -168,8 +177,12 @@ def decide(
     features = artifact.feature_map.transform(draws, allow_unknown=True)
     rule = artifact.parsed_set_rule
     levels = rule.compute_levels(draws)
-    if max_mean_score is not None:
-        sets = AnswerSets.from_best_candidates(draws, levels)
+    if cut is not None:
+        sets = (
+            AnswerSets.from_best_candidates(draws, levels)
+            if artifact.unit == "answers"
+            else AnswerSets.from_claims_below(draws, cut)
+        )
         return Decisions(
             draws,
             sets.accepted,
@@ -179,7 +192,7 @@ def decide(
             refused=sets.not_certifiable,
             levels=levels,
             stated_alphas=np.empty(0),
-            max_mean_score=max_mean_score,
+            max_mean_score=cut if artifact.unit == "answers" else None,
             withheld=rule.withheld,
         )
     thresholds = artifact.solve(features, alpha, marginal=marginal)
@@ -206,5 +219,5 @@ def decide(
 
 def compute_bot_scores(artifact: CalibrationArtifact, draws: CandidateBatch) -> FloatArray:
     """Return the (N,) mean scores by which a bot answers; `inf` if every answer is blank. See `decide`."""
-    has_answer = decide(artifact, draws, max_mean_score=EVERY_PROMPT).answered
+    has_answer = decide(artifact, draws, cut=EVERY_PROMPT).answered
     return np.where(has_answer, MEAN_SCORE.compute_values(draws), np.inf)

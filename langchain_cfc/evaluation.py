@@ -203,6 +203,8 @@ class AnswersReport(ReportData):
         wrong_rate: Share of answered prompts whose best answer is wrong; 0 if none is answered.
         wrong_rate_ci: Two-sided 95 % Clopper-Pearson interval of `wrong_rate`.
         contradicted: Whether so many wrong answers have a probability below 2.5 % at the certified bound.
+        claims: Figures of the claims; None for whole answers. One claim drawn from those that an answer shows
+            then decides whether it is wrong.
     """
 
     max_wrong_rate: float
@@ -212,6 +214,7 @@ class AnswersReport(ReportData):
     wrong_rate: float
     wrong_rate_ci: tuple[float, float]
     contradicted: bool
+    claims: ClaimsFigures | None = None
 
 
 class EvaluationReport(LevelReport):
@@ -275,6 +278,12 @@ class EvaluationReport(LevelReport):
     def __str__(self) -> str:
         """Return the same summary; pydantic would print every field."""
         return repr(self)
+
+    @property
+    def claims(self) -> ClaimsFigures | None:
+        """Figures of the claims, at the level or at the smallest certified rate; None for whole answers."""
+        found = [one.claims for one in self.methods.values()] + [one.claims for one in self.answers]
+        return found[0] if found else None
 
     @property
     def is_passed(self) -> bool:
@@ -417,8 +426,7 @@ def evaluate(
 def _report_answers(
     artifact: CalibrationArtifact, labelled: LabelledBatch, certificate: WrongRateCertificate
 ) -> AnswersReport:
-    cut = certificate.max_mean_score
-    outcomes = compute_outcomes(artifact, labelled, certificate.alpha, max_mean_score=cut)
+    outcomes = compute_outcomes(artifact, labelled, None, cut=certificate.cut)
     answered = int(outcomes.decisions.answered.sum())
     wrong = int((outcomes.wrong & outcomes.decisions.answered).sum())
     rate = float(certificate.max_wrong_rate)
@@ -430,6 +438,7 @@ def _report_answers(
         wrong_rate=wrong / max(answered, 1),
         wrong_rate_ci=clopper_pearson(float(wrong), float(answered)),
         contradicted=lower_bound(wrong, answered, FALSE_ALARM) > rate,
+        claims=_report_claims(labelled, outcomes.decisions.accepted, np.ones(len(labelled))),
     )
 
 
@@ -437,7 +446,7 @@ def _report_batches(artifact: CalibrationArtifact, labelled: LabelledBatch) -> t
     if artifact.batch is None:
         return ()
     scores = compute_bot_scores(artifact, labelled.draws)
-    wrong = compute_outcomes(artifact, labelled, None, max_mean_score=EVERY_PROMPT).wrong
+    wrong = compute_outcomes(artifact, labelled, None, cut=EVERY_PROMPT).wrong
     sizes = [size for size in BATCH_SIZES if size <= len(labelled)]
     return tuple(
         replay_batches(scores, wrong, share, size, artifact.batch) for size in sizes for share in WRONG_SHARES

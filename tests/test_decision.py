@@ -246,7 +246,7 @@ def test_reason_of_a_bot_names_blank_answers_before_the_cut() -> None:
         ("mean_score_too_high", [0.1, 0.2, 0.9, 0.9], ["a", "b", "a", "d"]),
     ]
     draws = CandidateBatch.from_arrays([scores for _, scores, _ in rows], [answers for *_, answers in rows])
-    decisions = decide(artifact, draws, max_mean_score=0.4)
+    decisions = decide(artifact, draws, cut=0.4)
     assert [decisions.find_reason(row) for row in range(len(rows))] == [reason for reason, *_ in rows]
 
 

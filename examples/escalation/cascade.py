@@ -63,8 +63,8 @@ def certify_tier(tier: Tier, rows: IntArray, rate: str) -> CalibrationArtifact:
 
 def decide_questions(artifact: CalibrationArtifact, tier: Tier, rows: IntArray) -> Outcomes:
     """Decide some questions at once, as `CFCRunnable` would."""
-    cut = artifact.certified_bot.certificates[0].max_mean_score
-    seen = compute_outcomes(artifact, tier.table.take(rows), None, max_mean_score=cut)
+    cut = artifact.certified_bot.certificates[0].cut
+    seen = compute_outcomes(artifact, tier.table.take(rows), None, cut=cut)
     answered = seen.decisions.answered
     return Outcomes(answered, answered & seen.wrong)
 

@@ -185,28 +185,14 @@ class ArtifactContent(ArtifactData):
         raise failure(msg)
 
     @property
-    def promised_levels(self) -> tuple[str, ...]:
-        """The error levels that something is promised at: not the one that a certified rate has chosen."""
-        return () if self.has_used_certification else self.alphas
-
-    @property
     def is_bot_alone(self) -> bool:
         """Whether every promise is about how often a bot is wrong, and none about sets."""
-        return not self.promised_levels or self.parsed_set_rule.option != "alpha"
+        return not self.levels or self.parsed_set_rule.option != "alpha"
 
     @property
     def metadata_keys(self) -> tuple[str, ...]:
         """The metadata keys that every prompt must have, each once."""
         return self.feature_map.metadata_keys
-
-    @property
-    def has_used_certification(self) -> bool:
-        """Whether labels of certification prompts have chosen a level.
-
-        A guarantee on average over calibration sets does not hold for an artifact that labels have chosen; a
-        guarantee with confidence does.
-        """
-        return self.bot is not None and any(one.max_mean_score is None for one in self.bot.certificates)
 
     def unpack_state(self, names: Mapping[str, str]) -> dict[str, FloatArray]:
         """Return the arrays of a fitted rule, given their names in a `LevelState`."""

@@ -72,7 +72,6 @@ class CalibrationFacts(ArtifactData):
             later.
         attainable_coverage: Share of calibration prompts whose success score is below the cap.
         groups: Attainable coverage of every guaranteed weighting, all prompts first.
-        certification_size: Number of prompts of the split that certified a rate among the claims shown.
         sampled: Whether prompts were chosen to be labelled with unequal probabilities.
         weight: Sum of the calibration prompts' sampling weights; None if each prompt counts as one.
         allow_unattainable: The option `allow_unattainable` of `calibrate`.
@@ -92,7 +91,6 @@ class CalibrationFacts(ArtifactData):
     sketch: list[str]
     attainable_coverage: float
     groups: list[AttainableGroup]
-    certification_size: Count = 0
     sampled: bool = False
     weight: float | None = None
     allow_unattainable: bool = False
@@ -166,7 +164,7 @@ class Promise(NamedTuple):
 
 
 class CertifiedBot(ArtifactData):
-    """The rates that a bot was certified for, each by a cut on the mean score; for claims, by a level.
+    """The rates that a bot was certified for, each by a cut on the mean score, or on the scores of claims.
 
     Attributes:
         certificates: A certificate for each rate that is certified, by rate ascending; empty if all are
@@ -334,7 +332,7 @@ class PeopleEvidence(ArtifactData):
     Attributes:
         about: What the certificate is about, `sets` or `answers`, as the next two.
         alpha: Level of the certificate.
-        max_mean_score: Cut of the certificate.
+        cut: Cut of the certificate; None for sets.
         share: Approximate share of the prompts that people were asked to label.
         strata: The stratum of each prompt as a digit, see `certificates.judged`.
         outcomes: For each prompt `+` if its promise is kept, `-` if it is broken, and `.` if it has no label.
@@ -343,7 +341,7 @@ class PeopleEvidence(ArtifactData):
 
     about: Literal["sets", "answers"]
     alpha: Alpha
-    max_mean_score: Share | None = None
+    cut: Share | None = None
     share: Share
     strata: Annotated[str, Field(pattern="^[0-3]*$")]
     outcomes: Annotated[str, Field(pattern="^[-+.]*$")]
@@ -352,7 +350,7 @@ class PeopleEvidence(ArtifactData):
     @property
     def subject(self) -> tuple[str, str, float | None]:
         """What it is about, as of its certificate."""
-        return self.about, self.alpha, self.max_mean_score
+        return self.about, self.alpha, self.cut
 
     @model_validator(mode="after")
     def _check_lengths(self) -> PeopleEvidence:

@@ -52,8 +52,7 @@ def build_guarantee(
     artifact: ArtifactContent, alpha: str, binding: Binding | None, stated_alpha: str | None
 ) -> Guarantee:
     """Build the guarantee of an artifact at one of its levels; see `CalibrationArtifact.make_guarantee`."""
-    # No theorem covers a penalised constant, or a level that a certified rate has chosen.
-    is_covered = bool(artifact.promised_levels) and (artifact.pac is None or artifact.pac.ridge == 0.0)
+    is_covered = artifact.pac is None or artifact.pac.ridge == 0.0  # no theorem covers a penalised constant
     named = artifact.feature_map.list_guaranteed_weights() if is_covered else ()
     kind: GuaranteeKind = "conditional" if named else "heuristic"
     target = float(compute_tau(alpha))
@@ -100,7 +99,7 @@ def build_bot_guarantee(
     artifact: ArtifactContent, certificate: WrongRateCertificate, binding: Binding | None
 ) -> Guarantee:
     """Build the guarantee about the answers of a bot, which its certificate alone gives."""
-    people = _find_people(artifact, "answers", certificate.alpha, certificate.max_mean_score)
+    people = _find_people(artifact, "answers", certificate.alpha, certificate.cut)
     return Guarantee(
         kind="certified",
         claim=certificate.claim,
@@ -273,11 +272,11 @@ def _list_assumptions(
         "The metadata of a prompt come from the same function as in calibration, which is not checked."
     )
     rule = f"The rule that stops drawing was fixed before the records were seen: {artifact.draws}."
-    uses_features = bool(artifact.levels) and chosen != "share"
+    uses_fit = (bool(artifact.levels) or artifact.at_most is not None) and chosen != "share"
     held = {
         alike: True,
         _INDEPENDENT: independent,
-        fitted: uses_features,
+        fitted: uses_fit,
         alone: fewer,
         rule: artifact.draws is not None,
         described: bool(artifact.metadata_keys) and chosen != "share",

@@ -50,7 +50,7 @@ class CalibrationArtifact(ArtifactContent):
         n: Number of candidates per prompt.
         set_rule: Text form of the set rule.
         features: Data form of the fitted feature map.
-        levels: One entry per error level, alpha ascending; empty for a bot alone that answers by a cut.
+        levels: One entry per error level, alpha ascending; empty for a bot alone.
         arrays: The numbers that the levels refer to, by name.
         provenance: Header of the calibration records; None means unbound.
         calibration: Facts about the prompts that it was made from.
@@ -189,7 +189,7 @@ class CalibrationArtifact(ArtifactContent):
         certificates = [] if self.bot is None else self.bot.certificates
         rates = [Promise(one.alpha, one.max_wrong_rate) for one in certificates]
         is_of_all = self.parsed_set_rule.option == "max_wrong_of_all"
-        levels = [Promise(one, None, one if is_of_all else None) for one in self.promised_levels]
+        levels = [Promise(one, None, one if is_of_all else None) for one in self.alphas]
         return (*rates, *levels)
 
     def _list_promises(self) -> str:
@@ -225,7 +225,7 @@ class CalibrationArtifact(ArtifactContent):
             certificate = self.certified_bot.find_certificate(max_wrong_rate)
             return Promise(certificate.alpha, certificate.max_wrong_rate)
         for name, value in named.items():
-            if name != self.parsed_set_rule.option or not self.promised_levels:
+            if name != self.parsed_set_rule.option or not self.alphas:
                 msg = (
                     f"{name} = {value}: the artifact was calibrated without {name}; it holds "
                     f"{self._list_promises()}"

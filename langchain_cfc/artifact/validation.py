@@ -15,7 +15,7 @@ from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.artifact.facts import CertifiedBot, Confidence
 from langchain_cfc.artifact.prefixes import are_drawn_by, find_rescore
 from langchain_cfc.errors import InputError
-from langchain_cfc.guarantee import Certificate, PeopleCertificate, TestedCertificate, WrongRateCertificate
+from langchain_cfc.guarantee import Certificate, TestedCertificate
 
 
 def find_problems(artifact: ArtifactContent) -> Iterator[str]:
@@ -53,9 +53,7 @@ def _check_references(artifact: ArtifactContent) -> Iterator[str]:
         yield "a certificate is about another artifact"
     levels = [one.alpha for one in artifact.certificates]
     # A cut is certified at its rate, and needs no level.
-    others: list[WrongRateCertificate | PeopleCertificate] = [*artifact.people_certificates]
-    others += [] if artifact.bot is None else artifact.bot.certificates
-    named = {*levels, *(one.alpha for one in others if one.max_mean_score is None)}
+    named = {*levels, *(one.alpha for one in artifact.people_certificates if one.about == "sets")}
     if len(set(levels)) < len(levels) or not named <= set(artifact.alphas):
         yield "a certificate is about a level that the artifact does not hold, or two are about one level"
     attempts = {one.number for one in artifact.attempts if one.certified}
@@ -105,7 +103,7 @@ def _check_bot(artifact: ArtifactContent, bot: CertifiedBot) -> Iterator[str]:
         stated = [(one.name, one.words) for one in certificate.groups]
         if stated not in (named, named[:1]) or certificate.unit != artifact.unit:
             yield "the bot does not match the weightings of the feature map or the unit of the artifact"
-        if certificate.max_mean_score is not None and certificate.alpha != certificate.max_wrong_rate:
+        if certificate.alpha != certificate.max_wrong_rate:
             yield f"the certificate of the rate {certificate.max_wrong_rate} is at {certificate.alpha}"
         if not certificate.groups[0].certified:
             yield "the bot is not certified over all prompts"
@@ -114,7 +112,7 @@ def _check_bot(artifact: ArtifactContent, bot: CertifiedBot) -> Iterator[str]:
 def _check_people(artifact: ArtifactContent) -> Iterator[str]:
     """Check that people's certificates are about distinct subjects that the artifact holds."""
     certificates = [] if artifact.bot is None else artifact.bot.certificates
-    answers = [("answers", one.alpha, one.max_mean_score) for one in certificates]
+    answers = [("answers", one.alpha, one.cut) for one in certificates]
     subjects = [one.subject for one in artifact.people_certificates]
     if any(subjects.count(one) > 1 for one in subjects):
         yield "two certificates by people are about the same sets or answers"

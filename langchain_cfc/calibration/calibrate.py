@@ -21,13 +21,14 @@ from langchain_cfc.calibration.checks import (
     check_orientation,
     warn_if_conditional_on_score,
 )
-from langchain_cfc.calibration.config import CalibrationConfig
+from langchain_cfc.calibration.config import CUTS_NEED, CalibrationConfig
 from langchain_cfc.calibration.fit import (
     CalibrationData,
     fit_feature_map,
     fit_levels,
     make_facts,
     read_prompts,
+    require_fit_split,
     select_independent,
     split_prompts,
     take_parts,
@@ -138,6 +139,8 @@ def _calibrate(
     parts = split_prompts(prompts, plan, config)
     labelled = select_independent(parts["calibration"], plan, "calibration")
     feature_map = fit_feature_map(given, parts["fit"], labelled)
+    if config.certifies_claims:
+        require_fit_split(parts["fit"], CUTS_NEED)
     if config.is_adaptive and config.given_levels is None:
         feature_map = fit_adaptive_alpha(
             feature_map, parts["fit"], rule, config.alphas, share=config.kept_share, size=len(labelled)
@@ -155,7 +158,7 @@ def _calibrate(
     attempt = _plan_attempt(config, data, ledger, provenance)
     alphas = config.alphas
     adaptive = feature_map.adaptive_alpha
-    if config.promised_levels:
+    if config.alphas:
         check_attainable(
             *data.counts,
             data.groups,
@@ -214,7 +217,7 @@ def _calibrate(
         else:
             artifact = certify_shown_claims(
                 artifact,
-                fair,
+                parts["fit"],
                 attempt,
                 max_wrong_rate=config.wrong_rates[0],
                 delta=config.failure_probability,
@@ -255,7 +258,7 @@ def _make_batch_scores(
     used = _select_for_cuts(data, with_fit_split=is_given)
     if not len(used):
         return None
-    wrong = compute_outcomes(artifact, used, None, max_mean_score=EVERY_PROMPT).wrong
+    wrong = compute_outcomes(artifact, used, None, cut=EVERY_PROMPT).wrong
     known = take_parts(data.prompts, data.plan, "fit", "calibration").inputs
     return BatchScores.from_scores(len(used), MEAN_SCORE.compute_values(used.draws)[wrong], known)
 
@@ -271,16 +274,14 @@ def _plan_attempt(
     Order statistics rest on the labels of all calibration prompts.
     """
     depends_on_suggestion = True
-    if config.certifies_mean_score:
-        # Labels of the fit split certify as well, unless they fixed the groups, or may have
-        # chosen the draw rule, as in `suggest`.
+    if config.wrong_rates:
+        # Labels of the fit split certify as well, unless it fixed the groups or the cuts of claims, or may
+        # have chosen the draw rule, as in `suggest`.
         rule = None if config.draw_rule is None else config.draw_rule.stored_text
         fits = config.wrong_rate_groups or not (rule is None or _is_drawn_by_rule(provenance))
-        used = _select_for_cuts(data, with_fit_split=not fits)
+        used = _select_for_cuts(data, with_fit_split=not (fits or config.certifies_claims))
         # Features and set rules, which `suggest` chooses, do not change the mean scores; fewer candidates do.
         depends_on_suggestion = fits or (config.draws is not None and rule is None)
-    elif config.needs_certification:
-        used = select_independent(data.parts["certification"], data.plan, "certification")
     elif config.is_confident:
         used = data.labelled
     else:
@@ -289,7 +290,7 @@ def _plan_attempt(
     attempt = ledger.plan_attempt(
         used,
         config.digest,
-        compute_records_digest(take_parts(data.prompts, data.plan, "fit", "calibration", "certification")),
+        compute_records_digest(take_parts(data.prompts, data.plan, "fit", "calibration")),
         harmless_look=None if depends_on_suggestion else "suggest",
         needed=required_size(0.0, Fraction(rates[-1]), config.first_level),
     )

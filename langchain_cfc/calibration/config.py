@@ -31,14 +31,12 @@ from langchain_cfc.thresholds import (
 
 DEFAULT_DELTA = "0.05"
 DEFAULT_FIT_FRACTION = 0.2
-# Share of the prompts not held out, the third split, that certifies a rate among the claims shown.
-CERTIFICATION_FRACTION = 0.3
-# Levels to choose from where the share of unsupported claims among those shown is certified.
-CLAIM_ALPHAS = ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
 # Feature maps if none is given, in words.
 DEFAULT_MAPS = (
     "hat(mean_score, 5), hat(min_score, 5) for claims of which none may be unsupported, or 1 for a bot"
 )
+# What the fit split is for with `max_wrong_rate` and claims, for errors.
+CUTS_NEED = "cuts on the scores of claims must be fixed on"
 
 # Headings in the help of the command line.
 _PROMISE = {"rich_help_panel": "What is promised"}
@@ -79,8 +77,8 @@ class CalibrationConfig:
     A bot answers with the best candidate if the mean score is small enough: of the prompts that it answers,
     at most this share gets a wrong best answer, with confidence 1 - delta. The labels that calibrate and fit
     also certify. Each served call uses one rate, or an alpha given beside it. With claims: of the claims that
-    an answer shows, on average over answers, at most this share is unsupported; the level that shows most of
-    those certified on the third split is chosen.
+    an answer shows, on average over answers, at most this share is unsupported; the scores of the fit split
+    fix the cuts to test.
     """
 
     max_wrong_of_all: Level | Sequence[Level] | None = field(default=None, metadata=_PROMISE)
@@ -167,7 +165,7 @@ class CalibrationConfig:
         facts, confidence, bot = artifact.calibration, artifact.confidence, artifact.bot
         adaptive = artifact.feature_map.adaptive_alpha
         option = artifact.parsed_set_rule.option
-        promised = {option: artifact.promised_levels or None}
+        promised = {option: artifact.alphas or None}
         has_set_rule = artifact.unit == "answers" and option == "alpha"
         uses_fewer = artifact.unit == "answers" and artifact.n < facts.recorded_candidates
         deltas = [one.delta for one in (confidence, bot) if one is not None]
@@ -241,11 +239,11 @@ class CalibrationConfig:
             "given the calibration set is known for these only. Change the features, or leave delta out and "
             "certify the artifact on held-out records": self.is_confident
             and (self.pac is not None or self.is_adaptive or not self.feature_map.has_disjoint_groups),
-            "max_wrong_rate with claims: give one rate and no alpha, since it chooses the level; make an "
-            "artifact for each": (
-                self.unit == "claims"
-                and self.max_wrong_rate is not None
-                and (len(self.wrong_rates) > 1 or self.alpha is not None)
+            "max_wrong_rate with claims: give one rate and no alpha; make an artifact for each": (
+                self.certifies_claims and (len(self.wrong_rates) > 1 or self.alpha is not None)
+            ),
+            "at_most: it counts unsupported claims, and max_wrong_rate bounds their share: leave it out": (
+                self.certifies_claims and self.at_most != 0
             ),
             "wrong_rate_groups: needs max_wrong_rate": (
                 self.wrong_rate_groups and self.max_wrong_rate is None
@@ -276,17 +274,10 @@ class CalibrationConfig:
 
     @property
     def alphas(self) -> tuple[str, ...]:
-        """Error levels as decimal text, ascending; for claims with a certified rate those to choose from."""
+        """Error levels as decimal text, ascending; none for a certified rate alone."""
         if self.max_wrong_of_all is not None:
             return _list_canonical("max_wrong_of_all", self.max_wrong_of_all)
-        if self.alpha is None:
-            return CLAIM_ALPHAS if self.unit == "claims" else ()
-        return _list_canonical("alpha", self.alpha)
-
-    @property
-    def promised_levels(self) -> tuple[str, ...]:
-        """The error levels that something is promised at; none if a certified rate chooses among them."""
-        return () if self.needs_certification else self.alphas
+        return () if self.alpha is None else _list_canonical("alpha", self.alpha)
 
     @property
     def is_adaptive(self) -> bool:
@@ -360,14 +351,14 @@ class CalibrationConfig:
         return self.pac is None and not self.is_confident
 
     @property
-    def needs_certification(self) -> bool:
-        """Whether the third split is used up to choose a level."""
-        return self.max_wrong_rate is not None and not self.certifies_mean_score
+    def certifies_claims(self) -> bool:
+        """Whether calibration labels certify cuts on the scores of claims, which the fit split fixes."""
+        return self.max_wrong_rate is not None and self.unit == "claims"
 
     def plan_split(self) -> SplitPlan:
-        """Plan the split; it has a third part, and by default a fit part, only if something needs them."""
+        """Plan the split; it has a fit part by default only if something needs it."""
         feature_map, fit_fraction = self.feature_map, self.fit_fraction
-        learns = self.is_adaptive and self.given_levels is None
+        learns = (self.is_adaptive and self.given_levels is None) or self.certifies_claims
         if feature_map.needs_fit and feature_map.fitted and fit_fraction and not learns:
             msg = (
                 "the feature map is already fitted: omit fit_fraction, or pass the map's text to fit it here"
@@ -376,10 +367,7 @@ class CalibrationConfig:
         if fit_fraction is None:
             learns = learns or (feature_map.needs_fit and not feature_map.fitted)
             fit_fraction = DEFAULT_FIT_FRACTION if learns else 0.0
-        certification = CERTIFICATION_FRACTION if self.needs_certification else 0.0
-        return make_split_plan(
-            self.seed, fit=fit_fraction, test=self.test_fraction, certification=certification
-        )
+        return make_split_plan(self.seed, fit=fit_fraction, test=self.test_fraction)
 
     @property
     def digest(self) -> str:

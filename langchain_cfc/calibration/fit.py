@@ -260,8 +260,6 @@ def make_facts(
     """Return the facts that an artifact states about its prompts, for each of which n answers were drawn."""
     prompts, parts = data.prompts, data.parts
     known: tuple[Part, ...] = ("fit", "calibration")
-    if config.needs_certification:  # the certification part is used up: recognise its records later
-        known = (*known, "certification")
     names = list_ids_and_clusters(
         [one for name in known for one in parts[name].ids],
         [one for name in known for one in parts[name].clusters],
@@ -283,7 +281,6 @@ def make_facts(
         sketch=list(data.plan.compute_sketch(names)),
         attainable_coverage=float(np.average(data.reachable, weights=data.weights)),
         groups=data.groups,
-        certification_size=len(parts["certification"]),
         allow_unattainable=config.allow_unattainable,
         prompt_kinds=None if prompts.prompt_kinds is None else sorted(prompts.prompt_kinds),
     )

@@ -84,8 +84,8 @@ def _make_decision_histogram(
 ) -> ReferenceHistogram:
     """Count the decisions under a promise."""
     alpha, rate = promise.alpha, promise.max_wrong_rate
-    cut = None if rate is None else artifact.certified_bot.find_certificate(rate).max_mean_score
-    decisions = decide(artifact, test.draws, alpha, max_mean_score=cut)
+    cut = None if rate is None else artifact.certified_bot.find_certificate(rate).cut
+    decisions = decide(artifact, test.draws, alpha, cut=cut)
     kinds = np.where(decisions.not_certifiable, 0.0, 1.0 + decisions.answered)
     counted = _make_histogram("decision", _DECISION_EDGES, kinds, within, alpha)
     return counted.model_copy(update={"max_wrong_rate": rate})

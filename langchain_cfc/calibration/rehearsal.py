@@ -11,7 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from langchain_cfc.calibration.checks import compute_smallest_alpha, compute_smallest_size, is_attainable
-from langchain_cfc.calibration.config import CalibrationConfig
+from langchain_cfc.calibration.config import CUTS_NEED, CalibrationConfig
 from langchain_cfc.calibration.fit import (
     fit_feature_map,
     read_prompts,
@@ -22,6 +22,8 @@ from langchain_cfc.calibration.fit import (
 )
 from langchain_cfc.candidates import UNITS, LabelledBatch
 from langchain_cfc.certificates.bounds import LARGEST_SIZE, required_size
+from langchain_cfc.certificates.e_processes import required_outcomes
+from langchain_cfc.certificates.shown_claims import STARTS
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import Example, Provenance
@@ -60,17 +62,15 @@ def rehearse_calibration(
         rehearsed = read_prompts(made_up, config, provenance)
         parts = split_prompts(rehearsed, plan, config)
         _check_fit_and_test_parts(config, parts, given)
-        if config.needs_certification:
-            select_independent(parts["certification"], plan, "certification")
         calibration = select_independent(parts["calibration"], plan, "calibration")
     except CalibrationError as error:  # nothing is labelled yet, so an argument is at fault
         raise InputError(str(error)) from error
     _check_features(rehearsed, parts["fit"], calibration, given, metadata_known=metadata_known)
-    if config.promised_levels:
+    if config.alphas:
         _check_target(config, len(calibration))
-    if config.certifies_mean_score:
+    if config.wrong_rates:
         both = take_parts(rehearsed, plan, "fit", "calibration")
-        certifying = calibration if config.wrong_rate_groups else both
+        certifying = calibration if config.wrong_rate_groups or config.certifies_claims else both
         _check_wrong_rate(config, len(plan.select_one_per_cluster(certifying)))
 
 
@@ -94,6 +94,7 @@ def _check_fit_and_test_parts(
     needs = {
         "adaptive levels are fitted on": config.is_adaptive and config.given_levels is None,
         f"features {given.text!r} must be fitted on": given.needs_fit and not given.fitted,
+        CUTS_NEED: config.certifies_claims,
     }
     for what, needed in needs.items():
         if needed:
@@ -151,7 +152,11 @@ def _check_target(config: CalibrationConfig, size: int) -> None:
 def _check_wrong_rate(config: CalibrationConfig, size: int) -> None:
     """Refuse wrong-answer rates if `size` prompts can certify none of them, even without a wrong answer."""
     rate = config.wrong_rates[-1]
-    least = required_size(0.0, Fraction(rate), config.first_level)
+    least: int | None
+    if config.certifies_claims:
+        least = required_outcomes(float(rate), config.first_level * max(STARTS.values()))
+    else:
+        least = required_size(0.0, Fraction(rate), config.first_level)
     if least is None or least > size:
         msg = (
             f"max_wrong_rate = {rate}: even without a wrong answer, certifying it needs "

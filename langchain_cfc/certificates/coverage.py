@@ -101,7 +101,7 @@ def compute_outcomes(
     labelled: LabelledBatch,
     alpha: Level | None,
     *,
-    max_mean_score: float | None = None,
+    cut: float | None = None,
     marginal: bool = False,
 ) -> Outcomes:
     """Decide on labelled prompts with the function used in serving, and compare with the labels.
@@ -109,7 +109,7 @@ def compute_outcomes(
     Arguments are those of `decide`.
     """
     with name_records_in_errors(labelled.ids):
-        decisions = decide(artifact, labelled.draws, alpha, max_mean_score=max_mean_score, marginal=marginal)
+        decisions = decide(artifact, labelled.draws, alpha, cut=cut, marginal=marginal)
     covered = artifact.parsed_set_rule.covers(labelled.correct, decisions.accepted)
     uniforms = artifact.calibration.split.draw_uniforms("shown claim", labelled.ids)
     shown = artifact.parsed_set_rule.choose_shown(decisions.best, decisions.accepted, uniforms)

@@ -146,7 +146,7 @@ def certify_mean_score(
         UnattainableTargetError: If there are no levels, and none of the rates can be certified.
     """
     certification = attempt.labelled
-    seen = compute_outcomes(artifact, certification, None, max_mean_score=EVERY_PROMPT)
+    seen = compute_outcomes(artifact, certification, None, cut=EVERY_PROMPT)
     ranking = _Ranking.rank(artifact, certification, seen)
     certificates: list[WrongRateCertificate] = []
     refused: dict[str, str] = {}

@@ -9,12 +9,15 @@ without one. Spreading moves wealth between experts and creates none, so the bet
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from langchain_cfc.certificates.bounds import LARGEST_SIZE
 from langchain_cfc.support.arrays import BoolArray, FloatArray
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
 # Share of the wealth that is spread evenly after each outcome by tests that look for changes.
 FIXED_SHARE = 1e-3
+# Bets against a mean, as shares of the smallest bet that could lose everything.
+MEAN_BETS = (np.arange(8) + 0.5) / 8
 
 
 @dataclass(frozen=True)
@@ -119,3 +124,42 @@ class MixtureEProcess(WealthPath):
             return self
         log = np.logaddexp.reduce(wealth.log, axis=-1) - np.log(tests)
         return MixtureEProcess(**self._update_path(log, now))
+
+
+def compute_mean_wealth_path(outcomes: FloatArray, mean: float) -> FloatArray:
+    """Compute the wealth of `MEAN_BETS` against a mean of outcomes in [0, 1] that is at least `mean`.
+
+    Args:
+        outcomes: (m,) outcomes in the order in which they are bet on.
+        mean: The mean under the hypothesis, in (0, 1).
+
+    Returns:
+        (m + 1,) logarithms of the wealth before each outcome and after the last, the mean over all bets.
+    """
+    paid = np.log1p((mean - outcomes)[:, np.newaxis] * (MEAN_BETS / (1.0 - mean))).cumsum(axis=0)
+    return np.concatenate([[0.0], np.logaddexp.reduce(paid, axis=1) - np.log(len(MEAN_BETS))])
+
+
+def compute_mean_wealth(counts: Mapping[str, int], mean: float) -> float:
+    """Compute the last wealth of `compute_mean_wealth_path`, which does not depend on the order.
+
+    Args:
+        counts: Number of outcomes by value, a fraction such as `1/3`.
+        mean: The mean under the hypothesis, in (0, 1).
+
+    Returns:
+        The logarithm of the wealth.
+    """
+    values = np.array([float(Fraction(value)) for value in counts])
+    paid = np.array([*counts.values()]) @ np.log1p(np.outer(mean - values, MEAN_BETS / (1.0 - mean)))
+    return float(np.logaddexp.reduce(paid) - np.log(len(MEAN_BETS)))
+
+
+def required_outcomes(mean: float, level: float) -> int:
+    """Return how many outcomes of 0 show at a level that their mean is below `mean`.
+
+    Examples:
+        >>> required_outcomes(0.1, 0.04)
+        42
+    """
+    return bisect_left(range(LARGEST_SIZE), -np.log(level), key=lambda m: compute_mean_wealth({"0": m}, mean))

@@ -1,115 +1,166 @@
-"""`certify_shown_claims`: a level at which few of the claims that an answer shows are unsupported.
+"""`certify_shown_claims`: a cut on the scores of claims, certified for the share of unsupported ones shown.
 
-An answer that shows claims is wrong if one of them, drawn by the hash of its id, is unsupported. These are
-independent trials, whose rate is the expected share of unsupported claims among those that an answer shows.
-Claims of one answer are not independent, so they cannot be counted one by one.
+A bot for claims shows those with a score of at most a cut. X is the unsupported share of the claims that an
+answer shows. The promise is E[X] <= r among answers that show a claim. Claims of one answer are dependent, so
+each answer counts once; an answer that shows nothing does not count, since its 0 would dilute r.
 
-The labels of the calibration prompts have been used already, so they may show which levels look safe, and fix
-the order of the tests. On the third split each level is tested against "more than r of the claims shown are
-unsupported": given how many answers show claims, the number of wrong ones is binomial, so the p-value is
-exact. Tests stop at the first failure. The last level that passed before, which shows most, is served.
+*One cut.* Let the cut be fixed. Answers are independent and identically distributed (one of each cluster). So
+are those that show a claim at the cut, since each answer's own scores decide that: given which ones do, their
+X are independent draws from the distribution of X given that a claim is shown. Bet on them in the order of
+hashed ids. A stake of 1 becomes 1 + b (r - X), above 0 for every b in [0, 1 / (1 - r)). If E[X] >= r its mean
+is at most 1, so the product over answers is a supermartingale, and so is its mean over a few bets b. Such
+wealth ever reaches 1 / level with probability at most level (Ville 1939). So a cut passes if the largest
+wealth does.
 
-Source: Learn then Test (Angelopoulos, Bates, Candes, Jordan and Lei 2021), with fixed sequence testing in an
-order learned on other data.
+*Many cuts.* They are quantiles of the scores of claims in the fit split, whose answers do not certify, so
+they are fixed; labels are not used. They are tested from the strictest on, at most at the level that follows.
+Every cut has a level of its own, which is 0 except at `STARTS`. Whatever level a cut passed at is added to
+that of the next; if it fails, nothing is. The probability that any cut with E[X] > r passes is at most the
+sum of the own levels. Proof. Consider the first such cut that passes. No such cut before it has passed, so
+the level carried to it is the sum of own levels of cuts after the last such one. These sums, one for each
+such cut, are over disjoint cuts; by the union bound their sum bounds the probability. The tests may depend on
+each other in any way (the fallback procedure: Wiens 2003).
+
+Two starts, because it is not known where claims are safest: few answers show claims below low quantiles, and
+more of their claims may be unsupported than among claims up to higher ones. The last cut that passed is
+served. In groups, each has tests of its own, with its part of the level.
+
+Source: Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting".
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
+
+import numpy as np
 
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot, PlannedAttempt
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.certificates.bounds import binomial_p_value
-from langchain_cfc.certificates.coverage import (
-    Outcomes,
-    PromptGroup,
-    compute_outcomes,
-    compute_records_digest,
-    sample_groups,
+from langchain_cfc.certificates.coverage import PromptGroup, compute_records_digest, sample_groups
+from langchain_cfc.certificates.e_processes import (
+    compute_mean_wealth,
+    compute_mean_wealth_path,
+    required_outcomes,
 )
-from langchain_cfc.certificates.refusals import explain_needed, make_refusal
-from langchain_cfc.guarantee import WrongRateCertificate
+from langchain_cfc.certificates.refusals import make_refusal
+from langchain_cfc.decision import AnswerSets
+from langchain_cfc.features import name_records_in_errors
+from langchain_cfc.guarantee import CertifiedAnswers, WrongRateCertificate
 from langchain_cfc.guarantee.certified import divide_delta
+from langchain_cfc.support.arrays import FloatArray, IntArray
+
+# Quantiles, in percent, of the claims' scores in the fit split: cuts in the order of their tests.
+PERCENTS = range(10, 101)
+# Share of the level that the test of a cut has of its own, by percent; see the module.
+STARTS = {10: 0.8, 40: 0.2}
 
 
 def certify_shown_claims(
     artifact: CalibrationArtifact,
-    tuning: LabelledBatch,
+    fit: LabelledBatch,
     attempt: PlannedAttempt,
     *,
     max_wrong_rate: str,
     delta: str,
     by_group: bool = False,
 ) -> CalibrationArtifact:
-    """Certify one of the artifact's levels, and return the artifact with this level alone.
+    """Certify a cut on the scores of claims, and store its certificate in the artifact.
 
-    Of the levels certified over all prompts, those with the most groups certified are preferred, and among
+    Of the cuts certified over all prompts, those with the most groups certified are preferred, and among
     these the one that shows most. With `by_group` half of the attempt's level goes to all prompts, the other
-    half is divided among the groups, and each has its own sequence of tests.
+    half is divided among the groups.
+
+    Args:
+        artifact: The artifact, without levels.
+        fit: Answers of the fit split, whose scores fix the cuts.
+        attempt: The attempt, on other answers.
+        max_wrong_rate: Largest expected share of unsupported claims among those that an answer shows.
+        delta: Failure probability of all attempts on these labels.
+        by_group: Whether to test the groups of the feature map as well.
+
+    Returns:
+        The artifact with its bot.
 
     Raises:
-        UnattainableTargetError: If no level can be certified.
+        UnattainableTargetError: If no cut can be certified.
     """
-    rate, certification = Fraction(max_wrong_rate), attempt.labelled
-    alone = [artifact.with_levels([level]) for level in artifact.levels]
-    order = _order_tests([compute_outcomes(one, tuning, None) for one in alone], rate, len(certification))
+    certification, split = attempt.labelled, artifact.calibration.split
+    certification = certification.take(np.argsort(split.draw_uniforms("bet", certification.ids)))
     level = attempt.compute_level(delta)
-    needed = explain_needed(
-        max_wrong_rate, level, wrong="unsupported", prompts="claims, one from each answer"
-    )
-    refused = f"A share of unsupported claims among those shown of {float(rate):g} is not certified. {needed}"
-    if not order:
-        refused = f"{refused} No claim is shown at any level."
-        raise make_refusal(refused, attempt, delta)
-    tested = [compute_outcomes(alone[place], certification, None) for place in order]
-    everyone, *groups = sample_groups(artifact, certification, tested[0].decisions.features)
+    with name_records_in_errors(certification.ids):
+        features = artifact.feature_map.transform(certification.draws, allow_unknown=True)
+    everyone, *groups = sample_groups(artifact, certification, features)
     groups = groups if by_group else []
-    shares = list(zip([everyone, *groups], divide_delta(level, len(groups)), strict=True))
-    passed = [_count_passed(group, tested, rate, share) for group, share in shares]
-    if not passed[0]:
+    parts = list(zip([everyone, *groups], divide_delta(level, len(groups)), strict=True))
+    carried = [0.0 for _ in parts]
+    tested: list[tuple[CertifiedAnswers, ...]] = []
+    cuts = list_cuts(fit)
+    for percent, cut in zip(PERCENTS, cuts, strict=True):
+        accepted = AnswerSets.from_claims_below(certification.draws, cut).accepted
+        shown, unsupported = accepted.sum(axis=1), (accepted & ~certification.correct).sum(axis=1)
+        own = STARTS.get(percent, 0.0)
+        carried = [before + own * part for before, (_, part) in zip(carried, parts, strict=True)]
+        results = [
+            _test_group(group, shown, unsupported, float(Fraction(max_wrong_rate)), at)
+            for (group, _), at in zip(parts, carried, strict=True)
+        ]
+        carried = [at if one.certified else 0.0 for one, at in zip(results, carried, strict=True)]
+        tested.append(tuple(results))
+    passed = [place for place, (overall, *_) in enumerate(tested) if overall.certified]
+    if not passed:
+        needed = required_outcomes(float(Fraction(max_wrong_rate)), max(STARTS.values()) * parts[0][1])
+        refused = (
+            f"A share of unsupported claims among those shown of {float(Fraction(max_wrong_rate)):g} is not "
+            f"certified. Its test needs at least {needed:,} answers that show claims, even if all of these "
+            "claims are supported."
+        )
         raise make_refusal(refused, attempt, delta)
-    chosen = max(range(passed[0]), key=lambda place: (sum(place < count for count in passed), place))
-    kept, seen = alone[order[chosen]], tested[chosen]
+    chosen = max(passed, key=lambda place: (sum(one.certified for one in tested[place]), place))
     certificate = WrongRateCertificate(
         max_wrong_rate=max_wrong_rate,
         delta=delta,
         attempt=attempt.number,
         level=level,
-        alpha=kept.alphas[0],
+        alpha=max_wrong_rate,
         prompts=len(certification),
-        groups=tuple(
-            seen.certify_group(group, seen.decisions.answered, certified=chosen < count)
-            for (group, _), count in zip(shares, passed, strict=True)
-        ),
+        max_score=cuts[chosen],
+        groups=tested[chosen],
         records_digest=compute_records_digest(certification),
-        artifact_digest=kept.frozen_digest,
+        artifact_digest=artifact.frozen_digest,
     )
     bot = CertifiedBot(certificates=[certificate], delta=delta, by_group=by_group)
-    return kept.model_copy(update={"bot": bot})
+    return artifact.model_copy(update={"bot": bot})
 
 
-def _order_tests(tuned: Sequence[Outcomes], rate: Fraction, size: int) -> list[int]:
-    """Return the levels to test: the most promising first, and each shows more than those before it."""
-    counts = [seen.count_answers(seen.decisions.answered) for seen in tuned]
-    shown = [int(seen.decisions.accepted.sum()) for seen in tuned]
-
-    def expected_p_value(place: int) -> tuple[float, int]:
-        # The p-value on the certification prompts if they were like the calibration prompts.
-        prompts = len(tuned[place].covered)
-        answered, wrong = counts[place][0] * size // prompts, -(-counts[place][1] * size // prompts)
-        return binomial_p_value(min(wrong, answered), answered, rate), -shown[place]
-
-    chain: list[int] = []
-    for place in sorted(range(len(tuned)), key=expected_p_value):
-        if shown[place] > (shown[chain[-1]] if chain else 0):
-            chain.append(place)
-    return chain
+def list_cuts(fit: LabelledBatch) -> list[float]:
+    """List the cuts of the tests, ascending, from the scores of claims alone; the last shows all claims."""
+    scores: FloatArray = fit.draws.scores[fit.draws.is_drawn]
+    cuts: FloatArray = np.quantile(scores, np.array(PERCENTS) / 100.0, method="higher")
+    return [*cuts[:-1].tolist(), 1.0]
 
 
-def _count_passed(group: PromptGroup, tested: Sequence[Outcomes], rate: Fraction, level: float) -> int:
-    for count, seen in enumerate(tested):
-        answered, wrong = seen.count_answers(seen.decisions.answered & group.members)
-        if binomial_p_value(wrong, answered, rate) > level:
-            return count
-    return len(tested)
+def _test_group(
+    group: PromptGroup, shown: IntArray, unsupported: IntArray, rate: float, level: float
+) -> CertifiedAnswers:
+    """Test one cut in one group, given (m,) numbers of claims that answers show, and of unsupported ones."""
+    answered = group.members & (shown > 0)
+    counts, wrong = shown[answered], unsupported[answered]
+    bets: dict[str, int] = {}
+    certified = False
+    if level > 0.0:
+        path = compute_mean_wealth_path(wrong / counts, rate)
+        best = int(path.argmax())
+        common = np.gcd(wrong, counts)[:best]
+        pairs = np.column_stack([wrong[:best] // common, counts[:best] // common])
+        for (top, bottom), count in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
+            bets[f"{top}/{bottom}"] = int(count)
+        certified = compute_mean_wealth(bets, rate) >= -np.log(level)
+    return CertifiedAnswers(
+        name=group.name,
+        words=group.words,
+        prompts=int(group.members.sum()),
+        answered=len(counts),
+        wrong=int((wrong > 0).sum()),
+        certified=bool(certified),
+        bets=bets,
+    )

@@ -29,7 +29,7 @@ def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
 def _list_bot_settings(artifact: CalibrationArtifact) -> Iterator[str]:
     """Yield lines about prompts and candidates of a bot."""
     yield f"drawn         {_describe_drawn(artifact)}"
-    if artifact.promised_levels:
+    if artifact.alphas:
         yield f"features      {artifact.feature_map.text}"
     yield f"prompts       {_count_prompts(artifact)}, {artifact.calibration.held_out_size} held out"
 
@@ -37,7 +37,7 @@ def _list_bot_settings(artifact: CalibrationArtifact) -> Iterator[str]:
 def _count_prompts(artifact: CalibrationArtifact) -> str:
     """Return how many prompts calibrated the levels that are promised, and how many certified a bot."""
     facts, bot = artifact.calibration, artifact.bot
-    used = [f"{facts.size}{facts.weighing} calibrated"] if artifact.promised_levels else []
+    used = [f"{facts.size}{facts.weighing} calibrated"] if artifact.alphas else []
     used += [f"{bot.certificates[0].prompts} certified"] if bot is not None and bot.certificates else []
     return ", ".join(used)
 
@@ -60,7 +60,6 @@ def _list_settings(artifact: CalibrationArtifact) -> Iterator[str]:
     yield (
         f"prompts       {facts.size}{facts.weighing} calibrated, {facts.fit_size} fitted the features, "
         f"{facts.held_out_size} held out"
-        + (f", {facts.certification_size} for certificates" if facts.certification_size else "")
     )
     attainable = format_percent(facts.attainable_coverage)
     yield f"attainable    {attainable} of calibration prompts{facts.by_weight} can keep the promise"
@@ -175,7 +174,7 @@ def _list_bot_mode(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
 
 
 def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
-    if artifact.promised_levels:
+    if artifact.alphas:
         yield from _list_levels(artifact)
     yield from _list_bot_mode(artifact)
     if artifact.batch is not None:

@@ -231,6 +231,8 @@ def _describe_scores(result: CFCResult, scores: Sequence[float]) -> str:
     if certified is not None and certified.max_mean_score is not None:
         limit = format_limit(certified.max_mean_score)
         return f"mean score {sum(scores) / len(scores):.4g}, answered up to {limit}"
+    if certified is not None:
+        return f"claims are kept up to a score of {format_limit(certified.cut)}"
     lowest = f"lowest score {min(scores):.4g}"
     if result.threshold is None or math.isinf(result.threshold):
         return f"no threshold can be certified for this prompt, {lowest}"

@@ -52,16 +52,15 @@ def evaluate(
                 artifact, dataset.records, alpha=alpha, provenance=dataset.provenance
             )
             record_evaluation(kept, artifact, dataset.records)
-    show = partial(_print_evaluation, has_levels=bool(artifact.promised_levels))
+    show = partial(_print_evaluation, has_levels=bool(artifact.alphas))
     print_result(report, show, as_json=as_json)
     raise typer.Exit(0 if report.is_passed else EXIT_NO)
 
 
 def _print_evaluation(console: Console, report: EvaluationReport, *, has_levels: bool) -> None:
     """Print an evaluation; without levels that are promised only the answers at certified rates."""
-    claims = report.methods["conditional"].claims if report.methods else None
-    if claims is not None:
-        drawn = f"{claims.per_answer:.1f} claims in an answer"
+    if report.claims is not None:
+        drawn = f"{report.claims.per_answer:.1f} claims in an answer"
     else:
         drawn = report.describe_draws("candidates each")
         if report.promise == "alpha":
@@ -70,7 +69,7 @@ def _print_evaluation(console: Console, report: EvaluationReport, *, has_levels:
     for table in make_report_tables(report) if has_levels else ():
         console.print(table, "")
     if report.answers:
-        console.print(make_answers_table(report.answers, claims=claims is not None), "")
+        console.print(make_answers_table(report.answers), "")
     if report.batches:
         console.print(make_batches_table(report.batches), "")
     console.print(format_verdict(report))

@@ -163,12 +163,12 @@ def _print_verification(levels: Sequence[LevelVerification]) -> None:
 
 def _print_details(console: Console, artifact: CalibrationArtifact) -> None:
     name = artifact.parsed_set_rule.option
-    for alpha in artifact.promised_levels:
+    for alpha in artifact.alphas:
         promise = artifact.make_guarantee(alpha)
         console.print(f"\n[bold]The promise at {name} = {alpha}[/]\n{escape(promise.sentence)}")
         if promise.certificate is not None:
             console.print("", make_certificate_table(promise.certificate))
-    if artifact.promised_levels:
+    if artifact.alphas:
         promise = artifact.make_guarantee(artifact.alphas[0])
     else:
         promise = artifact.make_bot_guarantee(

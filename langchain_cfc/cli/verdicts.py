@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.markup import escape
 from rich.table import Table
@@ -183,11 +183,11 @@ def _format_kept(group: GroupReport | StatedLevelReport, target: float) -> str:
     return f"{share} [dim]{bounds:>8}[/]"
 
 
-def make_answers_table(reports: Iterable[AnswersReport], *, claims: bool) -> Table:
+def make_answers_table(reports: Sequence[AnswersReport]) -> Table:
     """Make a table of bot mode's answers at each certified rate; red where it was wrong too often."""
-    headings = ("at most wrong", "answered", "wrong", "wrong rate", "95 % CI")
-    if claims:  # one claim of each answer counts
-        headings = ("at most unsupported", "show claims", "unsupported", "rate", "95 % CI")
+    headings: tuple[str, ...] = ("at most wrong", "answered", "wrong", "wrong rate", "95 % CI")
+    if reports[0].claims is not None:  # one claim of each answer counts
+        headings = ("at most unsupported", "show claims", "unsupported", "rate", "95 % CI", "claims kept")
     table = make_table(*headings, texts=0)
     for one in reports:
         rate = format_percent(one.wrong_rate, ".1f")
@@ -197,6 +197,7 @@ def make_answers_table(reports: Iterable[AnswersReport], *, claims: bool) -> Tab
             f"{one.wrong} of {one.answered}",
             f"[bold red]{rate}[/]" if one.contradicted else rate,
             format_interval(one.wrong_rate_ci),
+            *([] if one.claims is None else [format_percent(one.claims.kept)]),
         )
     return table
 

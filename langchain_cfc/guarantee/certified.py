@@ -7,11 +7,12 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from langchain_cfc.candidates import UNITS, Unit
 from langchain_cfc.features import name_group
 from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.support.serialization import OmitsDefaults
 from langchain_cfc.support.text import format_limit
 from langchain_cfc.thresholds import Level, format_alpha, format_delta
 
@@ -34,8 +35,10 @@ Count: TypeAlias = Annotated[int, Field(ge=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
-class Certified(BaseModel):
+class Certified(OmitsDefaults):
     """Base class of certificates and their parts: frozen, without infinities and unknown fields."""
+
+    _omitted = ("max_score", "bets")
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -193,19 +196,26 @@ class CertifiedAnswers(_CertifiedGroup):
         words: The weighting in plain English.
         prompts: Number of certification prompts that the weighting covers.
         answered: Number of these that were answered.
-        wrong: Number of these with a wrong best answer; for claims, number of answers for which a claim drawn
-            at random from those shown is unsupported.
+        wrong: Number of these with a wrong best answer; for claims, with an unsupported claim shown.
         certified: Whether the wrong-answer rate is certified here.
+        bets: For claims, the outcomes bet on until the wealth was largest: numbers of answers by the share of
+            unsupported claims among those shown, as a fraction such as `1/3`; empty for whole answers.
     """
 
     answered: Count
     wrong: Count
     certified: bool
+    bets: dict[Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,9})/[1-9]\d{0,9}$")], Count] = Field(default={})
 
     @model_validator(mode="after")
     def _adds_up(self) -> CertifiedAnswers:
         if not self.wrong <= self.answered <= self.prompts:
             msg = "expected wrong <= answered <= prompts"
+            raise ValueError(msg)
+        shares = {Fraction(share): count for share, count in self.bets.items()}
+        positive = sum(count for share, count in shares.items() if share)
+        if max(shares, default=0) > 1 or positive > self.wrong or sum(shares.values()) > self.answered:
+            msg = "expected bets on shares of at most 1, of no more answers than are counted"
             raise ValueError(msg)
         return self
 
@@ -215,26 +225,39 @@ class WrongRateCertificate(TestedCertificate):
 
     Wrong means that the best answer shown is incorrect. The bound holds with confidence 1 - delta for all
     groups that are certified together, for prompts independent and identically distributed with the
-    certification prompts. Source: Learn then Test (Angelopoulos, Bates, Candes, Jordan and Lei 2021), fixed
-    sequence testing with exact binomial p-values.
+    certification prompts. Sources: `certificates.cuts` for answers, `certificates.shown_claims` for claims.
 
     Attributes:
-        alpha: For claims the level that is certified; for answers, the rate again.
+        alpha: The rate again.
         max_wrong_rate: The bound as decimal text. For claims it is on the expected share of unsupported
             claims among those that an answer shows.
         max_mean_score: The cut: prompts whose candidates have at most this mean score are answered, with the
-            best candidate. None for claims, for which the level `alpha` is certified.
+            best candidate. None for claims.
+        max_score: The cut for claims: those with at most this score are shown. None for answers.
         groups: All prompts first, then the requested groups.
     """
 
     max_wrong_rate: Alpha
     max_mean_score: Share | None = None
+    max_score: Share | None = None
     groups: tuple[CertifiedAnswers, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _has_one_cut(self) -> WrongRateCertificate:
+        if (self.max_mean_score is None) == (self.max_score is None):
+            msg = "expected a cut on the mean score for answers, or on scores for claims"
+            raise ValueError(msg)
+        return self
 
     @property
     def unit(self) -> Unit:
         """What is shown: whole answers, or the claims of one answer."""
         return "claims" if self.max_mean_score is None else "answers"
+
+    @property
+    def cut(self) -> float:
+        """The cut, on the mean score or on the scores of claims."""
+        return next(one for one in (self.max_mean_score, self.max_score) if one is not None)
 
     @property
     def claim(self) -> str:
@@ -270,9 +293,10 @@ class WrongRateCertificate(TestedCertificate):
     @property
     def sentence(self) -> str:
         """The bound, its counts and groups, the cut, and the attempt, in sentences."""
-        cut = self.max_mean_score
-        answers = [] if cut is None else [f"Answers {describe_cut(cut)} with the best candidate."]
-        return " ".join([self.summary, *answers, self._attempt_words])
+        answers = f"Shows claims with a score of at most {format_limit(self.cut)}."
+        if self.max_mean_score is not None:
+            answers = f"Answers {describe_cut(self.max_mean_score)} with the best candidate."
+        return f"{self.summary} {answers} {self._attempt_words}"
 
 
 class PeopleCertificate(Certificate):
@@ -286,6 +310,7 @@ class PeopleCertificate(Certificate):
         about: `sets` (a set keeps its promise) or `answers` (an answer of the bot is right).
         set_rule: Text of the set rule, which says what is promised; None for a certificate about answers.
         max_mean_score: The cut below which the bot answers; None for sets, and for claims.
+        max_score: The cut below which claims are shown; None for sets, and for whole answers.
         labelled: Number of prompts that people labelled, of `prompts`.
         agreed: Number of these for which the judge's labels give the same outcome.
         at_least: Lower bound on the probability that the promise is kept, or that an answer is right.
@@ -294,6 +319,7 @@ class PeopleCertificate(Certificate):
     about: Literal["sets", "answers"]
     set_rule: str | None = None
     max_mean_score: Share | None = None
+    max_score: Share | None = None
     labelled: Count
     agreed: Count
     at_least: Annotated[float, Field(gt=0.0, lt=1.0)]
@@ -304,7 +330,7 @@ class PeopleCertificate(Certificate):
             msg = "expected agreed <= labelled <= prompts"
             raise ValueError(msg)
         of_sets = self.about == "sets"
-        if of_sets != (self.set_rule is not None) or (of_sets and self.max_mean_score is not None):
+        if of_sets != (self.set_rule is not None) or of_sets != (self.cut is None):
             msg = "expected a cut only for answers, and a set rule for sets alone"
             raise ValueError(msg)
         return self
@@ -317,9 +343,14 @@ class PeopleCertificate(Certificate):
         return "claims" if self.max_mean_score is None else "answers"
 
     @property
+    def cut(self) -> float | None:
+        """The cut of the bot, on the mean score or on the scores of claims; None for sets."""
+        return self.max_score if self.max_mean_score is None else self.max_mean_score
+
+    @property
     def subject(self) -> tuple[str, str, float | None]:
         """What it is about: sets or answers, of which level and which cut."""
-        return self.about, self.alpha, self.max_mean_score
+        return self.about, self.alpha, self.cut
 
     @property
     def sentence(self) -> str:

@@ -318,7 +318,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         stated = (None, *artifact.list_stated_levels(alpha))
         keys = [None if one is None else float(one) for one in stated]
         if rate is not None:
-            cut = artifact.certified_bot.find_certificate(rate).max_mean_score
+            cut = artifact.certified_bot.find_certificate(rate).cut
             made = artifact.make_bot_guarantee(binding, max_wrong_rate=rate)
             return ServedPromise(promise, cut, dict.fromkeys(keys, made))
         of_sets = [artifact.make_guarantee(alpha, binding, stated_alpha=one) for one in stated]

@@ -98,7 +98,7 @@ class CFCResult(BaseModel):
             otherwise texts. Of a bot only the best one, which its certificate is about.
         best: The first of `answers`; None on abstention.
         threshold: The unclipped threshold; `inf` if none can be certified, in JSON the text `"inf"`. None for
-            a bot that answers by a cut.
+            a bot.
         features: The prompt's features by name.
         metadata: The metadata function's output for the prompt.
         unknown_categories: The metadata keys whose category does not occur in the calibration data, which

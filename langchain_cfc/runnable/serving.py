@@ -36,13 +36,13 @@ class ServedPromise:
 
     Attributes:
         promise: The promise.
-        max_mean_score: The cut of a bot with a certified rate; None for everything else.
+        cut: The cut of a bot with a certified rate; None for everything else.
         guarantees: Guarantees by the error level that is stated for a prompt; None is the key of the
             guarantee that refers to no particular prompt.
     """
 
     promise: Promise
-    max_mean_score: float | None
+    cut: float | None
     guarantees: Mapping[float | None, Guarantee]
 
 
@@ -207,9 +207,7 @@ class ServingPipeline:
         if one.texts is None:
             return self._decide_claims(promise, one)
         draws, texts = one.draws, one.texts
-        decisions = decide(
-            self.artifact, one.batch, promise.promise.alpha, max_mean_score=promise.max_mean_score
-        )
+        decisions = decide(self.artifact, one.batch, promise.promise.alpha, cut=promise.cut)
         # The best spelling of each distinct answer, by its code.
         spelled: dict[int, str] = {}
         for slot in decisions.list_best_first(0).tolist() if decisions.answered[0] else ():
@@ -235,7 +233,7 @@ class ServingPipeline:
             "features": dict(zip(feature_map.names, features.tolist(), strict=True)),
             "guarantee": promise.guarantees[None],
         }
-        if promise.max_mean_score is None:  # a cut on the mean score uses no threshold and no flags
+        if promise.cut is None:  # a cut uses no threshold and no flags
             described |= {
                 "threshold": float(decisions.thresholds[0]),
                 "unknown_categories": feature_map.find_unknown_keys(features),
@@ -246,7 +244,11 @@ class ServingPipeline:
     def _decide_claims(self, promise: ServedPromise, one: ScoredPrompt) -> ClaimsResult:
         answer = one.draws[0].text
         if not one.spans:
-            nothing = {"threshold": math.inf, "features": {}, "guarantee": promise.guarantees[None]}
+            nothing: dict[str, Any] = {
+                "threshold": math.inf if promise.cut is None else None,
+                "features": {},
+                "guarantee": promise.guarantees[None],
+            }
             return ClaimsResult.from_claims(
                 answer,
                 (),
@@ -256,7 +258,7 @@ class ServingPipeline:
                 described={**nothing, **one.common},
                 hidden=not self.show_rejected,
             )
-        decisions = decide(self.artifact, one.batch, promise.promise.alpha)
+        decisions = decide(self.artifact, one.batch, promise.promise.alpha, cut=promise.cut)
         kept = decisions.accepted[0].tolist()
         return ClaimsResult.from_claims(
             answer,

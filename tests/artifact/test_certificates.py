@@ -74,7 +74,6 @@ def test_content_without_certificates_or_bot_has_no_new_fields(
     content: dict[str, Any], artifact: CalibrationArtifact
 ) -> None:
     assert not set(OPTIONAL_FIELDS) & set(content)
-    assert "certification_size" not in content["calibration"]
     assert "certification" not in content["calibration"]["split"]
     assert "certification" not in content["calibration"]["digests"]
     for level in content["levels"]:

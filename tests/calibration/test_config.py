@@ -11,7 +11,6 @@ import pytest
 
 from langchain_cfc import calibrate
 from langchain_cfc.calibration import CalibrationConfig
-from langchain_cfc.calibration.config import CLAIM_ALPHAS
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import PaperPAC
@@ -157,20 +156,20 @@ def test_config_check_accepts_compatible_options(options: dict[str, Any]) -> Non
 
 def test_config_alpha_may_be_omitted_only_with_a_rate() -> None:
     assert make_config(alpha=None, max_wrong_rate="0.1").alphas == ()
-    assert make_config(alpha=None, max_wrong_rate="0.1", unit="claims").alphas == CLAIM_ALPHAS
+    assert make_config(alpha=None, max_wrong_rate="0.1", unit="claims").alphas == ()
     assert make_config(alpha=["0.3", 0.2], max_wrong_rate="0.1").alphas == ("0.2", "0.3")
 
 
-def test_certification_split_is_made_only_where_needed() -> None:
+def test_fit_split_is_made_only_where_needed() -> None:
     for unit, rate, share in (
         ("answers", None, 0.0),
         ("answers", "0.2", 0.0),
         ("claims", None, 0.0),
-        ("claims", "0.2", 0.3),
+        ("claims", "0.2", 0.2),
     ):
         alpha = None if rate else "0.3"
-        config = make_config(alpha=alpha, unit=unit, max_wrong_rate=rate)
-        assert config.plan_split().certification == share
+        config = make_config(alpha=alpha, unit=unit, max_wrong_rate=rate, features="1")
+        assert config.plan_split().fit == share
 
 
 def test_pac_makes_levels_stricter_and_is_called_a_heuristic() -> None:

@@ -126,7 +126,6 @@ def test_mean_score_bot_uses_all_labels_and_certifies_no_sets(
     split = calibrate(KNOWN, max_wrong_rate=RATE, delta=DELTA, fit_fraction=0.3)
     assert split.calibration.fit_size > 0
     assert split.certified_bot.certificates[0].prompts == len(KNOWN)
-    assert facts.certification_size == 0
     assert len(bot.certified_bot.curve) > 10
     everyone = certificate.groups[0]
     counted = [(one.max_mean_score, one.answered, one.wrong) for one in bot.certified_bot.curve]
@@ -348,7 +347,7 @@ def test_mean_score_cut_and_decisions_depend_on_no_order_of_candidates(
     assert first.curve == second.curve
     np.testing.assert_array_equal(compute_bot_scores(bot, table.draws), compute_bot_scores(bot, draws))
     cut = first.certificates[0].max_mean_score
-    before, after = (decide(bot, one, max_mean_score=cut).answered for one in (table.draws, draws))
+    before, after = (decide(bot, one, cut=cut).answered for one in (table.draws, draws))
     np.testing.assert_array_equal(before, after)
 
 
@@ -421,7 +420,7 @@ def test_mean_score_bot_ignores_flags_and_thresholds(table: LabelledBatch, bot: 
     flagged = decide(strict, table.draws).not_certifiable
     assert flagged.any()  # control: sets are flagged there
     cut = bot.certified_bot.certificates[0].max_mean_score
-    seen = [decide(one, table.draws, max_mean_score=cut) for one in (strict, bot)]
+    seen = [decide(one, table.draws, cut=cut) for one in (strict, bot)]
     np.testing.assert_array_equal(seen[0].answered, seen[1].answered)
     np.testing.assert_array_equal(seen[0].best, table.draws.scores.argmin(axis=1))
     assert not seen[0].not_certifiable.any()
@@ -432,7 +431,7 @@ def test_bot_chain_serves_the_counted_decisions_and_states_them(bot: Calibration
     certificate = bot.certified_bot.certificates[0]
     everyone = certificate.groups[0]
     asked = KNOWN[:80]
-    expected = decide(bot, tabulate(asked).draws, max_mean_score=certificate.max_mean_score)
+    expected = decide(bot, tabulate(asked).draws, cut=certificate.cut)
     chain = make_replay_chain(bot, asked)
     results = [chain.invoke(one.input) for one in asked]
     assert [one.reason for one in results] == [expected.find_reason(row) for row in range(len(asked))]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,14 @@ import pytest
 from scipy import stats
 
 from langchain_cfc import CalibrationArtifact, calibrate, evaluate
-from langchain_cfc.calibration.config import CLAIM_ALPHAS
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_shown_claims
-from langchain_cfc.certificates.coverage import compute_outcomes
+from langchain_cfc.certificates.recomputation import recompute_certificates
+from langchain_cfc.certificates.shown_claims import PERCENTS, STARTS
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import UnattainableTargetError
-from langchain_cfc.records import Provenance, tabulate, write_records
+from langchain_cfc.errors import InputError, UnattainableTargetError
+from langchain_cfc.guarantee import CertifiedAnswers
+from langchain_cfc.records import ClaimsRecord, Provenance, write_records
 from langchain_cfc.runnable import ClaimsResult
 from tests.claims.chains import LEFT, make_artifact, make_chain
 from tests.claims.worlds import make_answers
@@ -28,143 +27,233 @@ from tests.factories import plan_first_test, reload_artifact
 from tests.lengths import repetitions
 
 RATE = "0.3"
-Change = Callable[[LabelledBatch], LabelledBatch]
-
-
-def _keep(labelled: LabelledBatch) -> LabelledBatch:
-    return labelled
+RECORDS = make_answers(np.random.default_rng(1), 1000)
+OPTIONS: dict[str, Any] = {"unit": "claims", "max_wrong_rate": RATE, "delta": "0.05"}
 
 
 @pytest.fixture(scope="module")
 def certified() -> CalibrationArtifact:
-    records = make_answers(np.random.default_rng(1), 1000)
-    return calibrate(records, unit="claims", max_wrong_rate=RATE, features="group(tier)", test_fraction=0.2)
+    return calibrate(RECORDS, **OPTIONS, test_fraction=0.2)
 
 
-def test_shown_claims_counts_equal_an_independent_computation(certified: CalibrationArtifact) -> None:
-    records = [
-        one
-        for one in make_answers(np.random.default_rng(1), 1000)
-        if certified.calibration.split.find_part(one.id, None) == "certification"
-    ]
-    labelled = tabulate(records, claims=True)
-    kept = decide(certified, labelled.draws).accepted.tolist()
-    tickets = certified.calibration.split.draw_uniforms("shown claim", labelled.ids).tolist()
-    answered = wrong = 0
-    for record, row, ticket in zip(records, kept, tickets, strict=True):
-        shown = [claim for claim, inside in zip(record.claims, row, strict=False) if inside]
-        if shown:
-            answered += 1
-            wrong += not shown[math.floor(ticket * len(shown))].supported
+@pytest.fixture(scope="module")
+def by_group() -> CalibrationArtifact:
+    return calibrate(RECORDS, **OPTIONS, features="group(tier)", wrong_rate_groups=True)
+
+
+def list_part(artifact: CalibrationArtifact, part: str) -> list[ClaimsRecord]:
+    split = artifact.calibration.split
+    return [one for one in RECORDS if split.find_part(one.id, None) == part]
+
+
+def count_shares(records: list[ClaimsRecord], cut: float) -> list[tuple[int, int]]:
+    """Count unsupported claims and claims shown, answer by answer, of answers that show a claim."""
+    shown = [[claim for claim in one.claims if claim.score <= cut] for one in records]
+    return [(sum(not claim.supported for claim in kept), len(kept)) for kept in shown if kept]
+
+
+def bet(shares: list[tuple[int, int]], rate: float) -> tuple[float, int]:
+    """Return the largest wealth, and the number of answers until then, by one bet after another."""
+    bets = [(step + 0.5) / 8 / (1 - rate) for step in range(8)]
+    wealth, best, at = [1.0] * 8, 1.0, 0
+    for place, (unsupported, shown) in enumerate(shares):
+        wealth = [one * (1 + b * (rate - unsupported / shown)) for one, b in zip(wealth, bets, strict=True)]
+        if sum(wealth) / 8 > best * (1 + 1e-12):
+            best, at = sum(wealth) / 8, place + 1
+    return best, at
+
+
+def test_shown_claims_certificate_equals_an_independent_computation(by_group: CalibrationArtifact) -> None:
+    split, certificate = by_group.calibration.split, by_group.certified_bot.certificates[0]
+    records = list_part(by_group, "calibration")
+    tickets = split.draw_uniforms("bet", [one.id for one in records])
+    records = [records[row] for row in np.argsort(tickets)]
+    scores = [claim.score for one in list_part(by_group, "fit") for claim in one.claims]
+    cuts = [float(np.percentile(scores, percent, method="higher")) for percent in PERCENTS]
+    cuts[-1] = 1.0
+    tiers = {"1": ("easy", "hard"), "group(tier)=easy": ("easy",), "group(tier)=hard": ("hard",)}
+    assert certificate.level == pytest.approx(0.04)
+    levels = dict(zip(tiers, (0.02, 0.01, 0.01), strict=True))
+    members = {name: [one for one in records if one.metadata["tier"] in tier] for name, tier in tiers.items()}
+    passed: dict[str, list[bool]] = {}
+    for name, level in levels.items():
+        carried = 0.0
+        for percent, cut in zip(PERCENTS, cuts, strict=True):
+            carried += STARTS.get(percent, 0.0) * level
+            wins = carried > 0 and bet(count_shares(members[name], cut), float(RATE))[0] >= 1 / carried
+            passed.setdefault(name, []).append(wins)
+            carried = carried if wins else 0.0
+    held = [place for place, wins in enumerate(passed["1"]) if wins]
+    chosen = max(held, key=lambda place: (sum(wins[place] for wins in passed.values()), place))
+    assert held[-1] < len(cuts) - 1  # control: some cut is not certified
+    assert certificate.max_score == cuts[chosen]
+    assert (certificate.unit, certificate.alpha, certificate.prompts) == ("claims", RATE, len(records))
+    assert [one.name for one in certificate.groups] == list(tiers)
+    for group in certificate.groups:
+        shares = count_shares(members[group.name], cuts[chosen])
+        assert (group.prompts, group.answered) == (len(members[group.name]), len(shares))
+        assert group.wrong == sum(unsupported > 0 for unsupported, _ in shares)
+        assert group.certified == passed[group.name][chosen]
+        if group.certified:
+            assert sum(group.bets.values()) == bet(shares, float(RATE))[1]
+    assert reload_artifact(by_group) == by_group
+
+
+def test_served_claims_are_those_up_to_the_cut(certified: CalibrationArtifact) -> None:
     certificate = certified.certified_bot.certificates[0]
-    everyone = certificate.groups[0]
-    assert (everyone.prompts, everyone.answered, everyone.wrong) == (len(records), answered, wrong)
-    assert stats.binom.cdf(wrong, answered, float(RATE)) <= 0.05
-    assert certificate.unit == "claims"
-    assert reload_artifact(certified) == certified
+    labelled = LabelledBatch.from_claims(
+        ["a", "b"], [[0.0, certificate.cut, 1.0], [0.999]], [[True, True, True], [False]]
+    )
+    decisions = decide(certified, labelled.draws, cut=certificate.cut)
+    assert decisions.accepted.tolist() == [[True, True, False], [False, False, False]]
+    assert [decisions.find_reason(row) for row in range(2)] == ["answered", "no_claim_kept"]
+    # A claim without a verdict has the score 1, and is above every cut.
+    assert decide(certified, labelled.draws, cut=1.0).accepted.tolist()[0] == [True, True, False]
 
 
-def test_shown_claims_are_those_of_the_last_level_before_the_first_failure() -> None:
-    records = make_answers(np.random.default_rng(1), 1000)
-    options: dict[str, Any] = {"unit": "claims", "features": "group(tier)", "seed": 3}
-    made = calibrate(records, max_wrong_rate=RATE, **options)
-    plan = made.calibration.split
-    table = tabulate(records, claims=True)
-    parts = plan.list_rows(table)
-    tuning, tests = (table.take(parts[name]) for name in ("calibration", "certification"))
-    levels = calibrate(tuning, alpha=CLAIM_ALPHAS, **{**options, "features": made.feature_map})
-
-    def count(labelled: LabelledBatch, alpha: str) -> tuple[int, int, int]:
-        alone = levels.with_levels([one for one in levels.levels if one.alpha == alpha])
-        seen = compute_outcomes(alone, labelled, alpha)
-        answered = seen.decisions.answered
-        return int(answered.sum()), int((seen.wrong & answered).sum()), int(seen.decisions.accepted.sum())
-
-    def expect(alpha: str) -> tuple[float, int]:
-        answered, wrong, shown = count(tuning, alpha)
-        share = len(tests) / len(tuning)
-        answered, wrong = math.floor(answered * share), math.ceil(wrong * share)
-        return float(stats.binom.cdf(min(wrong, answered), answered, float(RATE))), -shown
-
-    chain: list[str] = []
-    for alpha in sorted(CLAIM_ALPHAS, key=expect):
-        if not chain or count(tuning, alpha)[2] > count(tuning, chain[-1])[2]:
-            chain.append(alpha)
-    passed = [
-        stats.binom.cdf(wrong, answered, float(RATE)) <= 0.04
-        for answered, wrong, _ in (count(tests, one) for one in chain)
+def test_labels_of_the_fit_split_do_not_change_the_certificate(certified: CalibrationArtifact) -> None:
+    fit = {one.id for one in list_part(certified, "fit")}
+    flipped = [
+        one.model_copy(
+            update={
+                "claims": tuple(
+                    claim.model_copy(update={"supported": claim.supported != (one.id in fit)})
+                    for claim in one.claims
+                )
+            }
+        )
+        for one in RECORDS
     ]
-    assert True in passed
-    assert False in passed  # control: some level is not certified
-    assert made.alphas == (chain[passed.index(False) - 1],)
+    again = calibrate(flipped, **OPTIONS, test_fraction=0.2).certified_bot.certificates[0]
+    certificate = certified.certified_bot.certificates[0]
+    assert (again.cut, again.groups) == (certificate.cut, certificate.groups)
 
 
-def certify_often(change: Change = _keep) -> tuple[int, float]:
-    """Certify one frozen artifact on fresh answers again and again.
+def test_recomputation_finds_changed_bets_of_claims(by_group: CalibrationArtifact) -> None:
+    assert all(one.agrees for one in recompute_certificates(by_group))
+    bot = by_group.certified_bot
+    everyone, *others = bot.certificates[0].groups
+    forged = everyone.model_copy(update={"bets": {**everyone.bets, "1/1": everyone.bets.get("1/1", 0) + 20}})
+    worse = bot.certificates[0].model_copy(update={"groups": (forged, *others)})
+    changed = by_group.model_copy(update={"bot": bot.model_copy(update={"certificates": [worse]})})
+    failed = [one.bound for one in recompute_certificates(changed) if not one.agrees]
+    assert failed == ["p-value, 1"]
 
-    All claims of an answer are supported or none. Returned are how often a level is certified, and the true
-    share of unsupported claims among those shown, averaged over answers.
-    """
+
+@pytest.mark.parametrize("bets", [{"3/2": 1}, {"1/2": 4}, {"0/1": 11}, {"1/0": 1}, {"half": 1}, {"0/1": -1}])
+def test_certificate_refuses_impossible_bets(bets: dict[str, int]) -> None:
+    fields = {"name": "1", "words": "all prompts", "prompts": 12, "answered": 10, "wrong": 3}
+    with pytest.raises(ValueError, match=r"bets|pattern|greater"):
+        CertifiedAnswers.model_validate({**fields, "certified": True, "bets": bets})
+
+
+# In this world half of the answers make sixty claims with scores of .1 to .5, all of them supported or, in
+# 35 % of these answers, none. The others make one claim, which is unsupported and has the score .9. So the
+# unsupported share among the claims shown is .35 at every cut below .9, and above .35 from there on. Each
+# certificate of the rate .34 is false.
+FALSE, UNSUPPORTED = "0.34", 0.35
+SIZE = 100
+WORLDS = repetitions(2_000, share=0.1)
+# A certificate has probability at most 80 % of delta = .125. Their number is binomial; more than this have a
+# probability below 1e-6.
+MOST_FALSE = int(stats.binom.isf(1e-6, WORLDS, 0.1))
+Change = Callable[[list[list[float]], list[list[bool]]], tuple[list[list[float]], list[list[bool]]]]
+
+
+def draw_world(rng: np.random.Generator, size: int) -> tuple[list[list[float]], list[list[bool]]]:
+    """Draw the scores and labels of the claims of some answers."""
+    alone, supported = rng.random(size) < 0.5, rng.random(size) >= UNSUPPORTED
+    drawn = (rng.integers(1, 6, size=(size, 60)) / 10.0).tolist()
+    scores = [[0.9] if single else row for single, row in zip(alone, drawn, strict=True)]
+    labels = [
+        [False] if single else [bool(right)] * 60 for single, right in zip(alone, supported, strict=True)
+    ]
+    return scores, labels
+
+
+def keep_answers(
+    scores: list[list[float]], labels: list[list[bool]]
+) -> tuple[list[list[float]], list[list[bool]]]:
+    return scores, labels
+
+
+def take_claims_one_by_one(
+    scores: list[list[float]], labels: list[list[bool]]
+) -> tuple[list[list[float]], list[list[bool]]]:
+    """Make each claim an answer of its own."""
+    return [[one] for row in scores for one in row], [[one] for row in labels for one in row]
+
+
+def count_emptied_answers(
+    scores: list[list[float]], labels: list[list[bool]]
+) -> tuple[list[list[float]], list[list[bool]]]:
+    """Let answers that show nothing below .9 count there, with a share of 0."""
+    alone = [len(row) == 1 for row in scores]
+    added = [[0.0, *row] if single else row for single, row in zip(alone, scores, strict=True)]
+    return added, [[True, *row] if single else row for single, row in zip(alone, labels, strict=True)]
+
+
+def count_certificates(change: Change) -> int:
+    """Certify fresh answers again and again, and count the certificates, each of which is false."""
     rng = np.random.default_rng(7)
-    records = make_answers(rng, 300, mean=10.0, together=True)
-    frozen = calibrate(records, unit="claims", alpha="0.5", at_most=4, features="1")
-    tuning = tabulate(records, claims=True)
-    world = tabulate(make_answers(rng, 4_000, mean=10.0, together=True), claims=True)
-    seen = compute_outcomes(frozen, world, "0.5")
-    shown = seen.decisions.accepted.sum(axis=1)
-    unsupported = (seen.decisions.accepted & ~world.correct).sum(axis=1)
-    true = float((unsupported[shown > 0] / shown[shown > 0]).mean())
-    certified = 0
-    for repetition in range(REPETITIONS):
-        drawn = world.take(rng.integers(len(world), size=150))
-        # Ids of their own, so that which claim is drawn from an answer differs, too.
-        drawn = replace(drawn, ids=tuple(f"{repetition}-{row}" for row in range(150)))
+    made = calibrate(RECORDS, **OPTIONS)
+    frozen = made.model_copy(update={"bot": None, "attempts": []})
+    count = 0
+    for world in range(WORLDS):
+        (scores, labels), fit = change(*draw_world(rng, SIZE)), draw_world(rng, 40)
+        ids = [f"{world}-{row}" for row in range(len(scores))]
+        names = [f"fit-{row}" for row in range(len(fit[0]))]
         try:
             certify_shown_claims(
-                frozen, tuning, plan_first_test(change(drawn)), max_wrong_rate=FALSE, delta="0.125"
+                frozen,
+                LabelledBatch.from_claims(names, *fit),
+                plan_first_test(LabelledBatch.from_claims(ids, scores, labels)),
+                max_wrong_rate=FALSE,
+                delta="0.125",
             )
         except UnattainableTargetError:
             continue
-        certified += 1
-    return certified, true
-
-
-# The true share at alpha = 0.5 is just above the rate, so that each certificate is false, and has probability
-# at most delta = 0.1. Their number is binomial; more than `MOST_FALSE` have a probability below 1e-6.
-FALSE = "0.348"
-REPETITIONS = repetitions(200, share=0.3)
-MOST_FALSE = int(stats.binom.isf(1e-6, REPETITIONS, 0.1))
+        count += 1
+    return count
 
 
 def test_false_shown_claims_certificates_are_as_rare_as_stated() -> None:
-    certified, true = certify_often()
-    assert true > float(FALSE)
-    assert 0 < certified <= MOST_FALSE
+    assert 0 < count_certificates(keep_answers) <= MOST_FALSE
 
 
-def test_claims_of_one_answer_taken_as_independent_break_certificates() -> None:
-    def take_one_by_one(labelled: LabelledBatch) -> LabelledBatch:
-        """Make each claim an answer of its own; its threshold is the same, because the features are "1"."""
-        inside = labelled.draws.is_drawn
-        scores, supported = labelled.draws.scores[inside], labelled.correct[inside]
-        ids = [f"{labelled.ids[row]}-{slot}" for row, slot in zip(*np.nonzero(inside), strict=True)]
-        return LabelledBatch.from_claims(
-            ids, scores[:, np.newaxis].tolist(), supported[:, np.newaxis].tolist()
-        )
+@pytest.mark.parametrize("change", [take_claims_one_by_one, count_emptied_answers])
+def test_false_shown_claims_certificates_are_frequent_if_counted_wrongly(change: Change) -> None:
+    assert count_certificates(change) > MOST_FALSE
 
-    certified, _ = certify_often(take_one_by_one)
-    assert certified > MOST_FALSE
+
+def test_cuts_chosen_by_the_labels_that_certify_are_often_false() -> None:
+    rng = np.random.default_rng(7)
+    fine = 0
+    for _ in range(WORLDS):
+        scores, labels = draw_world(rng, SIZE)
+        shown = [
+            [not right for score, right in zip(*row, strict=True) if score <= 0.5]
+            for row in zip(scores, labels, strict=True)
+        ]
+        fine += float(np.mean([np.mean(row) for row in shown if row])) <= float(FALSE)
+    assert fine > MOST_FALSE
+
+
+@pytest.mark.parametrize("changed", [{"at_most": 1}, {"alpha": "0.1"}, {"max_wrong_rate": ["0.1", "0.2"]}])
+def test_options_that_shown_claims_do_not_have_are_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="max_wrong_rate"):
+        calibrate(RECORDS, **{**OPTIONS, **changed})
 
 
 def test_served_claims_state_the_certified_share_alone() -> None:
-    artifact = make_artifact(alpha=None, max_wrong_rate=0.5)
+    artifact = make_artifact(alpha=None, max_wrong_rate=0.3)
     result = make_chain(artifact=artifact).invoke("?")
     assert isinstance(result, ClaimsResult)
     assert result.text == LEFT
     wrong = result.guarantee.wrong_answers
     assert wrong is not None
     assert wrong.claim in result.explain()
-    assert "at most 50 % are unsupported on average, with confidence 95 %" in wrong.claim
+    assert "at most 30 % are unsupported on average, with confidence 95 %" in wrong.claim
     assert result.guarantee.sentence == wrong.sentence
     assert "unsupported claim is left" not in result.guarantee.sentence
     assert any("what an answer omits" in one for one in result.guarantee.not_promised)
@@ -172,7 +261,7 @@ def test_served_claims_state_the_certified_share_alone() -> None:
 
 def test_unattainable_share_of_claims_is_refused_without_counts() -> None:
     records = make_answers(np.random.default_rng(3), 400)
-    with pytest.raises(UnattainableTargetError, match="claims, one from each answer"):
+    with pytest.raises(UnattainableTargetError, match="answers that show claims"):
         calibrate(records, unit="claims", max_wrong_rate=0.02, features="1")
 
 

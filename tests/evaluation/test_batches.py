@@ -18,7 +18,7 @@ def test_figures_are_those_of_decisions_on_batches() -> None:
     scores = compute_bot_scores(artifact, test.draws)
     assert artifact.batch is not None
     cut = artifact.batch.select(scores, "0.1").max_mean_score
-    decisions = decide(artifact, test.draws, max_mean_score=cut)
+    decisions = decide(artifact, test.draws, cut=cut)
     right = test.correct[np.arange(len(test)), decisions.best]
     (whole,) = [
         one for one in evaluate(artifact, test).batches if (one.size, one.max_wrong_share) == (200, 0.1)

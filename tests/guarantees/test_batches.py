@@ -221,7 +221,7 @@ def answer_splits(recording: Recording, labelled: int | None, questions: int, sh
         for rows in batches:
             batch = table.take(rows)
             cut = own.batch.select(compute_bot_scores(own, batch.draws), share).max_mean_score
-            outcomes = compute_outcomes(own, batch, None, max_mean_score=cut)
+            outcomes = compute_outcomes(own, batch, None, cut=cut)
             answered, wrong = outcomes.count_answers(outcomes.decisions.answered)
             each.append((answered / questions, wrong / max(1, answered)))
         found.append(np.mean(each, axis=0))

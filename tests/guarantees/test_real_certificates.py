@@ -280,8 +280,8 @@ def test_served_results_equal_the_counted_decisions(recording: Recording, way: s
     alpha, cut = recording.alpha, None
     if bot:
         certificate = artifact.certified_bot.certificates[0]
-        alpha, cut = certificate.alpha, certificate.max_mean_score
-    seen = compute_outcomes(artifact, table, alpha, max_mean_score=cut)
+        alpha, cut = certificate.alpha, certificate.cut
+    seen = compute_outcomes(artifact, table, alpha, cut=cut)
     records = {one.id: one for one in recording.records}
     asked = [records[record_id] for record_id in table.ids]
     chain = CFCRunnable(
@@ -296,7 +296,7 @@ def test_served_results_equal_the_counted_decisions(recording: Recording, way: s
     results = [chain.invoke(record.input) for record in asked]
     assert is_same_as_served(seen.decisions, results)
     # The control: other decisions on the same prompts.
-    control = {"marginal": True} if cut is None else {"max_mean_score": cut / 2}
+    control = {"marginal": True} if cut is None else {"cut": cut / 2}
     other = decide(artifact, table.draws, alpha, **control)
     assert not is_same_as_served(other, results)
     for row, (record, result) in enumerate(zip(asked, results, strict=True)):

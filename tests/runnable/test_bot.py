@@ -28,8 +28,6 @@ NONE_ACCEPTED = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
 
 def with_bot(artifact: CalibrationArtifact, cut: float = CUT) -> CalibrationArtifact:
     """The artifact with a cut as if it had been certified on 90 prompts."""
-    facts = artifact.calibration.model_copy(update={"certification_size": 90})
-    artifact = artifact.model_copy(update={"calibration": facts})
     everyone = CertifiedAnswers(
         name="1", words="all prompts", prompts=90, answered=70, wrong=0, certified=True
     )

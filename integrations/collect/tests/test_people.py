@@ -279,8 +279,8 @@ def test_people_certify_bot_answers_among_answered_prompts(bot: CalibrationArtif
     options: dict[str, Any] = {"until": None, "alpha": None, "max_wrong_rate": "0.25", "share": 0.3}
     sample, sheet = draw(bot, **options), tmp_path / "sheet.csv"
     certificate = bot.certified_bot.certificates[0]
-    cut = certificate.max_mean_score
-    seen = compute_outcomes(bot, tabulate(judged_prompts()), certificate.alpha, max_mean_score=cut)
+    cut = certificate.cut
+    seen = compute_outcomes(bot, tabulate(judged_prompts()), certificate.alpha, cut=cut)
     assert len(sample.judged.ids) == seen.decisions.answered.sum()
     sample.write_sheet(sheet)
     rows = read_rows_of(sheet)[1:]
@@ -293,7 +293,7 @@ def test_people_certify_bot_answers_among_answered_prompts(bot: CalibrationArtif
     assert guarantee.people == tuple(certified.people_certificates)
     assert "of the questions that are answered, at most" in guarantee.sentence
     assert certified.make_guarantee("0.2").people == ()
-    truth = compute_outcomes(bot, tabulate(prompts(1, 2000)), certificate.alpha, max_mean_score=cut)
+    truth = compute_outcomes(bot, tabulate(prompts(1, 2000)), certificate.alpha, cut=cut)
     answered, wrong = truth.count_answers(truth.decisions.answered)
     assert report.at_least < 1.0 - wrong / answered
     other = bot.certified_bot.model_copy(

@@ -327,6 +327,7 @@ class PeopleSample:
             about=report.about,
             set_rule=artifact.set_rule if self.bot is None else None,
             max_mean_score=None if self.bot is None else self.bot.max_mean_score,
+            max_score=None if self.bot is None else self.bot.max_score,
             labelled=report.labelled,
             agreed=report.agreed,
             at_least=report.at_least,
@@ -345,7 +346,7 @@ class PeopleSample:
         evidence = PeopleEvidence(
             about=made.about,
             alpha=self.alpha,
-            max_mean_score=made.max_mean_score,
+            cut=made.cut,
             share=self.share,
             strata="".join(map(str, strata.tolist())),
             outcomes=outcomes,
@@ -393,8 +394,8 @@ def _sample_prompts(
     share: float,
 ) -> _JudgedSets:
     """Apply the artifact to judged prompts; order those that count, and sample those for people to label."""
-    cut = None if bot is None else bot.max_mean_score
-    seen = compute_outcomes(artifact, labelled, alpha, max_mean_score=cut)
+    cut = None if bot is None else bot.cut
+    seen = compute_outcomes(artifact, labelled, alpha, cut=cut)
     accepted, flagged = seen.decisions.accepted, seen.decisions.not_certifiable
     if bot is None:
         rule, chosen = artifact.parsed_set_rule, np.ones(len(labelled), dtype=np.bool_)

@@ -108,7 +108,7 @@ def make_case(records: Sequence[LabelledRecord], *, show_text: bool = True, **op
         warnings.simplefilter("ignore", AttainabilityWarning)  # the page itself says which groups
         artifact = calibrate(records, **{"alpha": 0.3, "test_fraction": 0.4, **options})
     table = tabulate_draws(artifact, records)
-    alpha = artifact.alphas[-1]
+    alpha = artifact.alphas[-1] if artifact.alphas else None
     return Case(
         artifact,
         evaluate(artifact, table, alpha=alpha),

@@ -172,7 +172,7 @@ def recalibrate(
     provenance = _make_provenance(traffic)
     config = replace(config, test_fraction=test_fraction)
     new = calibrate(table, **config.to_arguments(), provenance=provenance, after=after)
-    if not (new.is_bot_alone or new.has_used_certification):
+    if not new.is_bot_alone:
         # The delta of the old certificates, or the usual one if there are none.
         usual = next((one.delta for one in old.certificates), "0.05")
         new = certify(new, table, delta=delta or usual, provenance=provenance)

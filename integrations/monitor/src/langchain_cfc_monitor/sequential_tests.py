@@ -314,8 +314,8 @@ def _bound_rates_of_all(artifact: CalibrationArtifact) -> Iterator[CertifiedRate
     groups = (
         groups[1:] or groups
     )  # all questions together, if there are groups, have no threshold of their own
-    failing = _BOUND_FAILURE / (len(groups) * len(artifact.promised_levels))
-    for alpha in artifact.promised_levels:
+    failing = _BOUND_FAILURE / (len(groups) * len(artifact.alphas))
+    for alpha in artifact.alphas:
         for group in groups:
             size = int(group.size)
             above = size - math.ceil((1 - Fraction(alpha)) * (size + 1))

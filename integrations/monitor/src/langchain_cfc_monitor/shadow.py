@@ -110,9 +110,9 @@ class ShadowComparison(Data):
         )
         withheld = np.array([one.withheld for one in traffic.results])
         answered = np.asarray(served.accepted.any(axis=1) & ~withheld, dtype=np.bool_)
-        cut = None if rate is None else other.certified_bot.find_certificate(rate).max_mean_score
+        cut = None if rate is None else other.certified_bot.find_certificate(rate).cut
         with name_records_in_errors(table.ids):
-            decisions = decide(other, table.draws, alpha, max_mean_score=cut)
+            decisions = decide(other, table.draws, alpha, cut=cut)
         complete = [
             one.id in traffic.labels and traffic.labels[one.id].is_complete for one in traffic.results
         ]

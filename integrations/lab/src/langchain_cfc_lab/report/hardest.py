@@ -121,10 +121,10 @@ def find_hardest_prompts(
         msg = f"most must be at least 0, got {most}"
         raise InputError(msg)
     tested, _ = select_held_out(artifact, labelled)
-    bot = artifact.certified_bot.certificates[-1] if not artifact.promised_levels else None
-    cut = None if bot is None else bot.max_mean_score
+    bot = artifact.certified_bot.certificates[-1] if not artifact.alphas else None
+    cut = None if bot is None else bot.cut
     with name_records_in_errors(tested.ids):
-        decisions = decide(artifact, tested.draws, alpha, max_mean_score=cut)
+        decisions = decide(artifact, tested.draws, alpha, cut=cut)
     flagged, hardness = decisions.not_certifiable, decisions.thresholds
     missed: BoolArray = ~flagged & ~artifact.parsed_set_rule.covers(tested.correct, decisions.accepted)
     if artifact.unit == "claims":
@@ -193,9 +193,7 @@ def _describe_prompt(
         id=truncate(tested.ids[row], ANSWER_LENGTH),
         outcome=outcome,
         why=why,
-        threshold=None
-        if flagged or decisions.max_mean_score is not None
-        else float(decisions.thresholds[row]),
+        threshold=None if flagged or not len(decisions.thresholds) else float(decisions.thresholds[row]),
         mean_score=float(tested.draws.scores[row, : tested.draws.counts[row]].mean()),
         prompt=None if record is None else truncate(_format_input(record.input), PROMPT_LENGTH),
         answers=tuple(answers[:MOST_ANSWERS]),

@@ -75,13 +75,13 @@ def list_artifact_facts(
     """Yield the data and settings an artifact was made from and tested on, as pairs of term and text."""
     facts = artifact.calibration
     fitted = f", {facts.fit_size:,} others were used for fitting" if facts.fit_size else ""
-    is_bot = not artifact.promised_levels
+    is_bot = not artifact.alphas
     used = f"{facts.size:,}{facts.weighing} calibrated the thresholds{fitted}"
     if is_bot:
         used = f"{artifact.certified_bot.certificates[0].prompts:,} certified the bot"
     tested = f"{evaluation.n_test:,} tested {'it' if is_bot else 'them'} ({evaluation.test_prompts})"
     yield "Prompts", f"{used}, and {tested}"
-    claims = evaluation.methods["conditional"].claims if evaluation.methods else None
+    claims = evaluation.claims
     if claims is None:
         yield "Candidates", evaluation.describe_draws("for each prompt")
         yield (
@@ -317,7 +317,7 @@ def _describe_artifact(
         "facts": tuple(list_artifact_facts(artifact, evaluation)),
         "data_figures": () if comparison is None else tuple(draw_data(comparison)),
         "parts": (
-            *([] if not artifact.promised_levels else [_describe_results(artifact, evaluation)]),
+            *([] if not artifact.alphas else [_describe_results(artifact, evaluation)]),
             *_describe_bot_mode(artifact, evaluation),
             *compared,
         ),
@@ -406,7 +406,7 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
         "On the certification prompts. Answering more costs more wrong answers.",
     )
     # Those of a bot alone are at the top of the page.
-    certified = () if not artifact.promised_levels else tuple(one.sentence for one in bot.certificates)
+    certified = () if not artifact.alphas else tuple(one.sentence for one in bot.certificates)
     claims = artifact.unit == "claims"
     yield _Section(
         id="bot",
@@ -472,10 +472,10 @@ def _describe_hardest(hardest: HardestPrompts) -> str:
 
 def _describe_threshold(prompt: HardPrompt, unit: Unit) -> str:
     mean = f"Mean score {prompt.mean_score:.3f}."
-    if prompt.outcome in {"wrong", "abstained"}:
-        return mean
-    if prompt.threshold is None:
+    if prompt.outcome == "flagged":
         return f"No threshold can be certified. {mean}"
+    if prompt.threshold is None:  # a cut is no threshold
+        return mean
     if unit == "claims":
         return f"Claims of score {1.0 - prompt.threshold:.3f} or more are dropped. {mean}"
     return f"Threshold {prompt.threshold:.3f}: candidates that enter at or below it are in the set. {mean}"

@@ -115,7 +115,7 @@ class Situation:
         own = evaluation.methods.get("conditional")
         facts, guarantee = artifact.calibration, find_guarantee(artifact, evaluation)
         words = {group.name: name_group(group.words, group.name) for group in facts.groups}
-        alone = not artifact.promised_levels
+        alone = not artifact.alphas
         has_sets = own is not None and own.claims is None
         size = evaluation.n_test
         return cls(

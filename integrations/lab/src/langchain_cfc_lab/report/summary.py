@@ -57,7 +57,7 @@ def find_guarantee(artifact: CalibrationArtifact, evaluation: EvaluationReport) 
 
 def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Promise:
     """Return the promise of an artifact at one level."""
-    if not artifact.promised_levels:
+    if not artifact.alphas:
         return _describe_certified_rates(artifact)
     certificate, promised = guarantee.certificate, guarantee.kind != "heuristic"
     return Promise(
@@ -125,7 +125,7 @@ def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport
     if evaluation.other_parts:
         words = state_other_parts(evaluation.other_parts)
         return Verdict("These records do not test the promise", f"{words[0].upper()}{words[1:]}.", "bad")
-    if not artifact.promised_levels or any(one.contradicted for one in evaluation.answers):
+    if not artifact.alphas or any(one.contradicted for one in evaluation.answers):
         return _describe_answers(
             evaluation, "unsupported claims" if artifact.unit == "claims" else "wrong answers"
         )
@@ -167,11 +167,12 @@ def _describe_answers(evaluation: EvaluationReport, mistakes: str) -> Verdict:
 def make_tiles(evaluation: EvaluationReport) -> list[Tile]:
     """Return the key figures at the top of a page."""
     if not evaluation.methods:
+        wrong = "wrong" if evaluation.claims is None else "unsupported"
         return [
             Tile(
-                f"Answered, at most {format_share(one.max_wrong_rate)} wrong",
+                f"Answered, at most {format_share(one.max_wrong_rate)} {wrong}",
                 to_percent(one.answered_rate, 1),
-                f"{one.wrong} of {one.answered} wrong: {to_percent(one.wrong_rate, 1)}",
+                f"{one.wrong} of {one.answered} {wrong}: {to_percent(one.wrong_rate, 1)}",
             )
             for one in evaluation.answers
         ]

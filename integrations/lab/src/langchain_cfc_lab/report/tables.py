@@ -285,7 +285,7 @@ def tabulate_rates(bot: CertifiedBot, reports: Sequence[AnswersReport]) -> Table
     """Tabulate bot mode's wrong answers at each certified rate, on certification and test prompts."""
     rows = []
     claims = bot.certificates[0].unit == "claims"
-    wrong = "unsupported" if claims else "wrong"
+    wrong, unsafe = ("unsupported", "with one unsupported") if claims else ("wrong", "wrong")
     for certificate, seen in zip(bot.certificates, reports, strict=True):
         everyone = certificate.groups[0]
         broken = seen.contradicted
@@ -294,7 +294,7 @@ def tabulate_rates(bot: CertifiedBot, reports: Sequence[AnswersReport]) -> Table
                 f"At most {format_share(seen.max_wrong_rate)} {wrong}",
                 (
                     Cell(
-                        f"{everyone.wrong:,} of {everyone.answered:,} {wrong}",
+                        f"{everyone.wrong:,} of {everyone.answered:,} {unsafe}",
                         f"{everyone.prompts:,} certification prompts",
                     ),
                     Cell(to_percent(seen.answered_rate), f"{seen.answered:,} prompts"),
@@ -312,7 +312,7 @@ def tabulate_rates(bot: CertifiedBot, reports: Sequence[AnswersReport]) -> Table
     if claims:
         caption = "Unsupported claims among those shown, at the certified rate"
         heads = ("Answers with claims", "Unsupported")
-        note = "Of one claim drawn from each answer that shows any, on certification and on test prompts."
+        note = "Unsupported: of one claim drawn from each test answer that shows any."
     return Table(
         id="rates",
         caption=caption,
