@@ -27,6 +27,8 @@ OUTSIDE = (
     "integrations/server/compose/*.yaml",
     "langchain_cfc/certificates/cuts.py",
     "langchain_cfc/certificates/judged.py",
+    "langchain_cfc/certificates/shown_claims.py",
+    "langchain_cfc/artifact/batch.py",
     "langchain_cfc/artifact/attempts.py",
     "langchain_cfc/guarantee/paper_pac.py",
     "langchain_cfc/labelers/multiple_choice.py",
