@@ -160,6 +160,6 @@ def required_outcomes(mean: float, level: float) -> int:
 
     Examples:
         >>> required_outcomes(0.1, 0.04)
-        42
+        46
     """
     return bisect_left(range(LARGEST_SIZE), -np.log(level), key=lambda m: compute_mean_wealth({"0": m}, mean))

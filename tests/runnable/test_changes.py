@@ -132,8 +132,8 @@ def make_fetching() -> AnyRunnable:
 
 
 Make: TypeAlias = Callable[[], AnyRunnable]
-# The rows of the table in docs/serving.md, and the changes that each stands for: of the model above, or from
-# the first to the second of two generators.
+# The rows of the table in docs/operations.md, and the changes that each stands for: of the model above, or
+# from the first to the second of two generators.
 CHANGES: dict[str, dict[str, Make | tuple[Make, Make]]] = {
     "model name, `temperature`, `max_tokens`, `stop`, `seed` and other sampling parameters": {
         "model": lambda: make_model(model="gpt-4o"),
@@ -313,10 +313,9 @@ def make_pair(row: str, name: str) -> tuple[AnyRunnable, AnyRunnable]:
 
 def read_table() -> dict[str, list[str]]:
     """Return the outcomes in the documentation by row: of a change, and of the change back."""
-    page = Path("docs/serving.md").read_text(encoding="utf-8")
-    rows = re.findall(
-        r"^\| (.+?) \| (.+?) \|$", page.partition("| change | then |\n| --- | --- |")[2], re.MULTILINE
-    )
+    page = Path("docs/operations.md").read_text(encoding="utf-8")
+    table = page.partition("| change | then |\n| --- | --- |\n")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", table, re.MULTILINE)
     return {row: re.findall("matched|unverified|refused", outcome) for row, outcome in rows}
 
 
