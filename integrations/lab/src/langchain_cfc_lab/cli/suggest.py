@@ -225,6 +225,8 @@ def _print_draws(console: Console, found: DrawSuggestion) -> None:
         f"\n[bold]{escape(chosen.rule)}[/] saves {saved} of the draws, and is the cheapest that {useful} at "
         f"most {100 * found.most_lost:g} points less than drawing all {found.n}."
     )
+    if found.warning is not None:
+        console.print(f"\n[yellow]warning: {found.warning}[/]")
     _print_command(console, found.command)
 
 

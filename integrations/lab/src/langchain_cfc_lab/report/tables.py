@@ -66,6 +66,7 @@ class Table:
 
 
 UNDEFINED = Cell("not defined", kind="word")
+_KEPT_OF_ALL = "A question keeps the promise if it is answered rightly or not at all."
 _CLAIMS_HEADINGS = ("Claims kept", "No claim left", "Unsupported, of the claims shown")
 
 
@@ -94,7 +95,11 @@ def tabulate_overall(report: EvaluationReport) -> Table:
     rows = [make_share_row(kept, "kept_promise", "kept_promise_ci", strong=True)]
     if any(one.stated_levels for one in methods):
         rows.insert(0, make_share_row("Stated on average", "stated_coverage", None))
-    if any(one.claims is None for one in methods):
+    note = "Beside each share of answers is its 95 % interval."
+    if report.promise == "max_wrong_of_all":
+        rows.append(make_share_row("Answered", "mean_set_size", None))
+        note = f"{_KEPT_OF_ALL} Beside its share is its 95 % interval."
+    elif any(one.claims is None for one in methods):
         rows.append(make_share_row("Set holds a correct answer", "coverage", "coverage_ci"))
         rows.append(make_share_row("Flagged: cannot be certified", *flagged))
         if any(one.refused_rate > 0.0 for one in methods):
@@ -114,7 +119,6 @@ def tabulate_overall(report: EvaluationReport) -> Table:
             make_claims_row("Unsupported, of the claims shown", "unsupported_kept"),
             make_claims_row("Unsupported, of all claims", "unsupported"),
         ]
-        note = "Beside each share of answers is its 95 % interval."
 
     return Table(
         id="overall",
@@ -171,7 +175,9 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
             make_promise_cell(group, group.stated_coverage, broken=group.name in contradicted),
             make_promise_cell(other[place], other[place].stated_coverage),
         ]
-        if group.claims is None:
+        if report.promise == "max_wrong_of_all":
+            cells.append(_make_share_cell(group.mean_set_size, group.n, confidence))
+        elif group.claims is None:
             cells += [
                 _make_share_cell(group.coverage, group.n, confidence),
                 _make_share_cell(group.not_certifiable_rate, group.n, confidence),
@@ -190,7 +196,9 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
         "Attainable is the share of the group's calibration prompts with a correct candidate: no threshold "
         "can cover more."
     )
-    if own[0].claims is not None:
+    if report.promise == "max_wrong_of_all":
+        results, meant = ("Answered",), _KEPT_OF_ALL
+    elif own[0].claims is not None:
         results, meant = _CLAIMS_HEADINGS, "Shares of claims are of all claims of the group's answers"
         meant += "; those under one threshold for all are in brackets."
     yield Table(
