@@ -69,7 +69,7 @@ def test_claims_promise_holds_for_any_bag_of_answers(features: str, k: int) -> N
         assert min(sum_gaps(bag, fit_map(features, 99), k).values()) >= -ROUND_OFF
 
 
-@mostly_long(("share", "k"), [("0.3", 0), ("0.7", 0), ("0.3", 2)], quick=1)
+@mostly_long(("share", "k"), [("0.3", 0), ("0.7", 0), ("0.8", 2)], quick=1)
 def test_claims_promise_holds_at_adaptive_stated_levels(share: str, k: int) -> None:
     bag = make_answers(np.random.default_rng(5), SIZE)
     fitted = calibrate(
