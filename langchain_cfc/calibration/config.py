@@ -106,7 +106,7 @@ class CalibrationConfig:
     features: str | FeatureMap | None = field(default=None, metadata={**_SETS, "show_default": DEFAULT_MAPS})
     """Feature map, such as 'hat(mean_score, 5) + group(topic)'.
 
-    By default easy and hard questions are told apart for sets and claims, by their mean score; for claims
+    By default sets and claims treat easy and hard questions separately, by their mean score; for claims
     with at_most = 0 by the lowest score, that of the claim that is dropped last. For `max_wrong_of_all` the
     default is 1, all questions: its cut is on the mean score already, so name topics or sources there, such
     as 'group(topic)'.

@@ -203,7 +203,8 @@ def _print_batch(console: Console, answered: BatchResult, *, out_path: Path) -> 
     console.print(escape(answered.sentence))
     failed = [one for one in answered.errors if one is not None]
     if failed:
-        console.print(f"[yellow]{len(failed)} rows failed[/], the first with: {escape(failed[0])}")
+        count = f"{len(failed)} of {len(answered.errors)} rows failed"
+        console.print(f"[yellow]{count}[/], the first with: {escape(failed[0])}")
     console.print(f"answers written to [bold]{escape(str(out_path))}[/]", soft_wrap=True)
 
 
