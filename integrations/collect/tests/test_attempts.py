@@ -14,10 +14,8 @@ from unittest import mock
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from langchain_cfc_collect import CallPolicy, Journal, calls
-from langchain_cfc_collect.calls import StageCalls, TokenRateLimiter
+from langchain_cfc_collect.calls import StageCalls
 from langchain_cfc_collect.failures import is_transient, read_retry_after
 from langchain_openai import ChatOpenAI
 from tenacity import AsyncRetrying
@@ -188,9 +186,9 @@ class FailingCall:
         return item
 
 
-def make_calls(policy: CallPolicy | None = None, *limiters: TokenRateLimiter) -> StageCalls:
+def make_calls(policy: CallPolicy | None = None) -> StageCalls:
     """Calls of one stage; by default without a time limit."""
-    return StageCalls(policy or CallPolicy(timeout=None), limiters, Journal())
+    return StageCalls(policy or CallPolicy(timeout=None), None, Journal())
 
 
 def run_call(policy: CallPolicy, call: Any, within: CallLimits = FREE) -> tuple[Any, float]:
@@ -352,94 +350,10 @@ def test_waiting_between_attempts_holds_no_permit() -> None:
 def test_requests_per_second_limits_the_rate_of_calls() -> None:
     async def run_all() -> None:
         policy = CallPolicy(requests_per_second=200.0)
-        repeated = StageCalls(policy, policy.create_rate_limiters(), Journal())
+        repeated = StageCalls(policy, policy.create_rate_limiter(), Journal())
         await asyncio.gather(*(repeated.acall(FailingCall(), number, FREE) for number in range(60)))
 
     begun = time.perf_counter()
     asyncio.run(run_all())
     # A bucket that is empty at first fills at the rate: 60 calls take 0.3 s, less the clock's own grain.
     assert time.perf_counter() - begun >= 0.29
-
-
-RATE, LATENCY, STAGES, CALLS, LARGEST = 1000.0, 2.0, 6, 5, 900
-# Of the calls of a stage one answers nothing, as a plain function or a failure does.
-SILENT = 1
-
-
-async def spend_tokens(limiter: TokenRateLimiter, seed: int, stages: int = 300) -> list[tuple[float, int]]:
-    """Run concurrent stages; return when calls began, and the tokens that each took."""
-    chance = random.Random(seed)  # noqa: S311 - a simulation
-    found: list[tuple[float, int]] = []
-    left = iter(range(stages))
-
-    async def call(tokens: int) -> int:
-        found.append((time.monotonic(), tokens))
-        await asyncio.sleep(chance.uniform(0.5, 1.5) * LATENCY)
-        return tokens
-
-    async def work() -> None:
-        for _ in left:
-            sizes = [0] * SILENT + [chance.randrange(LARGEST) for _ in range(CALLS - SILENT)]
-            billed = make_calls(None, limiter)
-            await asyncio.gather(*(billed.acall(call, size, FREE) for size in sizes))
-            billed.settle(sum(sizes))
-
-    await asyncio.gather(*(work() for _ in range(STAGES)))
-    return found
-
-
-class UnsettledLimiter(TokenRateLimiter):
-    """Does not settle calls without an answer, as if they had not been charged."""
-
-    def settle(self, calls: int, tokens: int) -> None:
-        super().settle(calls - SILENT, tokens)
-
-
-def compute_largest_excess(found: list[tuple[float, int]]) -> float:
-    """The most tokens that were begun within any length of time beyond what the rate allows for it."""
-    most = lowest = total = 0.0
-    for when, tokens in found:
-        lowest = min(lowest, total - RATE * when)
-        total += tokens
-        most = max(most, total - RATE * when - lowest)
-    return most
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_token_rate_limiter_keeps_and_uses_its_rate(seed: int) -> None:
-    found, seconds = run_in_virtual_time(spend_tokens_with(TokenRateLimiter, seed))
-    # The limiter does not know the tokens of calls in flight.
-    assert compute_largest_excess(found) <= STAGES * (CALLS - SILENT) * LARGEST
-    # Nor does it hold up calls needlessly; the last stages take a latency.
-    total = sum(tokens for _, tokens in found)
-    assert seconds <= 1.05 * total / RATE + 2 * LATENCY
-    # Control: without settling calls that had no answer, it is slower by their share.
-    _, slower = run_in_virtual_time(spend_tokens_with(UnsettledLimiter, seed))
-    assert slower > 1.15 * total / RATE
-
-
-async def spend_tokens_with(kind: Callable[[float], TokenRateLimiter], seed: int) -> list[tuple[float, int]]:
-    return await spend_tokens(kind(RATE), seed)
-
-
-def test_token_rate_limiter_does_not_block_unless_asked() -> None:
-    limiter = TokenRateLimiter(1.0)
-    assert limiter.acquire(blocking=False)
-    limiter.settle(1, 60)
-    assert not limiter.acquire(blocking=False)
-
-    async def taken() -> bool:
-        return await limiter.aacquire(blocking=False)
-
-    assert not asyncio.run(taken())
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 10**6)), max_size=20))
-def test_token_rate_limiter_charge_is_never_negative(settled: list[tuple[int, int]]) -> None:
-    limiter = TokenRateLimiter(1e9)
-    for number, tokens in settled:
-        assert limiter.acquire(blocking=True)
-        limiter.settle(number, tokens)
-        assert limiter._settled.mean >= 0.0
-        assert limiter._charged.calls >= 0
-        assert limiter._charged.tokens >= -1e-6

@@ -13,12 +13,11 @@ from unittest import mock
 
 import pytest
 from langchain.chat_models import init_chat_model
-from langchain_cfc_collect import calls as live_calls
 from langchain_cfc_collect.batches.calls import BatchedCalls, RunningCalls, get_current_call
 from langchain_cfc_collect.batches.models import Client, find_models
 from langchain_cfc_collect.batches.providers import BatchResult, OpenAIBatches
 from langchain_cfc_collect.batches.providers import _read_line as read_line
-from langchain_cfc_collect.calls import CallPolicy, TokenRateLimiter
+from langchain_cfc_collect.calls import CallPolicy
 from langchain_cfc_collect.collecting import acollect
 from langchain_cfc_collect.costs import Budget
 from langchain_cfc_collect.executor import Components
@@ -382,7 +381,7 @@ def test_waiting_for_a_permit_after_a_batch_does_not_count_to_the_timeout() -> N
     limit = 0.2
     limiter, running = ConcurrencyLimiter(1), RunningCalls()
     journal = mock.Mock(is_batched=True, flush=mock.AsyncMock())
-    calls = BatchedCalls(CallPolicy(attempts=1, timeout=limit), (), running, limiter, journal)
+    calls = BatchedCalls(CallPolicy(attempts=1, timeout=limit), None, running, limiter, journal)
 
     async def wait_twice() -> Any:
         answered = asyncio.get_running_loop().create_future()
@@ -410,7 +409,7 @@ def test_call_that_waits_for_a_second_batch_releases_its_permit() -> None:
     limit = 0.2
     limiter = ConcurrencyLimiter(1)
     journal = mock.Mock(is_batched=True, flush=mock.AsyncMock())
-    calls = BatchedCalls(CallPolicy(attempts=1, timeout=limit), (), RunningCalls(), limiter, journal)
+    calls = BatchedCalls(CallPolicy(attempts=1, timeout=limit), None, RunningCalls(), limiter, journal)
 
     async def collect_two() -> Any:
         first, second = (asyncio.get_running_loop().create_future() for _ in range(2))
@@ -439,25 +438,6 @@ def test_call_that_waits_for_a_second_batch_releases_its_permit() -> None:
         return await asked
 
     assert asyncio.run(collect_two()) == "answer"
-
-
-@pytest.mark.parametrize("live", [0.0, 1.0])
-def test_token_limiter_settles_each_live_fallback_request_once(tmp_path: Path, live: float) -> None:
-    counts = {"acquired": 0, "settled": 0}
-
-    class Counted(TokenRateLimiter):
-        async def aacquire(self, *, blocking: bool = True) -> bool:
-            counts["acquired"] += 1
-            return await super().aacquire(blocking=blocking)
-
-        def settle(self, calls: int, tokens: int) -> None:
-            counts["settled"] += calls
-            super().settle(calls, tokens)
-
-    provider = Provider(faults=Faults(errors=1.0, live=live))
-    with serve(provider) as url, mock.patch.object(live_calls, "TokenRateLimiter", Counted):
-        run(tmp_path / "store.db", make_components(url), 2, tokens_per_second=1e9, attempts=1)
-    assert counts["acquired"] == counts["settled"] > 0
 
 
 def test_live_fallback_call_keeps_its_timeout(tmp_path: Path) -> None:

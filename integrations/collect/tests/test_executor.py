@@ -8,15 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from langchain_cfc_collect import CallPolicy, CollectionResult, collect
-from langchain_cfc_collect.calls import TokenRateLimiter
 from langchain_cfc_collect.executor import Components, Executor
-from langchain_cfc_collect.stages import Journal, Labels, Outcome
+from langchain_cfc_collect.stages import Journal, Labels
 from langchain_cfc_collect.store import Store
-from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_openai import ChatOpenAI
 
@@ -321,33 +318,6 @@ def test_draws_fill_the_concurrency_limit_prompt_by_prompt() -> None:
     assert under_way.most == 3
     # A kill leaves few prompts half drawn.
     assert asked == [one.input for one in examples(40) for _ in range(N)]
-
-
-def test_stages_settle_every_rate_limited_call() -> None:
-    def refused(prompt: Any, candidates: Any) -> list[float]:
-        raise KeyError(prompt, candidates)
-
-    policy, limiter = CallPolicy(2), TokenRateLimiter(1e9)
-    limited = mock.patch.object(CallPolicy, "create_rate_limiters", return_value=[limiter])
-
-    async def worked() -> list[Outcome]:
-        with limited:
-            executor = Executor(Components(RunnableLambda(echo_async), refused, NormalisedMatch(), N), policy)
-        example = examples(1)[0]
-        return [
-            await executor.draw(example, Journal()),
-            await executor.score(example, [DrawnCandidate("x")] * N, Journal()),
-        ]
-
-    drawn, failed = asyncio.run(worked())
-    assert isinstance(failed.result, VerifierError)
-    assert len(drawn.result) == N
-    assert limiter._charged.calls == 0
-    assert limiter._settled.calls == N + 1
-
-
-async def echo_async(prompt: str) -> AIMessage:
-    return AIMessage(prompt)
 
 
 def test_each_stage_returns_its_own_error_type() -> None:

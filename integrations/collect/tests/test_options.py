@@ -20,7 +20,6 @@ from langchain_cfc.errors import InputError
         ({"concurrency": 0}, "concurrency is 0; expected a whole number of at least 1"),
         ({"attempts": 2.5}, "attempts is 2.5; expected a whole number of at least 1"),
         ({"requests_per_second": 0}, "requests_per_second is 0; expected a number above 0, or None"),
-        ({"tokens_per_second": -1.0}, "tokens_per_second is -1.0; expected a number above 0, or None"),
         ({"timeout": math.inf}, "timeout is inf; expected a number above 0, or None"),
         ({"timeout": math.nan}, "timeout is nan; expected a number above 0, or None"),
     ],

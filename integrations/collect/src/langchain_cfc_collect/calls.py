@@ -11,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-import threading
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +39,6 @@ class CallPolicy:
         concurrency: Maximum number of concurrent calls of generator, verifier and labeler, at least 1.
         requests_per_second: Maximum calls per second, above 0; a call that uses several models counts once.
             None for no limit.
-        tokens_per_second: Maximum tokens per second, requests and answers together, above 0; models must
-            report their usage. None for no limit.
         attempts: Maximum number of times that a call with a transient failure is made, at least 1.
         timeout: Seconds that one call may take, above 0; None for no limit.
         batch: Whether requests of ChatOpenAI and ChatAnthropic go through their providers' batches, at half
@@ -54,7 +50,6 @@ class CallPolicy:
 
     concurrency: int = 8
     requests_per_second: float | None = None
-    tokens_per_second: float | None = None
     attempts: int = 5
     timeout: float | None = 120.0
     batch: bool = False
@@ -65,7 +60,7 @@ class CallPolicy:
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 msg = f"{name} is {getattr(self, name)!r}; expected a whole number of at least 1"
                 raise InputError(msg)
-        for name in ("requests_per_second", "tokens_per_second", "timeout"):
+        for name in ("requests_per_second", "timeout"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 msg = f"{name} is {value!r}; expected a number above 0, or None for no limit"
@@ -79,122 +74,30 @@ class CallPolicy:
         """
         return self.concurrency + max(_MIN_SPARE_PROMPTS, self.concurrency // 2)
 
-    def create_rate_limiters(self) -> list[BaseRateLimiter]:
-        """Create the rate limiters that each call waits for."""
-        limiters: list[BaseRateLimiter] = []
+    def create_rate_limiter(self) -> BaseRateLimiter | None:
+        """Create the rate limiter that each call waits for; None if there is no limit."""
         rate = self.requests_per_second
-        if rate is not None:
-            often, burst = min(0.1, 0.5 / rate), max(1.0, rate)
-            limiters.append(
-                InMemoryRateLimiter(
-                    requests_per_second=rate, check_every_n_seconds=often, max_bucket_size=burst
-                )
-            )
-        if self.tokens_per_second is not None:
-            limiters.append(TokenRateLimiter(self.tokens_per_second))
-        return limiters
-
-
-# Rate limits
-
-
-class TokenRateLimiter(BaseRateLimiter):
-    """Rate limiter for tokens per second.
-
-    The tokens of a call are known only afterwards. So each call is first charged the mean of the settled
-    calls before it, and `settle` corrects the charge. The rate holds over any period, except for calls in
-    flight.
-
-    Args:
-        tokens_per_second: Tokens per second, prompts and answers together, above 0.
-    """
-
-    def __init__(self, tokens_per_second: float) -> None:
-        self._tokens_per_second = tokens_per_second
-        self._free_at = time.monotonic()
-        self._settled = _TokenCount()
-        self._charged = _TokenCount()
-        self._lock = threading.Lock()
-
-    def acquire(self, *, blocking: bool = True) -> bool:
-        """Wait in a thread until a call may start; return False instead of waiting if not `blocking`."""
-        wait = self._reserve(blocking=blocking)
-        if wait is None:
-            return False
-        time.sleep(wait)
-        return True
-
-    async def aacquire(self, *, blocking: bool = True) -> bool:
-        """Wait on an event loop until a call may start; otherwise the same as `acquire`."""
-        wait = self._reserve(blocking=blocking)
-        if wait is None:
-            return False
-        await asyncio.sleep(wait)
-        return True
-
-    def settle(self, calls: int, tokens: int) -> None:
-        """Replace the charge of finished calls by the total number of tokens that they used.
-
-        `calls` includes calls that failed or asked no model, because they were charged too.
-        """
-        with self._lock:
-            charged = min(calls, self._charged.calls) * self._charged.mean
-            self._charged.add(-min(calls, self._charged.calls), -charged)
-            self._settled.add(calls, tokens)
-            self._free_at += (tokens - charged) / self._tokens_per_second
-
-    def _reserve(self, *, blocking: bool) -> float | None:
-        """Reserve a call and return the seconds until it may start; None if not `blocking` and not free."""
-        with self._lock:
-            now = time.monotonic()
-            wait = max(0.0, self._free_at - now)
-            if wait > 0 and not blocking:
-                return None
-            charge = self._settled.mean
-            self._charged.add(1, charge)
-            self._free_at = max(now, self._free_at) + charge / self._tokens_per_second
-            return wait
-
-
-@dataclass
-class _TokenCount:
-    """Number of calls and their total number of tokens."""
-
-    calls: int = 0
-    tokens: float = 0.0
-
-    @property
-    def mean(self) -> float:
-        return self.tokens / self.calls if self.calls else 0.0
-
-    def add(self, calls: int, tokens: float) -> None:
-        self.calls += calls
-        self.tokens += tokens
+        if rate is None:
+            return None
+        often, burst = min(0.1, 0.5 / rate), max(1.0, rate)
+        return InMemoryRateLimiter(
+            requests_per_second=rate, check_every_n_seconds=often, max_bucket_size=burst
+        )
 
 
 # Calls
 
 
 class StageCalls:
-    """Makes the calls of one stage of a prompt, with the retries of a policy and its rate limiters.
+    """Makes the calls of one stage of a prompt, with the retries of a policy and its rate limiter.
 
-    Each call waits until the journal of the stage is durable. Tokens are settled for all calls together.
+    Each call waits until the journal of the stage is durable.
     """
 
-    def __init__(
-        self, policy: CallPolicy, rate_limiters: Sequence[BaseRateLimiter], journal: Journal
-    ) -> None:
+    def __init__(self, policy: CallPolicy, rate_limiter: BaseRateLimiter | None, journal: Journal) -> None:
         self._policy = policy
-        self._rate_limiters = rate_limiters
+        self._rate_limiter = rate_limiter
         self._journal = journal
-        self._unsettled = 0
-
-    def settle(self, tokens: int) -> None:
-        """Settle all calls so far with the total number of tokens that they used."""
-        for limiter in self._rate_limiters:
-            if isinstance(limiter, TokenRateLimiter):
-                limiter.settle(self._unsettled, tokens)
-        self._unsettled = 0
 
     async def acall(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         """Call, and retry transient failures; return the last call's result, or its exception."""
@@ -218,9 +121,8 @@ class StageCalls:
     async def _call_once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         timeout = self._policy.timeout
         with await within.aacquire_permit():
-            for limiter in self._rate_limiters:
-                await limiter.aacquire()
-            self._unsettled += 1
+            if self._rate_limiter is not None:
+                await self._rate_limiter.aacquire()
             await self._journal.flush()
             try:
                 if timeout is None:

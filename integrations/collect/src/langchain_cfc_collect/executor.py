@@ -116,7 +116,7 @@ class Executor:
     ) -> None:
         policy = policy or CallPolicy()
         self._limiter = ConcurrencyLimiter(policy.concurrency) if make_calls is None else None
-        self._make_calls = make_calls or partial(StageCalls, policy, policy.create_rate_limiters())
+        self._make_calls = make_calls or partial(StageCalls, policy, policy.create_rate_limiter())
         self._rule = _parse_rule(components)
         n = components.n if self._rule is None else self._rule.at_most
         if not isinstance(n, int) or n < 1:
@@ -235,9 +235,7 @@ class Executor:
             raise
         except CFCError as error:
             result = error
-        usage = Usage.from_recorder(recorder)
-        calls.settle(usage.tokens)
-        return Outcome(result, usage)
+        return Outcome(result, Usage.from_recorder(recorder))
 
     def _label_steps(
         self, example: Example, draws: Sequence[DrawnCandidate], config: RunnableConfig

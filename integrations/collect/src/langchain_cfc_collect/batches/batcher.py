@@ -39,7 +39,7 @@ from langchain_cfc_collect.batches.requests import (
     split_requests,
 )
 from langchain_cfc_collect.batches.submission import Submissions
-from langchain_cfc_collect.calls import CallPolicy, TokenRateLimiter
+from langchain_cfc_collect.calls import CallPolicy
 from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage, Usage
 from langchain_cfc_collect.failures import may_be_charged
 from langchain_cfc_collect.journal import BatchJournal
@@ -70,7 +70,7 @@ class Batcher:
     ) -> None:
         self.models = BatchedModels(parts, self._send)
         self._providers = {id(one): open_provider(one) for one in self.models.clients}
-        self._rate_limiters = policy.create_rate_limiters()
+        self._rate_limiter = policy.create_rate_limiter()
         self._budget = budget
         self._on_batch = on_batch
         self._running_calls = RunningCalls()
@@ -78,7 +78,7 @@ class Batcher:
         self.make_calls = partial(
             BatchedCalls,
             policy,
-            self._rate_limiters,
+            self._rate_limiter,
             self._running_calls,
             ConcurrencyLimiter(policy.concurrency),
         )
@@ -209,8 +209,8 @@ class Batcher:
             self._stop_for_cost("a request that its batch did not answer")
         if self._end.done():
             await asyncio.Event().wait()  # never set: the end of the run cancels this
-        for limiter in self._rate_limiters:
-            await limiter.aacquire()
+        if self._rate_limiter is not None:
+            await self._rate_limiter.aacquire()
         call.journal.announce_live_request()
         await call.journal.flush()
         task = asyncio.ensure_future(self._send_live(call, pending, client, request))
@@ -225,20 +225,14 @@ class Batcher:
 
     async def _send_live(self, call: OpenCall, pending: PendingRequest, client: Client, request: Any) -> Any:
         assert pending.route is not None  # noqa: S101 - it was made in this run
-        tokens = 0
         try:
             response = await client.send(request)
             is_answered = response.status_code == HTTP_OK
             calls = read_usage(pending.route.provider, response.content) if is_answered else None
-            tokens = 0 if calls is None else calls.input_tokens + calls.output_tokens
         except BaseException as error:
             lost = not isinstance(error, Exception) or may_be_charged(error)
             self._writer.submit(call.journal.settle_live_request(lost=lost))
             raise
-        finally:
-            for limiter in self._rate_limiters:
-                if isinstance(limiter, TokenRateLimiter):
-                    limiter.settle(1, tokens)
         if not is_answered:
             lost = response.status_code < _CLIENT_ERROR or response.status_code in {408, 504}
             self._writer.submit(call.journal.settle_live_request(lost=lost))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -110,19 +110,14 @@ class BatchedCalls(StageCalls):
     def __init__(
         self,
         policy: CallPolicy,
-        rate_limiters: Sequence[BaseRateLimiter],
+        rate_limiter: BaseRateLimiter | None,
         running: RunningCalls,
         limiter: ConcurrencyLimiter,
         journal: BatchJournal,
     ) -> None:
-        super().__init__(policy, rate_limiters, journal)
+        super().__init__(policy, rate_limiter, journal)
         self._running_calls = running
         self._limiter = limiter
-
-    def settle(self, tokens: int) -> None:
-        """Settle all calls, unless the stage is batched: the batcher settles its live requests itself."""
-        if not self._journal.is_batched:
-            super().settle(tokens)
 
     async def acall(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         """Call, and retry transient failures; return the last call's result, or its exception."""
@@ -139,10 +134,8 @@ class BatchedCalls(StageCalls):
         call = OpenCall(self._journal, self._running_calls, self._limiter)
         with set_context_variable(_CURRENT_CALL, call):
             async with call.hold_permit():
-                if not self._journal.is_batched:
-                    for limiter in self._rate_limiters:
-                        await limiter.aacquire()
-                    self._unsettled += 1
+                if self._rate_limiter is not None and not self._journal.is_batched:
+                    await self._rate_limiter.aacquire()
                 await self._journal.flush()
                 try:
                     return await self._run(arun(item), call)
