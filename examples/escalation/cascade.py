@@ -18,6 +18,8 @@ from langchain_cfc.support.arrays import BoolArray, IntArray
 
 RATE_CHEAP, RATE_STRONG = "0.3", "0.2"
 DELTA = "0.05"
+# Share of the questions not held out that certify the strong bot.
+SHARE_SECOND = 0.5
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,11 @@ class Split:
     @classmethod
     def of(cls, tier: Tier, seed: int) -> Split:
         """35 %, 35 % and 30 % of the questions, by the hash of their ids: the same for both models."""
-        rows = make_split_plan(seed, fit=0.0, test=0.3, certification=0.5).list_rows(tier.table)
-        return cls(rows["calibration"], rows["certification"], rows["test"])
+        plan = make_split_plan(seed, fit=0.0, test=0.3)
+        rows = plan.list_rows(tier.table)
+        hashes = plan.draw_uniforms("certification", [f"id:{one}" for one in tier.table.ids])
+        is_second = hashes[rows["calibration"]] < SHARE_SECOND
+        return cls(rows["calibration"][~is_second], rows["calibration"][is_second], rows["test"])
 
 
 @dataclass(frozen=True)

@@ -275,9 +275,7 @@ def make_facts(
         fit_size=len(parts["fit"]),
         held_out_size=len(parts["test"]),
         split=data.plan,
-        digests={
-            name: digest_ids(part.ids) for name, part in parts.items() if len(part) or name != "certification"
-        },
+        digests={name: digest_ids(part.ids) for name, part in parts.items()},
         sketch=list(data.plan.compute_sketch(names)),
         attainable_coverage=float(np.average(data.reachable, weights=data.weights)),
         groups=data.groups,

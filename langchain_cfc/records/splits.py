@@ -14,36 +14,33 @@ from heapq import nsmallest
 from typing import Literal, TypeVar, get_args
 
 import numpy as np
-from pydantic import ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError, SamplingWarning
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.support.serialization import OmitsDefaults, canonical_json, compute_sha256
+from langchain_cfc.support.serialization import canonical_json, compute_sha256
 from langchain_cfc.support.suggestions import suggest_share
 
-Part = Literal["fit", "calibration", "certification", "test"]
+Part = Literal["fit", "calibration", "test"]
 # Each part takes its share of the prompts that the parts before it leave; the rest calibrates.
-_HELD_OUT_PARTS: tuple[Part, ...] = ("test", "certification", "fit")
+_HELD_OUT_PARTS: tuple[Part, ...] = ("test", "fit")
 SKETCH_SIZE = 256
 _ALL_BITS = 2**64 - 1
 
 T = TypeVar("T")
 
 
-class SplitPlan(OmitsDefaults):
+class SplitPlan(BaseModel):
     """The seed and the shares that divide a dataset into parts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     seed: str  # Any text; another seed gives another split
-    # Share for fitting feature maps, in [0, 1), of the prompts that the next two leave; the rest calibrates.
-    fit: float
-    test: float  # Share of all prompts held out for evaluation, in [0, 1)
-    # Share of the prompts not held out for evaluation that serves certificates, in [0, 1).
-    certification: float = 0.0
+    fit: float  # Share for fitting feature maps, in [0, 1), of the prompts not held out; the rest calibrates
+    test: float  # Share of all prompts held out for evaluation and certificates, in [0, 1)
 
-    @field_validator("fit", "test", "certification")
+    @field_validator("fit", "test")
     @classmethod
     def _check_share(cls, value: float) -> float:
         if not 0.0 <= value < 1.0:
@@ -125,16 +122,13 @@ class SplitPlan(OmitsDefaults):
         return any(one.hex()[:16] in known for one in _compute_hashes(names, self.seed, "sketch"))
 
 
-def make_split_plan(seed: str | int, *, fit: float, test: float, certification: float = 0.0) -> SplitPlan:
+def make_split_plan(seed: str | int, *, fit: float, test: float) -> SplitPlan:
     """Build a `SplitPlan`; an InputError if a share is out of range."""
     try:
-        return SplitPlan(seed=str(seed), fit=float(fit), test=float(test), certification=float(certification))
+        return SplitPlan(seed=str(seed), fit=float(fit), test=float(test))
     except ValueError as error:
-        meant = "".join(map(suggest_share, (fit, test, certification)))
-        msg = (
-            f"fit, test and certification must be shares in [0, 1), got fit={fit!r}, test={test!r}, "
-            f"certification={certification!r}{meant}"
-        )
+        meant = "".join(map(suggest_share, (fit, test)))
+        msg = f"fit and test must be shares in [0, 1), got fit={fit!r}, test={test!r}{meant}"
         raise InputError(msg) from error
 
 

@@ -130,7 +130,7 @@ def test_split_plan_larger_share_only_adds_to_its_part() -> None:
 def test_split_plan_rows_are_an_ordered_partition(pairs: list[tuple[str, str | None]]) -> None:
     labelled = make_prompts([name for name, _ in pairs], [cluster for _, cluster in pairs])
     rows = PLAN.list_rows(labelled)
-    assert list(rows) == ["fit", "calibration", "certification", "test"]
+    assert list(rows) == ["fit", "calibration", "test"]
     assert sorted(np.concatenate(list(rows.values())).tolist()) == list(range(len(pairs)))
     for part, own in rows.items():
         assert (np.diff(own) > 0).all()
@@ -212,34 +212,10 @@ def test_split_plan_reads_seeds_as_text() -> None:
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 2.0, math.nan, math.inf, "much"])
-@pytest.mark.parametrize("name", ["fit", "test", "certification"])
+@pytest.mark.parametrize("name", ["fit", "test"])
 def test_split_plan_refuses_invalid_shares(name: str, share: Any) -> None:
     with pytest.raises(InputError, match=r"shares in \[0, 1\)"):
         make_split_plan(0, **{"fit": 0.1, "test": 0.1, name: share})
-
-
-def test_certification_part_takes_from_fit_and_calibration_only() -> None:
-    labelled = LabelledBatch.from_arrays(
-        [f"p{row}" for row in range(2000)], [[0.5]] * 2000, [[True]] * 2000, [["a"]] * 2000
-    )
-    without = make_split_plan(3, fit=0.2, test=0.25)
-    plan = make_split_plan(3, fit=0.2, test=0.25, certification=0.4)
-    before, after = without.list_rows(labelled), plan.list_rows(labelled)
-    assert sorted(np.concatenate(list(after.values())).tolist()) == list(range(2000))
-    assert after["test"].tolist() == before["test"].tolist()
-    for part in ("fit", "calibration"):
-        assert set(after[part].tolist()) < set(before[part].tolist())
-    # A binomial share of 1,500 prompts or so; five standard deviations miss once in 1.7 million.
-    held = len(after["certification"]) / (2000 - len(after["test"]))
-    assert abs(held - 0.4) < 5 * math.sqrt(0.24 / 1500)
-    for part, rows in after.items():
-        assert {plan.find_part(labelled.ids[row], None) for row in rows.tolist()} == {part}
-
-
-def test_split_plan_without_certification_dumps_as_before() -> None:
-    assert set(make_split_plan(0, fit=0.1, test=0.1).model_dump()) == {"seed", "fit", "test"}
-    plan = make_split_plan(0, fit=0.1, test=0.1, certification=0.2)
-    assert SplitPlan.model_validate_json(plan.model_dump_json()) == plan
 
 
 def test_split_plan_survives_json_and_refuses_invalid_data() -> None:
