@@ -21,7 +21,7 @@ from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import InputError, MissingExtraError
 from langchain_cfc.records import read_records
 from langchain_cfc.runnable import BatchResult, CFCResult, CFCRunnable, ClaimsResult
-from langchain_cfc.runnable.batch import ScoredListener
+from langchain_cfc.runnable.batch import BatchInputError, ScoredListener, name_rows
 from langchain_cfc.support.plugins import FACTORY, load_object
 from langchain_cfc.support.suggestions import suggest_file
 from langchain_cfc.support.text import format_limit
@@ -146,12 +146,13 @@ def ask(
         )
         answered: BatchResult | None = None
         if batch is not None and out_path is not None:
-            answered = _ask_batch(chain, batch, out_path, max_wrong_share or "0.05", render)
+            questions = read_questions(batch)
+            answered = _ask_batch(chain, batch, questions, out_path, max_wrong_share or "0.05", render)
         elif prompt is not None:
             with get_error_console().status("drawing and scoring candidates"):
                 result = chain.invoke(render(prompt))
     if answered is not None and out_path is not None:
-        print_result(answered, partial(_print_batch, out_path=out_path), as_json=as_json)
+        print_result(answered, partial(_print_batch, questions=questions, out_path=out_path), as_json=as_json)
         raise typer.Exit(EXIT_NO if all(one.abstained for one in answered.results) else 0)
     print_result(result, _print_answers, as_json=as_json)
     raise typer.Exit(EXIT_NO if result.abstained else 0)
@@ -181,30 +182,42 @@ def _check_batch_options(
 
 
 def _ask_batch(
-    chain: CFCRunnable, path: Path, out_path: Path, max_wrong_share: str, render: Callable[[str], Any]
+    chain: CFCRunnable,
+    path: Path,
+    questions: Mapping[int, str],
+    out_path: Path,
+    max_wrong_share: str,
+    render: Callable[[str], Any],
 ) -> BatchResult:
     """Answer the questions of a CSV file, and write the answers once all are decided."""
-    questions = read_questions(path)
     check_batch_output(out_path)
     with get_error_console().status("drawing and scoring candidates") as status:
         total = f"questions scored in this run, of {len(questions)} rows"
         listener = ScoredListener(lambda count: status.update(f"{count} {total}"))
-        answered = chain.answer_batch(
-            [render(one) for one in questions],
-            max_wrong_share,
-            {"callbacks": [listener]},
-            journal=f"{out_path}.journal.jsonl",
-        )
-    write_answers(out_path, questions, answered)
+        try:
+            answered = chain.answer_batch(
+                [render(one) for one in questions.values()],
+                max_wrong_share,
+                {"callbacks": [listener]},
+                journal=f"{out_path}.journal.jsonl",
+            )
+        except BatchInputError as error:
+            lines = [list(questions)[row] for row in error.rows]
+            msg = f"{path}, {name_rows('line', lines)}: {error.problem}"
+            raise InputError(msg) from error
+    write_answers(out_path, list(questions.values()), answered)
     return answered
 
 
-def _print_batch(console: Console, answered: BatchResult, *, out_path: Path) -> None:
+def _print_batch(
+    console: Console, answered: BatchResult, *, questions: Mapping[int, str], out_path: Path
+) -> None:
     console.print(escape(answered.sentence))
-    failed = [one for one in answered.errors if one is not None]
+    failed = {line: one for line, one in zip(questions, answered.errors, strict=True) if one is not None}
     if failed:
-        count = f"{len(failed)} of {len(answered.errors)} rows failed"
-        console.print(f"[yellow]{count}[/], the first with: {escape(failed[0])}")
+        count = f"{len(failed)} of {len(questions)} rows failed"
+        line, first = next(iter(failed.items()))
+        console.print(f"[yellow]{count}[/], the first in line {line}: {escape(first)}")
     console.print(f"answers written to [bold]{escape(str(out_path))}[/]", soft_wrap=True)
 
 

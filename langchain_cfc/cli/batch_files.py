@@ -17,8 +17,8 @@ COLUMNS = ("question", "input")
 ANSWER_COLUMNS = ("answer", "reason", "p_value")
 
 
-def read_questions(path: Path) -> list[str]:
-    """Read the questions of a CSV file with a header, in UTF-8 (RFC 4180).
+def read_questions(path: Path) -> dict[int, str]:
+    """Read the questions of a CSV file with a header, in UTF-8 (RFC 4180), by the lines that they start in.
 
     Raises:
         InputError: If the file is missing, not UTF-8, malformed, or has no question in some line; the message
@@ -40,20 +40,21 @@ def read_questions(path: Path) -> list[str]:
     try:
         header = next(reader, [])
         column = _find_column(path, header)
-        questions = []
+        questions, line = {}, reader.line_num + 1
         for row in reader:
+            first, line = line, reader.line_num + 1
             if not row:  # an empty line, as at the end of many files
                 continue
             if len(row) != len(header):
                 msg = (
-                    f"{path}, line {reader.line_num}: {len(row)} cells, but the header has {len(header)}: a "
+                    f"{path}, line {first}: {len(row)} cells, but the header has {len(header)}: a "
                     "cell with a comma, a quotation mark or a line break needs quotation marks"
                 )
                 raise InputError(msg)
             if not row[column].strip():
-                msg = f"{path}, line {reader.line_num}: the cell {header[column]!r} is empty"
+                msg = f"{path}, line {first}: the cell {header[column]!r} is empty"
                 raise InputError(msg)
-            questions.append(row[column])
+            questions[first] = row[column]
     except csv.Error as error:
         msg = f"{path}, line {reader.line_num}: not CSV ({error})"
         raise InputError(msg) from error

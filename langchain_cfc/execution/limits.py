@@ -355,11 +355,14 @@ def _remove_limiter(config: RunnableConfig) -> RunnableConfig:
     return {**config, "configurable": {key: value for key, value in configurable.items() if key != _LIMITER}}
 
 
-def run_with_timeout(run: Callable[[], T], seconds: float) -> T:
+def run_with_timeout(run: Callable[[], T], seconds: float | None) -> T:
     """Return the result of a call in another thread; raise a `ServingTimeoutError` after `seconds`.
 
     A thread cannot be stopped: its current call runs to its end, but the limits let no further call start.
+    None waits for ever, and needs no thread.
     """
+    if seconds is None:
+        return run()
     executor = ContextThreadPoolExecutor(1)
     try:
         future = executor.submit(run)

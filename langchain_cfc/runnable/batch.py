@@ -23,17 +23,36 @@ from langchain_cfc.errors import CFCError, FeatureError, InputError, PromptKindE
 from langchain_cfc.guarantee import AnsweredBatch, Binding, Guarantee
 from langchain_cfc.runnable.result import CFCResult
 from langchain_cfc.runnable.serving import ScoredPrompt, ServedPromise, ServingPipeline
+from langchain_cfc.support.text import join_names
 from langchain_cfc.thresholds import Level, format_alpha
 from langchain_cfc.verifiers.prompts import classify_prompt, convert_to_calibrated_kind, unwrap_prompt
 
 # What a question may fail with; all other errors end the batch.
 FAILURES = (ServingError, FeatureError)
-# Questions that are drawn and scored at a time, unless `max_concurrency` says otherwise.
-QUESTIONS_AT_ONCE = 16
-# Maximum number of rows that an error names.
-_MOST_NAMED = 10
 
 ScoredQuestion: TypeAlias = ScoredPrompt | CFCError
+
+
+class BatchInputError(InputError):
+    """Inputs that cannot be in a batch.
+
+    Attributes:
+        rows: Their places among the inputs, counted from 0.
+        problem: What is wrong with them, as the end of a sentence that names them.
+    """
+
+    def __init__(self, rows: Sequence[int], problem: str) -> None:
+        self.rows, self.problem = rows, problem
+        super().__init__(f"{name_rows('input', rows)} (counted from 0): {problem}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what the error was made of."""
+        return type(self), (self.rows, self.problem)
+
+
+def name_rows(kind: str, rows: Sequence[int]) -> str:
+    """Return `input 3` or `inputs 3 and 5`, for messages; ten at most."""
+    return f"{kind if len(rows) == 1 else kind + 's'} {join_names([str(row) for row in rows], 10)}"
 
 
 class BatchResult(BaseModel):
@@ -104,8 +123,7 @@ class QuestionBatch:
 
         Raises:
             InputError: If the artifact keeps no scores for batches, there are fewer than two distinct
-                questions, or some were labelled for the calibration.
-            PromptKindError: If an input is of another kind than the calibration prompts.
+                questions, or inputs are calibration prompts or of another kind than those.
         """
         share, kept = format_alpha(max_wrong_share, "max_wrong_share"), artifact.batch_scores
         kinds = artifact.calibration.prompt_kinds
@@ -115,11 +133,10 @@ class QuestionBatch:
         known |= kept.recognise([one[-1] for one in forms])[1]
         if known.any():
             msg = (
-                f"{_name_rows(np.flatnonzero(known).tolist())} equal to questions that calibrated this "
-                "artifact: leave them out, because their right answers are known and the scores that wrong "
-                "answers had include theirs"
+                "equal to questions that calibrated this artifact: leave them out, because their right "
+                "answers are known and the scores that wrong answers had include theirs"
             )
-            raise InputError(msg)
+            raise BatchInputError(np.flatnonzero(known).tolist(), msg)
         places: dict[int, int] = {}
         rows = tuple(places.setdefault(one, len(places)) for one in first.tolist())
         if len(places) < 2:  # noqa: PLR2004 - a batch
@@ -202,8 +219,7 @@ def _convert_input(row: int, given: Any, kinds: Sequence[str] | None) -> Any:
     try:
         return convert_to_calibrated_kind(given, kinds)
     except PromptKindError as error:
-        msg = f"input {row}: {error}"
-        raise PromptKindError(msg) from error
+        raise BatchInputError([row], str(error)) from error
 
 
 def _list_forms(prompt: Any) -> list[Any]:
@@ -216,10 +232,3 @@ def _list_forms(prompt: Any) -> list[Any]:
         {**convert_to_openai_messages([one])[0], "content": one.content} for one in convert_to_messages(given)
     ]
     return [objects, given] if all(isinstance(one, Mapping) for one in given) else [objects]
-
-
-def _name_rows(rows: Sequence[int]) -> str:
-    listed = ", ".join(map(str, rows[:_MOST_NAMED])) + (", ..." if len(rows) > _MOST_NAMED else "")
-    return (
-        f"{len(rows)} of the inputs (counted from 0: {listed}) are" if len(rows) > 1 else f"input {listed} is"
-    )

@@ -9,27 +9,21 @@ questions could be answered than those that were shown.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import ContextThreadPoolExecutor
 from typing_extensions import Self
 
 from langchain_cfc.errors import CFCError, InputError, ServingError
-from langchain_cfc.execution import ConcurrencyLimiter, RunManager
-from langchain_cfc.guarantee import Binding
-from langchain_cfc.runnable.batch import QUESTIONS_AT_ONCE, BatchResult, QuestionBatch, ScoredQuestion
-from langchain_cfc.runnable.serving import ScoredPrompt, ServingPipeline
+from langchain_cfc.runnable.batch import QuestionBatch, ScoredQuestion
+from langchain_cfc.runnable.serving import ScoredPrompt
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.support.files import PRIVATE_MODE, check_target, lock_file
 from langchain_cfc.support.serialization import canonical_json, compute_sha256
@@ -163,64 +157,6 @@ class BatchJournal:
             except OSError as error:
                 msg = f"cannot write {self._path}: {error.strerror or error}"
                 raise InputError(msg) from error
-
-
-@dataclass(frozen=True)
-class BatchWork:
-    """A batch that is being drawn and scored: its journal, if it has one, and what all its calls share."""
-
-    batch: QuestionBatch
-    journal: BatchJournal | None
-    limiter: ConcurrencyLimiter | None
-    run_manager: RunManager
-    config: RunnableConfig
-
-    @property
-    def _width(self) -> int:
-        return QUESTIONS_AT_ONCE if self.limiter is None else self.limiter.size
-
-    def score_all(self, score: Callable[[int], ScoredQuestion]) -> list[ScoredQuestion]:
-        """Return the outcomes of all questions, given by their place, several at a time in threads."""
-        pool = ContextThreadPoolExecutor(self._width)
-        try:
-            return list(pool.map(score, range(len(self.batch.digests))))
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-    async def ascore_all(self, score: Callable[[int], Awaitable[ScoredQuestion]]) -> list[ScoredQuestion]:
-        """Return the outcomes of all questions, several at a time on the event loop."""
-        gate = asyncio.Semaphore(self._width)
-
-        async def score_in_turn(place: int) -> ScoredQuestion:
-            async with gate:
-                return await score(place)
-
-        tasks = [asyncio.ensure_future(score_in_turn(place)) for place in range(len(self.batch.digests))]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-
-    def find(self, place: int) -> ScoredQuestion | None:
-        """Return what the journal holds about a question; None if it holds nothing."""
-        return None if self.journal is None else self.journal.find(self.batch.digests[place])
-
-    def keep(self, place: int, scored: ScoredPrompt) -> ScoredPrompt:
-        """Write what was drawn and scored for a question into the journal, and return it."""
-        self.batch.measure(scored)  # fails here if a feature cannot be computed
-        if self.journal is not None:
-            self.journal.keep(self.batch.digests[place], scored)
-        return scored
-
-    def decide(
-        self, pipeline: ServingPipeline, binding: Binding, outcomes: Sequence[ScoredQuestion]
-    ) -> BatchResult:
-        """Decide on all questions, after the journal knows which have failed."""
-        if self.journal is not None:
-            failed = zip(self.batch.digests, outcomes, strict=True)
-            self.journal.finish({digest: one for digest, one in failed if isinstance(one, CFCError)})
-        return self.batch.decide(pipeline, binding, outcomes)
 
 
 def _restore(**held: Any) -> ScoredPrompt:

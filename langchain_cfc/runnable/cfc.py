@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,41 +27,28 @@ from langchain_cfc.candidates import UNITS, Unit
 from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter
 from langchain_cfc.errors import AbstentionError, FingerprintError, InputError
 from langchain_cfc.execution import (
-    CallLimits,
     ConcurrencyLimiter,
     Progress,
     RunManager,
-    Steps,
     Target,
-    apply_limits,
-    arun_flow,
-    arun_with_timeout,
-    find_limiter,
-    make_child_config,
-    run_flow,
-    run_with_timeout,
 )
-from langchain_cfc.execution.langgraph_compat import NOSTREAM, detach_from_graph
 from langchain_cfc.guarantee import Binding, Guarantee
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.runnable.answering import AnsweringRunnable
 from langchain_cfc.runnable.batch import (
-    FAILURES,
     BatchResult,
-    QuestionBatch,
-    ScoredQuestion,
     refuse_share_of_one,
 )
-from langchain_cfc.runnable.batch_journal import BatchJournal, BatchWork
+from langchain_cfc.runnable.batch_run import BatchServer
 from langchain_cfc.runnable.binding import ModelVersionWatcher, check_binding, list_calibrated_models
-from langchain_cfc.runnable.redraws import detach_register, find_register
+from langchain_cfc.runnable.redraws import find_register
 from langchain_cfc.runnable.result import CFCResult, ClaimsResult
-from langchain_cfc.runnable.serving import ScoredPrompt, ServedPromise, ServingPipeline
+from langchain_cfc.runnable.running import Flow, FlowRunner
+from langchain_cfc.runnable.serving import ServedPromise, ServingPipeline
 from langchain_cfc.sampling import Sampler, SamplingName, resolve_generator
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.support.serialization import canonical_json
-from langchain_cfc.support.text import withhold_quotes
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble
 from langchain_cfc.verifiers.base import CandidateScorer
@@ -167,8 +152,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
 
     _pipeline: ServingPipeline = PrivateAttr()
     _promises: dict[Promise, ServedPromise] = PrivateAttr()
-    _limiter: ConcurrencyLimiter | None = PrivateAttr()
-    _binding: Binding = PrivateAttr()
+    _runner: FlowRunner = PrivateAttr()
+    _batches: BatchServer = PrivateAttr()
 
     @property
     def OutputType(self) -> type[CFCResult]:  # noqa: N802 - LangChain's name
@@ -269,8 +254,9 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             "splitter": (splitter, self.splitter_id),
         }
         parts = {name: parts[name] for name in UNITS[artifact.unit].parts}
-        self._binding = binding = check_binding(artifact, parts, self.reasoning)
-        self._limiter = None if self.max_concurrency is None else ConcurrencyLimiter(self.max_concurrency)
+        binding = check_binding(artifact, parts, self.reasoning)
+        limiter = None if self.max_concurrency is None else ConcurrencyLimiter(self.max_concurrency)
+        self._runner = FlowRunner(limiter, self.timeout, self.show_rejected)
         is_model_known = bool(list_calibrated_models(artifact))
         self._pipeline = ServingPipeline(
             artifact=artifact,
@@ -285,6 +271,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             generator=canonical_json(compute_fingerprint(self.generator, reasoning=self.reasoning)),
             splitter=None if splitter is None else ClaimSplitter(splitter),
         )
+        verifier_text = canonical_json(compute_fingerprint(self.verifier))
+        self._batches = BatchServer(self._pipeline, self._runner, binding, verifier_text)
         self._promises = {one: self._make_served_promise(one, binding) for one in artifact.promises}
 
     def _choose_splitter(self) -> Splitter | None:
@@ -432,13 +420,13 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
 
         Raises:
             InputError: If the artifact keeps no scores for batches, there are fewer than two different
-                questions, some are calibration prompts, or the journal belongs to another batch.
-            PromptKindError: If a prompt is of another kind than the calibration prompts.
+                questions, some are calibration prompts or of another kind than those, or the journal belongs
+                to another batch.
             CFCError: If something fails that is no failed call.
         """
         call: Any = self._call_with_config  # LangChain declares it for the output of `invoke`
         asked = {"max_wrong_share": max_wrong_share, "journal": journal}
-        answered: BatchResult = call(self._answer_batch, list(inputs), config, **asked)
+        answered: BatchResult = call(self._batches.answer, list(inputs), config, **asked)
         return answered
 
     async def aanswer_batch(
@@ -452,76 +440,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         """Answer a batch asynchronously; see `answer_batch`."""
         call: Any = self._acall_with_config  # as in `answer_batch`
         asked = {"max_wrong_share": max_wrong_share, "journal": journal}
-        answered: BatchResult = await call(self._aanswer_batch, list(inputs), config, **asked)
+        answered: BatchResult = await call(self._batches.aanswer, list(inputs), config, **asked)
         return answered
-
-    def _answer_batch(
-        self, inputs: list[Any], run_manager: CallbackManagerForChainRun, config: RunnableConfig, **asked: Any
-    ) -> BatchResult:
-        with self._open_batch(inputs, run_manager, config, **asked) as work:
-            outcomes = work.score_all(partial(self._score_question, work))
-            return work.decide(self._pipeline, self._binding, outcomes)
-
-    async def _aanswer_batch(
-        self,
-        inputs: list[Any],
-        run_manager: AsyncCallbackManagerForChainRun,
-        config: RunnableConfig,
-        **asked: Any,
-    ) -> BatchResult:
-        with self._open_batch(inputs, run_manager, config, **asked) as work:
-            outcomes = await work.ascore_all(partial(self._ascore_question, work))
-            return work.decide(self._pipeline, self._binding, outcomes)
-
-    @contextmanager
-    def _open_batch(
-        self,
-        inputs: list[Any],
-        run_manager: RunManager,
-        config: RunnableConfig,
-        *,
-        max_wrong_share: Level,
-        journal: str | os.PathLike[str] | None,
-    ) -> Iterator[BatchWork]:
-        batch = QuestionBatch.check(self.artifact, inputs, max_wrong_share)
-        limiter = self._limiter or find_limiter(config)  # one for all questions
-        parts = {
-            "generator": self._pipeline.generator,
-            "verifier": canonical_json(compute_fingerprint(self.verifier)),
-        }
-        with nullcontext() if journal is None else BatchJournal(journal, batch, parts) as kept:
-            yield BatchWork(batch, kept, limiter, run_manager, config)
-
-    def _prepare_question(
-        self, work: BatchWork, place: int
-    ) -> tuple[Steps[ScoredPrompt], AbstractContextManager[None]]:
-        child, limits = self._prepare_run(work.run_manager, work.config, work.limiter)
-        question, progress = work.batch.questions[place], Progress(work.run_manager)
-        return self._pipeline.draw_and_score(question, child, progress), limits
-
-    def _score_question(self, work: BatchWork, place: int) -> ScoredQuestion:
-        known = work.find(place)
-        if known is not None:
-            return known
-        flow, limits = self._prepare_question(work, place)
-        run = partial(run_flow, flow)
-        try:
-            with limits, self._withhold_quotes():
-                scored = run() if self.timeout is None else run_with_timeout(run, self.timeout)
-                return work.keep(place, scored)
-        except FAILURES as error:
-            return error
-
-    async def _ascore_question(self, work: BatchWork, place: int) -> ScoredQuestion:
-        known = work.find(place)
-        if known is not None:
-            return known
-        flow, limits = self._prepare_question(work, place)
-        try:
-            with limits, self._withhold_quotes():
-                return work.keep(place, await arun_with_timeout(arun_flow(flow), self.timeout))
-        except FAILURES as error:
-            return error
 
     def _serve(
         self,
@@ -530,13 +450,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         config: RunnableConfig,
         **named: Level | None,
     ) -> CFCResult:
-        promise = self._select_promise(**named)
-        steps, limits = self._prepare_call(prompt, run_manager, config, promise)
-        with limits, self._withhold_quotes():
-            run = partial(run_flow, steps)
-            return self._check_abstention(
-                run() if self.timeout is None else run_with_timeout(run, self.timeout)
-            )
+        flow = self._make_flow(prompt, run_manager, named)
+        return self._check_abstention(self._runner.run(flow, run_manager, config))
 
     async def _aserve(
         self,
@@ -545,32 +460,16 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         config: RunnableConfig,
         **named: Level | None,
     ) -> CFCResult:
-        promise = self._select_promise(**named)
-        steps, limits = self._prepare_call(prompt, run_manager, config, promise)
-        with limits, self._withhold_quotes():
-            return self._check_abstention(await arun_with_timeout(arun_flow(steps), self.timeout))
+        flow = self._make_flow(prompt, run_manager, named)
+        return self._check_abstention(await self._runner.arun(flow, run_manager, config))
 
-    def _prepare_call(
-        self, prompt: Any, run_manager: RunManager, config: RunnableConfig, promise: Promise
-    ) -> tuple[Steps[CFCResult], AbstractContextManager[None]]:
-        """Return the flow that serves a prompt, and a context manager with the limits to run it under."""
-        child, limits = self._prepare_run(run_manager, config, find_limiter(config))
-        steps = self._pipeline.serve_once(
-            prompt, self._promises[promise], child, Progress(run_manager), find_register(run_manager)
-        )
-        return steps, limits
-
-    def _prepare_run(
-        self, run_manager: RunManager, config: RunnableConfig, limiter: ConcurrencyLimiter | None
-    ) -> tuple[RunnableConfig, AbstractContextManager[None]]:
-        """Return the config to serve a prompt under, and a context manager with its limits."""
-        child = detach_register(detach_from_graph(make_child_config(config, run_manager, NOSTREAM)))
-        deadline = None if self.timeout is None else time.monotonic() + self.timeout
-        return child, apply_limits(CallLimits(self._limiter or limiter, deadline), child)
-
-    def _withhold_quotes(self) -> AbstractContextManager[None]:
-        """Return a context in which errors quote no candidates, nor what others say about them."""
-        return nullcontext() if self.show_rejected else withhold_quotes()
+    def _make_flow(
+        self, prompt: Any, run_manager: RunManager, named: Mapping[str, Level | None]
+    ) -> Flow[CFCResult]:
+        """Return the flow that serves a prompt under the promise that the call names."""
+        promise = self._promises[self._select_promise(**named)]
+        progress, register = Progress(run_manager), find_register(run_manager)
+        return lambda config: self._pipeline.serve_once(prompt, promise, config, progress, register)
 
     def _check_abstention(self, result: CFCResult) -> CFCResult:
         if result.abstained and self.on_abstain == "raise":

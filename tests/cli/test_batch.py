@@ -44,7 +44,7 @@ def test_answers_are_written_once_and_again_from_the_journal(artifact: Path, tmp
     assert rows[-1]["reason"] == "failed"
     written = out.read_bytes()
     again = run(*command, "--max-wrong-share", "0.1")
-    assert "1 of 42 rows failed" in again.out
+    assert "1 of 42 rows failed, the first in line 43: " in again.out
     assert out.read_bytes() == written
     run(*command).assert_refused("max_wrong_share", "0.1")
 
@@ -62,6 +62,7 @@ WRONG_FILES = {
     "ragged": (b"id,question\n1,a\n2,b,c\n", "line 3"),
     "empty cell": (b"id,question\n1,a\n2, \n", "line 3"),
     "not UTF-8": (b"question\nfine\nGr\xfc\xdfe\n", "line 3"),
+    "ragged after a question of two lines": (b'id,question\n1,"a\nb"\n2,b,c\n', "line 4"),
     "open quotation mark": (b'question\nfine\n"open\n', "line 3"),
     "one question": (b"question\nfine\nfine\n", "at least two"),
     "no question": (b"question\n", "at least two"),
@@ -76,6 +77,14 @@ def test_files_that_are_no_batch_are_refused(
     questions.write_bytes(content)
     run("ask", artifact, "--batch", questions, "--out", out, "--replay", "demo").assert_refused(words)
     assert not out.exists()
+
+
+def test_lines_of_questions_that_calibrated_are_named(artifact: Path, tmp_path: Path) -> None:
+    asked = ["of two\nlines", "new", *(str(one.input) for one in list_facts()[:2]), "other"]
+    questions, out = write_questions(tmp_path / "questions.csv", asked), tmp_path / "answers.csv"
+    ran = run("ask", artifact, "--batch", questions, "--out", out, "--replay", "demo")
+    ran.assert_refused("questions.csv, lines 5 and 6: equal to questions that calibrated")
+    assert [one.name for one in tmp_path.glob("answers*")] == []
 
 
 def test_options_that_do_not_fit_are_refused(artifact: Path, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_graph_stream_shows_rejected_candidates_without_detaching(
     artifact: CalibrationArtifact, make: Callable[[ScriptedModel], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control of the same watch."""
-    monkeypatch.setattr("langchain_cfc.runnable.cfc.detach_from_graph", lambda config: config)
+    monkeypatch.setattr("langchain_cfc.runnable.running.detach_from_graph", lambda config: config)
     texts = [ACCEPTED, REJECTED, REJECTED, REJECTED]
     graph, _ = make_graph(make(ScriptedModel(texts=texts)), artifact)
     assert REJECTED in stream_graph(graph)

@@ -13,7 +13,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 
 from langchain_cfc import CalibrationArtifact, Candidate, CFCChatModel, CFCRunnable, PromptRecord, calibrate
-from langchain_cfc.errors import InputError, PromptKindError
+from langchain_cfc.errors import InputError
 from langchain_cfc.runnable import BatchResult
 from langchain_cfc.support.files import lock_file
 from tests.factories import make_answer, make_records, reload_artifact
@@ -153,9 +153,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "one question": (QUESTIONS[:1], "max_wrong_of_all"),
     "one question, repeated": ([QUESTIONS[0], f" {QUESTIONS[0]}"], "at least two"),
     "no question": ([], "at least two"),
-    "calibration prompt": ([*QUESTIONS, "labelled  0.05"], "input 10 is equal"),
-    "two calibration prompts": (["labelled 0.05", "x 0.1", "labelled 0.51"], "0, 2"),
-    "message with a calibration prompt": ([[HumanMessage("labelled 0.05")], "x 0.1"], "input 0 is equal"),
+    "calibration prompt": ([*QUESTIONS, "labelled  0.05"], r"input 10 \(counted from 0\): equal"),
+    "two calibration prompts": (["labelled 0.05", "x 0.1", "labelled 0.51"], "inputs 0 and 2 "),
+    "message with a calibration prompt": ([[HumanMessage("labelled 0.05")], "x 0.1"], "input 0 "),
 }
 
 
@@ -171,7 +171,7 @@ def test_a_batch_without_a_promise_is_refused_before_anything_is_drawn(
 
 def test_wrong_kinds_and_shares_are_refused(artifact: CalibrationArtifact) -> None:
     chain = make_batch_chain(artifact)
-    with pytest.raises(PromptKindError, match="input 1"):
+    with pytest.raises(InputError, match=r"input 1 .* kind object"):
         chain.answer_batch([QUESTIONS[0], {"question": "?"}])
     for share in (0, 1, "nan", -0.1):
         with pytest.raises(InputError, match="max_wrong_share"):
