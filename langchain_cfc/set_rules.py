@@ -36,7 +36,6 @@ from langchain_cfc.thresholds import CAP, Thresholds
 
 __all__ = [
     "AcceptAll",
-    "AtLeastOne",
     "BestAnswer",
     "BestPrefix",
     "Claims",
@@ -263,31 +262,6 @@ def _require_answer_codes(draws: CandidateBatch) -> IntArray:
     return draws.answer_codes
 
 
-class AtLeastOne(SetRule):
-    """Set rule `at_least_one(base)`: the base rule's levels, but 0 for the best candidate.
-
-    The best candidate is the earliest of smallest level in draw order. The success score follows from the
-    levels, as for every rule: 0 if the best candidate is correct, else the smallest level of a correct one.
-    So calibration takes into account that every set with a threshold of 0 or more holds the best candidate,
-    and sets get smaller. But the success scores of easy prompts become a mass at 0. This changes the quantile
-    regression, which then flags other prompts, often more of them. (On the demo's recording with its feature
-    map, the share flagged rose from 7.3 % to 23.7 % on one split, and from 8.8 % to 16.3 % on average over
-    ten.) Filling empty sets after calibration, as `decide` does, changes no flag.
-
-    Args:
-        base: The rule that computes each candidate's level.
-    """
-
-    def __init__(self, base: SetRule) -> None:
-        self._base = base
-        self.text = f"at_least_one({base.text})"
-
-    def _compute_levels(self, draws: CandidateBatch) -> FloatArray:
-        levels = self._base.compute_levels(draws)
-        levels[np.arange(len(levels)), levels.argmin(axis=1)] = 0.0
-        return levels
-
-
 class BestAnswer(SetRule):
     """Set rule `best_answer`: show the best candidate, unless the threshold reaches the prompt's confidence.
 
@@ -406,17 +380,15 @@ class Claims(SetRule):
 
 _CLAIMS_PATTERN = re.compile(r"claims\((0|[1-9]\d{0,5})\)")
 _BASE_RULES: dict[str, type[SetRule]] = {"all": AcceptAll, "best_prefix": BestPrefix, "rank": Rank}
-_WRAPPERS = ("at_least_one", "unique")
 
 
 def parse_set_rule(text: str) -> SetRule:
     """Parse the text of a set rule, such as `unique(best_prefix)`.
 
     Args:
-        text: `all`, `best_prefix` or `rank`, or one of these inside `unique(...)`, `at_least_one(...)` or
-            both. The order of the two does not matter; the canonical form is `unique(at_least_one(...))`.
-            Without parentheses they wrap `all`. For claims, `claims(k)`; for a bot that promises few wrong
-            answers among all questions, `best_answer`.
+        text: `all`, `best_prefix` or `rank`, or `unique(...)` around one of these; `unique` alone wraps
+            `all`. For claims, `claims(k)`; for a bot that promises few wrong answers among all questions,
+            `best_answer`.
 
     Returns:
         The rule.
@@ -425,25 +397,21 @@ def parse_set_rule(text: str) -> SetRule:
         InputError: If the name is unknown.
 
     Examples:
-        >>> parse_set_rule("unique(best_prefix)").text
-        'unique(best_prefix)'
-        >>> parse_set_rule("at_least_one(unique)").text
-        'unique(at_least_one(all))'
+        >>> parse_set_rule("unique(best_prefix)").text, parse_set_rule("unique").text
+        ('unique(best_prefix)', 'unique(all)')
     """
-    inner, wrappers = text.replace(" ", ""), []
-    if (of_claims := _CLAIMS_PATTERN.fullmatch(inner)) is not None:
+    name = text.replace(" ", "")
+    if (of_claims := _CLAIMS_PATTERN.fullmatch(name)) is not None:
         return Claims(int(of_claims[1]))
-    if inner == BestAnswer.text:
+    if name == BestAnswer.text:
         return BestAnswer()
-    while wrapped := re.fullmatch(rf"({'|'.join(_WRAPPERS)})(?:\((.+)\))?", inner):
-        wrappers.append(wrapped[1])
-        inner = wrapped[2] or "all"
-    if inner not in _BASE_RULES or len(set(wrappers)) < len(wrappers):
-        known = ", ".join([*_BASE_RULES, *(f"{wrapper}(...) around one of them" for wrapper in _WRAPPERS)])
-        known += f", or unique(at_least_one(...)){suggest_name(inner, _BASE_RULES)}"
-        msg = f"unknown set rule {text!r}; known are {known}"
+    wrapped = re.fullmatch(r"unique(?:\((.+)\))?", name)
+    base = name if wrapped is None else wrapped[1] or AcceptAll.text
+    if base not in _BASE_RULES:
+        msg = (
+            f"unknown set rule {text!r}; known are {', '.join(_BASE_RULES)}, and unique(...) around one of "
+            f"them{suggest_name(base, _BASE_RULES)}"
+        )
         raise InputError(msg)
-    rule = _BASE_RULES[inner]()
-    if "at_least_one" in wrappers:
-        rule = AtLeastOne(rule)
-    return Unique(rule) if "unique" in wrappers else rule
+    rule = _BASE_RULES[base]()
+    return rule if wrapped is None else Unique(rule)

@@ -123,7 +123,7 @@ class CalibrationConfig:
     """With claims as `unit`: how many unsupported claims an answer may keep."""
 
     set_rule: str = field(default="all", metadata=_SETS)
-    """all, best_prefix or rank, or unique(...) or at_least_one(...) around one of them."""
+    """all, best_prefix or rank, or unique(...) around one of them."""
 
     draws: str | None = field(default=None, metadata=_SETS)
     """Rule that stops drawing: 'fixed(5)', 'lead(3, at_most=10)', 'below(0.05, at_most=10)' or

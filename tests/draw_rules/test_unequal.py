@@ -17,7 +17,7 @@ from langchain_cfc.records import tabulate
 from langchain_cfc.set_rules import parse_set_rule
 
 N = 5
-SET_RULES = ["all", "best_prefix", "rank", "unique(rank)", "unique(at_least_one(best_prefix))"]
+SET_RULES = ["all", "best_prefix", "rank", "unique(rank)", "unique(best_prefix)"]
 
 
 def make_batch(seed: int, size: int = 30) -> LabelledBatch:

@@ -23,7 +23,6 @@ from langchain_cfc.records import tabulate
 from tests.factories import leave_sets_empty, reload_artifact
 from tests.guarantees.promises import compute_log_wealth
 from tests.lengths import mostly_long, repetitions
-from tests.recordings import list_facts
 
 from .laws import ALARM, Outcome, World, is_same_as_served, serve_prompts
 
@@ -130,28 +129,6 @@ def test_never_empty_keeps_the_promise_under_every_weighting(
     assert wealth("unflagged", HARD) > ALARM
 
 
-@pytest.mark.long
-def test_at_least_one_set_rule_keeps_its_promise(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng, tiers = np.random.default_rng(0), fit_tiers(world)
-    gains: list[dict[str, float]] = []
-    without: list[float] = []
-    for _ in range(repetitions(40)):
-        artifact = calibrate(
-            world.sample(rng, 80),
-            alpha=ALPHA,
-            features=tiers,
-            set_rule="at_least_one(all)",
-            allow_unattainable=True,
-        )
-        gains.append(compute_gains(world.truth(artifact), tiers))
-        # The control: the same thresholds for sets that do not hold the best candidate in any case.
-        _, other = compute_both_truths(world, artifact.model_copy(update={"set_rule": "all"}), monkeypatch)
-        without.append(compute_gains(other, tiers)["1"])
-    for name in gains[0]:
-        assert compute_log_wealth([one[name] for one in gains], 1.0 - TAU) < ALARM
-    assert compute_log_wealth(without, 1.0 - TAU) > ALARM
-
-
 # The recording that ships ---------------------------------------------------------------------------------
 
 
@@ -187,18 +164,3 @@ def test_never_empty_answers_every_easy_prompt_of_the_recording(
     covered, had = (float((one.accepted & table.correct).any(axis=1).mean()) for one in (seen, before))
     assert covered > had + 0.03
     assert evaluate(artifact, records, provenance=source.provenance).contradicted == []
-
-
-@pytest.mark.long
-def test_at_least_one_set_rule_flags_more_of_the_recording() -> None:
-    """Why it is not the default: the figures that `docs/faq.md` states."""
-    source = list_facts()
-    table = tabulate(source)
-    flagged = []
-    for set_rule in (SET_RULE, f"at_least_one({SET_RULE})"):
-        artifact = calibrate(
-            source, alpha="0.2", features=FEATURES, set_rule=set_rule, seed=0, test_fraction=0.3
-        )
-        test = table.take(artifact.calibration.split.list_rows(table)["test"])
-        flagged.append(round(float(decide(artifact, test.draws).not_certifiable.mean()), 3))
-    assert flagged == [0.073, 0.237]

@@ -29,8 +29,7 @@ RULES = (
     "rank",
     "unique",
     "unique(rank)",
-    "at_least_one(all)",
-    "unique(at_least_one(best_prefix))",
+    "unique(best_prefix)",
 )
 N = 3
 REFUSALS = (

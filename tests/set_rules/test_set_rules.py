@@ -7,17 +7,12 @@ from hypothesis import strategies as st
 
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
-from langchain_cfc.set_rules import AtLeastOne, Unique, parse_set_rule, select_candidates
+from langchain_cfc.set_rules import parse_set_rule, select_candidates
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
 from tests.lengths import mostly_long
 
 BASES = ["all", "best_prefix", "rank"]
-RULES = [
-    *BASES,
-    *(f"unique({base})" for base in BASES),
-    *(f"at_least_one({base})" for base in BASES),
-    *(f"unique(at_least_one({base}))" for base in BASES),
-]
+RULES = [*BASES, *(f"unique({base})" for base in BASES)]
 CAP = 2.0
 
 
@@ -101,10 +96,6 @@ def test_set_rule_levels_equal_a_calculation_by_hand() -> None:
         "unique(all)": [inf, 0.2, 0.3, 0.2],
         "unique(best_prefix)": [0.4, 0.2, inf, inf],
         "unique(rank)": [inf, 0.25, 0.75, 0.5],
-        "at_least_one(all)": [0.4, 0.0, 0.3, 0.2],
-        "at_least_one(best_prefix)": [0.4, 0.0, inf, inf],
-        "at_least_one(rank)": [1.0, 0.0, 0.75, 0.5],
-        "unique(at_least_one(all))": [inf, 0.0, 0.3, 0.2],
     }
     for rule, levels in expected.items():
         assert parse_set_rule(rule).compute_levels(draws).tolist() == [levels], rule
@@ -127,28 +118,6 @@ def test_best_prefix_does_not_count_later_correct_candidates() -> None:
     assert parse_set_rule("best_prefix").compute_success_scores(labelled, CAP).tolist() == [CAP]
 
 
-@settings(derandomize=True)
-@given(labelled=draw_prompts())
-def test_at_least_one_adds_only_the_best_candidate(labelled: LabelledBatch) -> None:
-    scores, rows = labelled.draws.scores, np.arange(len(labelled))
-    best = scores.argmin(axis=1)
-    for base in BASES:
-        rule, plain = parse_set_rule(f"at_least_one({base})"), parse_set_rule(base)
-        for threshold in (0.0, 0.25, 1.0):
-            expected = select_candidates(
-                plain.compute_levels(labelled.draws), make_thresholds(threshold, len(labelled))
-            )
-            expected[rows, best] = True
-            found = select_candidates(
-                rule.compute_levels(labelled.draws), make_thresholds(threshold, len(labelled))
-            )
-            assert found.tolist() == expected.tolist()
-        success = rule.compute_success_scores(labelled, CAP)
-        right = labelled.correct[rows, best]
-        assert (success[right] == 0.0).all()
-        assert success[~right].tolist() == plain.compute_success_scores(labelled, CAP)[~right].tolist()
-
-
 @pytest.mark.parametrize(("correct", "success"), [([False, True], CAP), ([True, False], 0.1)])
 def test_unique_counts_the_label_of_the_candidate_it_shows(correct: list[bool], success: float) -> None:
     """A judge may label two spellings of one answer differently; only the first of them enters a set."""
@@ -166,8 +135,7 @@ UNKNOWN = [
     "",
     "unique()",
     "unique(unique(all))",
-    "at_least_one(at_least_one)",
-    "at_least_one(unique(at_least_one))",
+    "at_least_one(all)",
     "unique(all",
     "topk",
     "all()",
@@ -176,27 +144,13 @@ UNKNOWN = [
 
 @pytest.mark.parametrize("text", UNKNOWN)
 def test_parse_set_rule_refuses_unknown_names_and_lists_known_ones(text: str) -> None:
-    with pytest.raises(InputError, match=r"known are all, best_prefix, rank, at_least_one\(\.\.\.\)"):
+    with pytest.raises(InputError, match=r"known are all, best_prefix, rank, and unique\(\.\.\.\)"):
         parse_set_rule(text)
-
-
-@settings(derandomize=True)
-@given(labelled=draw_prompts())
-def test_at_least_one_and_unique_may_be_nested_in_either_order(labelled: LabelledBatch) -> None:
-    for base in BASES:
-        plain = parse_set_rule(base)
-        written, other = Unique(AtLeastOne(plain)), AtLeastOne(Unique(plain))
-        assert (
-            written.compute_levels(labelled.draws).tolist() == other.compute_levels(labelled.draws).tolist()
-        )
-        for text in (f"at_least_one(unique({base}))", f"unique(at_least_one({base}))"):
-            assert parse_set_rule(text).text == written.text
 
 
 def test_parse_set_rule_round_trips_and_expands_bare_names() -> None:
     assert [parse_set_rule(rule).text for rule in RULES] == RULES
     assert parse_set_rule("unique").text == "unique(all)"
-    assert parse_set_rule("at_least_one").text == "at_least_one(all)"
 
 
 def measure_coverage(

@@ -92,7 +92,7 @@ def test_collect_stores_candidates_without_a_verdict(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("texts", [("a",) * 4, ("a", "b", "a", "c")])
-@pytest.mark.parametrize("settings", [{}, {"set_rule": "unique(all)"}, {"set_rule": "at_least_one"}])
+@pytest.mark.parametrize("settings", [{}, {"set_rule": "unique(all)"}])
 def test_candidates_without_a_verdict_are_never_served(
     texts: tuple[str, ...], settings: dict[str, Any]
 ) -> None:
