@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from itertools import combinations
 from typing import Any, TypeAlias
 
 import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.candidates import score_by_agreement
-from langchain_cfc.errors import CFCError, InputError, VerifierError
+from langchain_cfc.errors import CFCError, VerifierError
 from langchain_cfc.execution import Call, Steps, map_distinct
 from langchain_cfc.no_answers import is_invisible
 from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.support.normalisation import NORMALISATION, normalise_answer
-from langchain_cfc.support.text import quote
-from langchain_cfc.verifiers.base import (
-    BaseVerifier,
-    VerifierInput,
-    combine_fingerprints,
-    to_python_scalar,
-)
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, combine_fingerprints
 from langchain_cfc.verifiers.entailment import Entailment, group_by_entailment
 
 __all__ = ["SelfConsistency", "normalise_answer"]
 
 Extractor: TypeAlias = Runnable[Any, Any] | Callable[[str], str] | Callable[[str], Awaitable[str]]
-Equivalence: TypeAlias = (
-    Runnable[Any, Any] | Callable[[Any, str, str], bool] | Callable[[Any, str, str], Awaitable[bool]]
-)
 
 
 class SelfConsistency(BaseVerifier):
@@ -41,18 +31,11 @@ class SelfConsistency(BaseVerifier):
     of Wang et al. (2022, "Self-consistency improves chain of thought reasoning in language models"). Answers
     that agree get equal scores, so that no set rule can prefer one of their wordings.
 
-    Two candidates agree if their answers are equal, or if a judge says that they mean the same. There are two
-    kinds of judges, with two ways to group:
-
-    - `equivalent` groups answers that are connected by equivalent pairs. Judges can contradict themselves:
-      one may call a and b equivalent, and b and c, but not a and c, and then no share is right for all three.
-      Connected components are the smallest groups that split no pair joined by the judge, and do not depend
-      on draw order. The price is that one false pair joins two groups, and that k distinct answers cost
-      k (k - 1) / 2 calls.
-    - `entails` puts an answer into the first group whose first answer it entails and is entailed by, in draw
-      order. These are the clusters of meaning of semantic entropy (Kuhn et al. 2023, "Semantic uncertainty";
-      Farquhar et al. 2024, "Detecting hallucinations in large language models using semantic entropy"). k
-      distinct answers in c groups cost at most 2 k c calls.
+    Two candidates agree if their answers have the same normal form, see `normalise_answer`. With `entails`,
+    an answer joins the first group whose first answer it entails and is entailed by, in draw order. These are
+    the clusters of meaning of semantic entropy (Kuhn et al. 2023, "Semantic uncertainty"; Farquhar et al.
+    2024, "Detecting hallucinations in large language models using semantic entropy"). k distinct answers in c
+    groups cost at most 2 k c calls.
 
     Semantic entropy is one number per prompt, whereas a verifier gives one per candidate: here 1 - the share
     of its cluster. Features see the spread of the clusters in these scores: `mean_score` is 1 - the sum of
@@ -62,50 +45,22 @@ class SelfConsistency(BaseVerifier):
 
     Args:
         answer: Function or Runnable, plain or async, from a text to its answer; by default the whole text.
-        normalise: The same from an answer to the text that is compared; None compares answers as they are.
-        equivalent: Whether two distinct answers mean the same: a Runnable on `{"prompt": ..., "first":
-            answer, "second": answer}` or a function `(prompt, first, second)`, plain or async, that returns a
-            bool. It is asked once per pair, concurrently.
         entails: Whether one answer entails another: a Runnable on `{"prompt": ..., "premise": answer,
             "hypothesis": answer}`, such as `EntailmentJudge(model)`, or a function `(prompt, premise,
             hypothesis)`, plain or async. It returns a bool, a label (entailment, neutral, contradiction), the
             probability of each label, or what a text-classification pipeline of transformers returns.
-
-    Raises:
-        InputError: If both `equivalent` and `entails` are given.
     """
 
-    def __init__(
-        self,
-        answer: Extractor | None = None,
-        *,
-        normalise: Extractor | None = normalise_answer,
-        equivalent: Equivalence | None = None,
-        entails: Entailment | None = None,
-    ) -> None:
-        if equivalent is not None and entails is not None:
-            msg = "equivalent= and entails= are mutually exclusive; give one"
-            raise InputError(msg)
+    def __init__(self, answer: Extractor | None = None, *, entails: Entailment | None = None) -> None:
         self.name = "self-consistency"
-        own = None if normalise is normalise_answer else normalise
-        default = "no" if normalise is None else NORMALISATION
-        judged = "equal" if entails is None else "entailed both ways"
         self._settings = {
             "answer": "whole text" if answer is None else "extracted",
-            "normalised": default if own is None else "own",
-            "agreement": judged if equivalent is None else "equivalent",
+            "normalised": NORMALISATION,
+            "agreement": "equal" if entails is None else "entailed both ways",
         }
-        self.fingerprint = combine_fingerprints(
-            self.name,
-            self._settings,
-            {"answer": answer, "normalise": own, "equivalent": equivalent, "entails": entails},
-        )
+        parts = {"answer": answer, "entails": entails}
+        self.fingerprint = combine_fingerprints(self.name, self._settings, parts)
         self._extract = make_optional_call("answer extractor", answer, VerifierError)
-        self._normalise = make_optional_call("normalisation", own, VerifierError)
-        self._has_default_normalisation = normalise is normalise_answer
-        self._equivalent = make_optional_call(
-            "equivalence", equivalent, VerifierError, "prompt", "first", "second"
-        )
         self._entails = make_optional_call(
             "entailment", entails, VerifierError, "prompt", "premise", "hypothesis"
         )
@@ -124,11 +79,9 @@ class SelfConsistency(BaseVerifier):
         texts = [candidate.text for candidate in given["candidates"]]
         answers = yield from map_distinct(texts, partial(self._find_answers, config))
         distinct = [answer for answer in dict.fromkeys(answers) if not is_invisible(answer)]
+        groups = dict(zip(distinct, distinct, strict=True))
         if self._entails is not None:
             groups = yield from group_by_entailment(self._entails, given["prompt"], distinct, config)
-        else:
-            pairs = yield from self._find_equivalent_pairs(given["prompt"], distinct, config)
-            groups = group_connected(distinct, pairs)
         names = [groups.get(answer) for answer in answers]
         return [-1 if name is None else names.index(name) for name in names]
 
@@ -138,20 +91,9 @@ class SelfConsistency(BaseVerifier):
             shown = [text for text in texts if text]
             found = dict(zip(shown, (yield from self._find_answers(config, shown)), strict=True))
             return [found.get(text, "") for text in texts]
-        for function in filter(None, [self._extract, self._normalise]):
-            texts = yield from extract_answers(function, texts, config, VerifierError)
-        return [normalise_answer(one) for one in texts] if self._has_default_normalisation else texts
-
-    def _find_equivalent_pairs(
-        self, prompt: Any, answers: Sequence[str], config: RunnableConfig
-    ) -> Steps[list[_Pair]]:
-        """Ask about each pair of distinct answers, and return those that are equivalent."""
-        if self._equivalent is None:
-            return []
-        pairs = list(combinations(answers, 2))
-        questions = [{"prompt": prompt, "first": first, "second": second} for first, second in pairs]
-        replies = yield from self._equivalent.invoke_each(questions, config)
-        return [pair for pair, reply in zip(pairs, replies, strict=True) if _read_verdict(reply)]
+        if self._extract is not None:
+            texts = yield from extract_answers(self._extract, texts, config, VerifierError)
+        return list(map(normalise_answer, texts))
 
 
 def extract_answers(
@@ -177,26 +119,3 @@ def score_groups(groups: Sequence[int]) -> list[float]:
     """
     scores: list[float] = score_by_agreement(np.array([groups], dtype=np.int64))[0].tolist()
     return scores
-
-
-_Pair: TypeAlias = tuple[str, str]
-
-
-def group_connected(answers: Sequence[str], joined: Iterable[_Pair]) -> dict[str, str]:
-    """Map each distinct answer to a name of its connected component, given the joined pairs."""
-    names = {answer: answer for answer in answers}
-    for first, second in joined:
-        kept, gone = names[first], names[second]
-        names = {answer: kept if name == gone else name for answer, name in names.items()}
-    return names
-
-
-def _read_verdict(reply: Any) -> bool:
-    value = to_python_scalar(reply)
-    if isinstance(value, bool):
-        return value
-    msg = (
-        f"equivalent= returned {quote(repr(reply))}; expected True or False: let the function parse the "
-        "judge's reply"
-    )
-    raise VerifierError(msg)

@@ -109,7 +109,7 @@ def test_entailment_clusters_equal_meanings_within_the_bound_of_calls(texts: lis
         asked.append((premise, hypothesis))
         return FACTS[premise] >= FACTS[hypothesis]
 
-    scores = invoke_sync(SelfConsistency(entails=entails, normalise=None), make_input(*texts))
+    scores = invoke_sync(SelfConsistency(entails=entails), make_input(*texts))
     sizes = Counter(frozenset(FACTS[text]) for text in texts)
     expected = [1 - sizes[frozenset(FACTS[text])] / len(texts) for text in texts]
     assert scores == pytest.approx(expected)

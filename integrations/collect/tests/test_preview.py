@@ -79,7 +79,7 @@ def test_preview_clusters_by_entailment_and_asks_once_per_pair() -> None:
         asked.append((premise, hypothesis))
         return premise[0] == hypothesis[0]
 
-    seen = run_preview("lost", verifier=SelfConsistency(entails=entails, normalise=None)).questions[0]
+    seen = run_preview("lost", verifier=SelfConsistency(entails=entails)).questions[0]
     assert [(one.text, one.size) for one in seen.clusters] == [("Lima", 2), ("Quito", 1), ("Bogota", 1)]
     assert len(asked) == len(set(asked))
 

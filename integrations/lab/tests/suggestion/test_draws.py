@@ -93,7 +93,7 @@ def test_suggest_draws_for_a_bot_expects_what_calibrate_certifies(for_bot: DrawS
 
 
 def test_suggest_draws_for_a_bot_warns_of_agreement_scores(for_bot: DrawSuggestion) -> None:
-    votes = Provenance(n=10, verifier=dict(SelfConsistency(normalise=None).fingerprint))
+    votes = Provenance(n=10, verifier=dict(SelfConsistency().fingerprint))
     table = tabulate(load_recording())
     scores = score_by_agreement(np.asarray(table.draws.answer_codes))
     found = suggest_draws(
@@ -127,7 +127,7 @@ def test_list_draw_rules_suits_the_verifier() -> None:
     assert 10 <= len(separate) <= 14
     assert all(parse_draw_rule(one).text == one and parse_draw_rule(one).at_most <= 10 for one in separate)
     assert any(one.startswith("below") for one in separate)
-    votes = Provenance(n=10, verifier=dict(SelfConsistency(normalise=None).fingerprint))
+    votes = Provenance(n=10, verifier=dict(SelfConsistency().fingerprint))
     assert not any(one.startswith("below") for one in list_draw_rules(table, votes))
 
 
