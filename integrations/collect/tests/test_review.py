@@ -11,16 +11,13 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from langchain_cfc_collect import HumanLabels
 from langchain_cfc_collect.review import MAX_CELL_SIZE, write_review
-from scipy.special import betaincinv
 from scipy.stats import binom
 
 from integrations.collect.tests.filling import (
@@ -301,37 +298,3 @@ def test_write_review_refuses_invalid_arguments_and_leaves_no_file(
     with pytest.raises((InputError, RecordError), match=says):
         write_review(records, k, tmp_path / name)
     assert list(tmp_path.iterdir()) == []
-
-
-def compute_upper_bounds(count: Any, size: Any, tail: float = 0.025) -> Any:
-    """Upper ends of Clopper and Pearson's intervals."""
-    inside = betaincinv(count + 1, np.maximum(size - count, 1e-9), 1 - tail)
-    return np.where(count >= size, 1.0, inside)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "at_random", "halves"),
-    [(0.1, 0.21, 0.33), (0.3, 0.09, 0.13), (0.5, 0.07, 0.08), (0.9, 0.05, 0.03)],
-)
-def test_stratified_sheets_give_wider_bounds_where_mistakes_are_rare(
-    wrong: float, at_random: float, halves: float
-) -> None:
-    """The table of the module: mean upper ends of e0 over simulated sheets of k = 200 rows.
-
-    Of halves, e0 = J f / (J f + (1 - J) g) with J the share labelled correct, which is known, f and g the
-    shares of wrong candidates among those labelled correct and wrong; both ends at half of the level.
-    Means of R sheets are within z times their standard error, and figures within half of their last digit.
-    """
-    rng, k, repetitions, e0, e1 = np.random.default_rng(7), 200, 20_000, 0.02, 0.05
-    drawn = rng.binomial(k, wrong, repetitions)
-    plain = np.where(drawn > 0, compute_upper_bounds(rng.binomial(drawn, e0), drawn), 1.0)
-    called = (1 - wrong) * (1 - e1) + wrong * e0
-    f = compute_upper_bounds(rng.binomial(k // 2, wrong * e0 / called, repetitions), k // 2, 0.0125)
-    # The lower end of g is what the upper end of its complement leaves.
-    g = 1 - compute_upper_bounds(
-        rng.binomial(k // 2, 1 - wrong * (1 - e0) / (1 - called), repetitions), k // 2, 0.0125
-    )
-    split = called * f / (called * f + (1 - called) * g)
-    for seen, stated in ((plain, at_random), (split, halves)):
-        slack = NormalDist().inv_cdf(1 - FALSE_ALARM / 4) * seen.std() / repetitions**0.5
-        assert seen.mean() == pytest.approx(stated, abs=0.005 + slack)

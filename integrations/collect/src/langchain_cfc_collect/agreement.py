@@ -21,30 +21,24 @@ move down by u p_o / (1 - p_e); if it were all agreement, kappa would move up by
 **Mistakes.** Calibration guarantees that the answer set holds a candidate that is *labelled* correct, with
 probability at least c = 1 - alpha. Let L be that event, and T the event that the set holds a candidate that
 *is* correct; "or the prompt is flagged" may be added to both, because a flag does not depend on the prompt's
-labels. Wrong candidates are labelled correct with probability e0, correct ones wrong with probability e1.
+labels. Wrong candidates are labelled correct with probability e0.
 
 *Independent mistakes.* Suppose that, given which candidates are correct and everything that the set is made
-from, distinct answers are labelled independently of one another, with probabilities of a mistake of at most
-e0 and e1. If the set, of at most m distinct answers, holds no correct one, L requires a mistake on one of
-them: P(L | not T) <= q = 1 - (1 - e0)^m. So 1 - c >= P(not L) >= (1 - q) P(not T), and
+from, distinct answers are labelled independently of one another, and wrong ones correct with probability at
+most e0. If the set, of at most m distinct answers, holds no correct one, L requires a mistake on one of them:
+P(L | not T) <= q = 1 - (1 - e0)^m. So 1 - c >= P(not L) >= (1 - q) P(not T), and
 
     P(T) >= 1 - (1 - c) / (1 - e0)^m.
 
-If the set holds a correct one, L can fail only if that one is labelled wrong: P(L) >= (1 - e1) P(T), and
-
-    P(T) <= P(L) / (1 - e1).
-
-So correct candidates that are labelled wrong cost no coverage: they make thresholds and answer sets larger.
+Correct candidates that are labelled wrong cost no coverage: they make thresholds and answer sets larger.
 
 *Any mistakes.* A judge may err on the same kind of answer again and again, and most often where the score is
 best. Then nothing better than counting holds: L without T requires a wrong candidate that is labelled
-correct, T without L a correct one that is labelled wrong. With W wrong and R correct candidates per prompt on
-average, and overall mislabelled shares e0 and e1 of these,
+correct. With W wrong candidates per prompt on average, of which a share e0 is labelled correct,
 
-    P(L) - e0 W <= P(T) <= P(L) + e1 R,
+    P(T) >= P(L) - e0 W,
 
-and for each bound there are mistakes that attain it. For m = 1 and independent mistakes at rates of exactly
-e0 and e1, P(T) is determined: (P(L) - e0) / (1 - e0 - e1) (Rogan and Gladen 1978).
+and there are mistakes that attain it.
 """
 
 from __future__ import annotations
@@ -169,82 +163,64 @@ def estimate_rate(part: int, prompts: Sequence[Hashable], confidence: float) -> 
     return IntervalEstimate(value=part / total, low=low, high=high)
 
 
-def bound_true_coverage(
-    labelled: float, *, error_on_wrong: float, error_on_correct: float, largest_set: int
-) -> tuple[float, float]:
-    """Bound true coverage given labelled coverage, for independent mistakes of the labeler.
+def bound_true_coverage(labelled: float, *, error_on_wrong: float, largest_set: int) -> float:
+    """Bound true coverage from below given labelled coverage, for independent mistakes of the labeler.
 
     This assumes that, given which candidates are correct and everything that the set is made from (scores and
     features included), distinct answers are labelled independently of one another. A judge that is fooled by
     the same kind of answer as the verifier violates this; `bound_true_coverage_at_worst` does not assume it.
-    The bounds also hold for *covered or flagged*, and within a group, with the rates of the group.
+    The bound also holds for *covered or flagged*, and within a group, with the rate of the group.
 
     Args:
         labelled: Share of prompts whose set holds a candidate labelled correct, guaranteed or measured, in
             [0, 1].
         error_on_wrong: Largest probability that a wrong candidate is labelled correct, e0, in [0, 1]. For an
             estimated rate, pass the upper end of its interval.
-        error_on_correct: Largest probability that a correct one is labelled wrong, e1, in [0, 1].
         largest_set: Largest number m of distinct answers in a set; at most n.
 
     Returns:
-        Lower and upper bound of the share of prompts whose set holds a correct candidate: 1 - (1 - labelled)
-        / (1 - e0)^m, not below 0, and labelled / (1 - e1), not above 1. If `labelled` is guaranteed, only the
-        lower bound holds, as a guarantee is not an upper bound; if it is measured, both hold.
+        Lower bound of the share of prompts whose set holds a correct candidate: 1 - (1 - labelled)
+        / (1 - e0)^m, not below 0.
 
     Raises:
         InputError: If a number lies outside of its range.
 
     Examples:
-        >>> ends = bound_true_coverage(0.9, error_on_wrong=0.02, error_on_correct=0.05, largest_set=5)
-        >>> [round(end, 3) for end in ends]
-        [0.889, 0.947]
+        >>> round(bound_true_coverage(0.9, error_on_wrong=0.02, largest_set=5), 3)
+        0.889
     """
-    _check_shares(labelled, error_on_wrong, error_on_correct)
+    _check_shares(labelled, error_on_wrong)
     if not isinstance(largest_set, int) or largest_set < 1:  # type: ignore[redundant-expr]  # floats come too
         msg = f"largest_set is {largest_set!r}; expected a whole number of at least 1"
         raise InputError(msg)
-    # A large power may underflow to 0, and then the lower bound is 0.
+    # A large power may underflow to 0, and then the bound is 0.
     right = (1.0 - error_on_wrong) ** largest_set
-    low = 1.0 - (1.0 - labelled) / right if right > 0.0 else 0.0
-    high = labelled / (1.0 - error_on_correct) if error_on_correct < 1.0 else 1.0
-    return max(0.0, low), min(1.0, high)
+    return max(0.0, 1.0 - (1.0 - labelled) / right) if right > 0.0 else 0.0
 
 
-def bound_true_coverage_at_worst(
-    labelled: float,
-    *,
-    error_on_wrong: float,
-    error_on_correct: float,
-    wrong_per_prompt: float,
-    correct_per_prompt: float,
-) -> tuple[float, float]:
-    """Bound true coverage given labelled coverage, for mistakes that may depend on anything.
+def bound_true_coverage_at_worst(labelled: float, *, error_on_wrong: float, wrong_per_prompt: float) -> float:
+    """Bound true coverage from below given labelled coverage, for mistakes that may depend on anything.
 
     Args:
         labelled: As in `bound_true_coverage`.
         error_on_wrong: Share of all wrong candidates that are labelled correct, e0, in [0, 1].
-        error_on_correct: Share of all correct ones that are labelled wrong, e1, in [0, 1].
         wrong_per_prompt: Mean number of wrong candidates per prompt, at least 0.
-        correct_per_prompt: Mean number of correct candidates per prompt, at least 0.
 
     Returns:
-        Lower and upper bound: labelled - e0 W and labelled + e1 R, within [0, 1].
+        labelled - e0 W, not below 0.
 
     Raises:
         InputError: If a number lies outside of its range.
     """
-    _check_shares(labelled, error_on_wrong, error_on_correct)
-    for name, number in (("wrong_per_prompt", wrong_per_prompt), ("correct_per_prompt", correct_per_prompt)):
-        if not 0.0 <= number < math.inf:
-            msg = f"{name} is {number!r}; expected a finite number of at least 0"
-            raise InputError(msg)
-    low, high = labelled - error_on_wrong * wrong_per_prompt, labelled + error_on_correct * correct_per_prompt
-    return max(0.0, low), min(1.0, high)
+    _check_shares(labelled, error_on_wrong)
+    if not 0.0 <= wrong_per_prompt < math.inf:
+        msg = f"wrong_per_prompt is {wrong_per_prompt!r}; expected a finite number of at least 0"
+        raise InputError(msg)
+    return max(0.0, labelled - error_on_wrong * wrong_per_prompt)
 
 
-def _check_shares(labelled: float, error_on_wrong: float, error_on_correct: float) -> None:
-    shares = {"labelled": labelled, "error_on_wrong": error_on_wrong, "error_on_correct": error_on_correct}
+def _check_shares(labelled: float, error_on_wrong: float) -> None:
+    shares = {"labelled": labelled, "error_on_wrong": error_on_wrong}
     for name, share in shares.items():
         if not 0.0 <= share <= 1.0:
             msg = f"{name} is {share!r}; expected a share in [0, 1]"

@@ -12,16 +12,7 @@ their labels of all its claims make a record that can be used for calibration.
 **Why the sheet is not balanced by label.** A sheet with half of its rows labelled correct and half labelled
 wrong would estimate the mistakes that matter less well where they are hard to find. A guarantee is overstated
 by wrong candidates that are labelled correct. Where most candidates are correct, such mistakes are rare among
-those labelled correct, and a balanced sheet has fewer of these rows. Mean upper end of the 95 % interval of
-e0, the share of wrong candidates labelled correct, over simulated sheets of 200 rows with e1 = 0.05:
-
-    wrong candidates     e0      at random    half and half
-         10 %           0.02       0.21           0.33
-         30 %           0.02       0.09           0.13
-         50 %           0.02       0.07           0.08
-         90 %           0.02       0.05           0.03
-
-Half and half wins only where nearly everything is wrong, and e0 is well known either way. A test checks this.
+those labelled correct, and a balanced sheet has fewer of these rows.
 
 **The sheet.** It shows neither labels nor scores, and its rows are in random order, so that people are not
 influenced. It is CSV, which spreadsheet programs open and change: they calculate `=1+1`, fetch data that a
@@ -40,9 +31,9 @@ answers of the sheet, their number is binomial. In any other answer, every unsup
 if at most k claims labelled unsupported are left, at most k unsupported ones are. So the true coverage is at
 least the guaranteed one less f, for mistakes of any kind.
 
-What remains of a guarantee is the lower bound of `bound_true_coverage` and `bound_true_coverage_at_worst`,
-with e0 and f n = e0 W at the upper ends of their intervals. So each bound holds with the confidence of one
-end, 97.5 % for intervals of 95 %. There is no upper bound, because a guarantee is not a measured share.
+What remains of a guarantee are the bounds of `bound_true_coverage` and `bound_true_coverage_at_worst`, with
+e0 and f n = e0 W at the upper ends of their intervals. So each bound holds with the confidence of one end,
+97.5 % for intervals of 95 %.
 """
 
 from __future__ import annotations
@@ -477,16 +468,10 @@ def _adjust_coverage(
     bounds: list[tuple[float, float]] = []
     for on_wrong, flattering in (observed, limits):
         # The bound for any mistakes depends only on the product e0 W, which is f n.
-        at_worst, _ = bound_true_coverage_at_worst(
-            coverage,
-            error_on_wrong=flattering,
-            error_on_correct=0.0,
-            wrong_per_prompt=float(n),
-            correct_per_prompt=0.0,
+        at_worst = bound_true_coverage_at_worst(
+            coverage, error_on_wrong=flattering, wrong_per_prompt=float(n)
         )
-        independent, _ = bound_true_coverage(
-            coverage, error_on_wrong=on_wrong, error_on_correct=0.0, largest_set=n
-        )
+        independent = bound_true_coverage(coverage, error_on_wrong=on_wrong, largest_set=n)
         bounds.append((at_worst if unit == "claims" else independent, at_worst))
     (independent, at_worst), (independent_limit, at_worst_limit) = bounds
     return AdjustedCoverage(

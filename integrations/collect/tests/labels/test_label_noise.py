@@ -53,7 +53,7 @@ def compute_coverage(sets: Bools, labels: Bools) -> float:
     return float(np.any(sets & labels, axis=1).mean())
 
 
-@pytest.mark.parametrize(("e0", "e1"), [(0.05, 0.0), (0.05, 0.1), (0.0, 0.2), (0.2, 0.05)])
+@pytest.mark.parametrize(("e0", "e1"), [(0.05, 0.0), (0.05, 0.1), (0.2, 0.05)])
 def test_bound_true_coverage_holds_for_independent_mistakes(e0: float, e1: float) -> None:
     rng, size = np.random.default_rng(1), 100_000
     given = draw_prompts(rng, size, 5)
@@ -61,37 +61,23 @@ def test_bound_true_coverage_holds_for_independent_mistakes(e0: float, e1: float
     for threshold in (0.3, 0.5, 0.7):
         sets = given.scores <= threshold
         labelled, truth = compute_coverage(sets, labels), compute_coverage(sets, given.correct)
-        low, high = bound_true_coverage(labelled, error_on_wrong=e0, error_on_correct=e1, largest_set=5)
+        low = bound_true_coverage(labelled, error_on_wrong=e0, largest_set=5)
         slack = compute_slack(size)
-        assert low - slack / (1 - e0) ** 5 - slack <= truth <= high + slack / (1 - e1) + slack
+        assert low - slack / (1 - e0) ** 5 - slack <= truth
 
 
-@pytest.mark.parametrize(("e0", "e1"), [(0.05, 0.0), (0.0, 0.2)])
-def test_bound_true_coverage_ends_are_attained(e0: float, e1: float) -> None:
-    """Full sets of five that hold a correct candidate always, or never: one end is attained for each rate."""
-    rng, size = np.random.default_rng(2), 100_000
+def test_bound_true_coverage_is_attained() -> None:
+    """Full sets of five that hold one correct candidate, or none."""
+    rng, size, e0 = np.random.default_rng(2), 100_000, 0.05
     correct = np.zeros((size, 5), dtype=np.bool_)
     correct[:, 0] = rng.random(size) < 0.7
     everything = np.ones_like(correct)
-    labelled = compute_coverage(everything, add_independent_mistakes(rng, correct, e0, e1))
-    ends = bound_true_coverage(labelled, error_on_wrong=e0, error_on_correct=e1, largest_set=5)
-    truth, slack = compute_coverage(everything, correct), compute_slack(size)
-    attained, slack = (
-        (ends[0], slack * (1 + 1 / (1 - e0) ** 5)) if e0 else (ends[1], slack * (1 + 1 / (1 - e1)))
-    )
+    labelled = compute_coverage(everything, add_independent_mistakes(rng, correct, e0, 0.0))
+    truth, slack = compute_coverage(everything, correct), compute_slack(size) * (1 + 1 / (1 - e0) ** 5)
+    attained = bound_true_coverage(labelled, error_on_wrong=e0, largest_set=5)
     assert attained == pytest.approx(truth, abs=slack)
     # The negative control: to take labelled coverage for the true one is off by far more.
     assert abs(labelled - truth) > 2 * slack
-
-
-def test_bound_true_coverage_contains_the_rogan_gladen_estimate() -> None:
-    """Rogan and Gladen (1978)."""
-    e0, e1 = 0.1, 0.2
-    for truth in (0.0, 0.3, 0.7, 1.0):
-        labelled = truth * (1 - e1) + (1 - truth) * e0
-        assert (labelled - e0) / (1 - e0 - e1) == pytest.approx(truth)
-        low, high = bound_true_coverage(labelled, error_on_wrong=e0, error_on_correct=e1, largest_set=1)
-        assert low <= truth <= high
 
 
 def add_worst_mistakes(given: Drawn, e0: float) -> Bools:
@@ -112,13 +98,10 @@ def test_score_dependent_mistakes_attain_only_the_worst_case_bound() -> None:
     sets = given.scores <= 1.0
     labelled, truth = compute_coverage(sets, labels), compute_coverage(sets, given.correct)
     wrong = float((~given.correct).sum(axis=1).mean())
-    worst, _ = bound_true_coverage_at_worst(
-        labelled, error_on_wrong=share, error_on_correct=0.0, wrong_per_prompt=wrong, correct_per_prompt=1.0
-    )
+    worst = bound_true_coverage_at_worst(labelled, error_on_wrong=share, wrong_per_prompt=wrong)
     # These are shares of the very prompts that were drawn, so that the bound holds without any slack.
     assert worst == pytest.approx(truth, abs=1e-9)
-    low, _ = bound_true_coverage(labelled, error_on_wrong=share, error_on_correct=0.0, largest_set=5)
-    assert truth < low - 0.03
+    assert truth < bound_true_coverage(labelled, error_on_wrong=share, largest_set=5) - 0.03
 
 
 @pytest.mark.parametrize("threshold", [0.2, 0.4, 0.6, 1.0])
@@ -135,15 +118,12 @@ def test_bound_true_coverage_at_worst_holds_for_any_mistakes(seed: int, threshol
     ]
     sets = given.scores <= threshold
     for labels in kinds:
-        correct_per_prompt, wrong_per_prompt = given.correct.sum(1).mean(), (~given.correct).sum(1).mean()
-        low, high = bound_true_coverage_at_worst(
+        low = bound_true_coverage_at_worst(
             compute_coverage(sets, labels),
             error_on_wrong=float((labels & ~given.correct).sum() / (~given.correct).sum()),
-            error_on_correct=float((~labels & given.correct).sum() / given.correct.sum()),
-            wrong_per_prompt=float(wrong_per_prompt),
-            correct_per_prompt=float(correct_per_prompt),
+            wrong_per_prompt=float((~given.correct).sum(1).mean()),
         )
-        assert low - 1e-12 <= compute_coverage(sets, given.correct) <= high + 1e-12
+        assert low - 1e-12 <= compute_coverage(sets, given.correct)
 
 
 def test_calibration_on_noisy_labels_keeps_the_derived_coverage() -> None:
@@ -170,7 +150,7 @@ def test_calibration_on_noisy_labels_keeps_the_derived_coverage() -> None:
         kept_labelled += bool(flagged or success[repetition, -1] <= threshold)
         kept += bool(flagged or (inside & truth[repetition, -1]).any())
     slack = compute_slack(repetitions)
-    promised, _ = bound_true_coverage(0.6, error_on_wrong=e0, error_on_correct=0.0, largest_set=5)
+    promised = bound_true_coverage(0.6, error_on_wrong=e0, largest_set=5)
     assert kept_labelled / repetitions >= 0.6 - slack
     assert kept / repetitions >= promised - slack
     # The negative control: that labels promise 0.6 does not mean that correctness keeps it.
@@ -178,33 +158,26 @@ def test_calibration_on_noisy_labels_keeps_the_derived_coverage() -> None:
 
 
 def test_coverage_bounds_equal_numbers_worked_out_by_hand() -> None:
-    assert bound_true_coverage(0.9, error_on_wrong=0.1, error_on_correct=0.1, largest_set=1) == pytest.approx(
-        (8 / 9, 1.0)
-    )
-    assert bound_true_coverage(0.5, error_on_wrong=0.9, error_on_correct=0.0, largest_set=10) == (0.0, 0.5)
-    assert bound_true_coverage(1.0, error_on_wrong=0.9, error_on_correct=0.0, largest_set=10**6) == (0.0, 1.0)
-    everything_wrong = bound_true_coverage(0.5, error_on_wrong=1.0, error_on_correct=1.0, largest_set=1)
-    assert everything_wrong == (0.0, 1.0)
-    worst = bound_true_coverage_at_worst(
-        0.9, error_on_wrong=0.02, error_on_correct=0.05, wrong_per_prompt=4.0, correct_per_prompt=1.0
-    )
-    assert worst == pytest.approx((0.82, 0.95))
+    assert bound_true_coverage(0.9, error_on_wrong=0.1, largest_set=1) == pytest.approx(8 / 9)
+    assert bound_true_coverage(1.0, error_on_wrong=0.9, largest_set=10**6) == 0.0
+    assert bound_true_coverage(0.5, error_on_wrong=1.0, largest_set=1) == 0.0
+    worst = bound_true_coverage_at_worst(0.9, error_on_wrong=0.02, wrong_per_prompt=4.0)
+    assert worst == pytest.approx(0.82)
 
 
 INVALID_NUMBERS: list[tuple[str, Any]] = [
-    *(("labelled", share) for share in (-0.1, 1.1, math.nan)),
-    *((name, share) for name in ("error_on_wrong", "error_on_correct") for share in (-0.1, 1.1, math.nan)),
+    *((name, share) for name in ("labelled", "error_on_wrong") for share in (-0.1, 1.1, math.nan)),
     *(("largest_set", size) for size in (0, -1, 1.5)),
-    *((f"{side}_per_prompt", mean) for side in ("wrong", "correct") for mean in (-1.0, math.nan, math.inf)),
+    *(("wrong_per_prompt", mean) for mean in (-1.0, math.nan, math.inf)),
 ]
 
 
 @pytest.mark.parametrize(("name", "number"), INVALID_NUMBERS)
 def test_coverage_bounds_refuse_invalid_numbers(name: str, number: Any) -> None:
-    shares = {"labelled": 0.9, "error_on_wrong": 0.1, "error_on_correct": 0.1}
+    shares = {"labelled": 0.9, "error_on_wrong": 0.1}
     for bound, more in (
         (bound_true_coverage, {"largest_set": 5}),
-        (bound_true_coverage_at_worst, {"wrong_per_prompt": 1.0, "correct_per_prompt": 1.0}),
+        (bound_true_coverage_at_worst, {"wrong_per_prompt": 1.0}),
     ):
         if name in {**shares, **more}:
             with pytest.raises(InputError, match=f"{name} is"):
