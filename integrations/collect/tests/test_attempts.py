@@ -262,20 +262,6 @@ def test_retry_waits_for_the_retry_after_of_a_real_server() -> None:
     assert len(script.requests) == 2
 
 
-def test_stage_calls_retry_a_call_that_times_out() -> None:
-    begun: list[None] = []
-
-    async def hang_once(item: Any) -> Any:
-        begun.append(None)
-        if len(begun) == 1:
-            await asyncio.sleep(1000)
-        return item
-
-    found, seconds = run_call(CallPolicy(timeout=5.0), hang_once)
-    assert found == "item"
-    assert 5.0 <= seconds <= 6.0
-
-
 def test_call_that_always_times_out_reports_the_timeout() -> None:
     async def hang(item: Any) -> None:
         del item

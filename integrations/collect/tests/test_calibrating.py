@@ -220,21 +220,6 @@ def test_calibrate_chain_reads_id_metadata_and_cluster_of_mappings(tmp_path: Pat
     assert (second.id, second.cluster) == ("1", None)
 
 
-def test_calibrate_chain_uses_metadata_of_examples_as_features(tmp_path: Path) -> None:
-    examples = [
-        one.model_copy(update={"metadata": {"half": "low" if number < MANY / 2 else "high"}})
-        for number, one in enumerate(FORMS["examples"])
-        if isinstance(one, Example)
-    ]
-    artifact, _ = calibrate_chain(candidates, examples, **{**LOCAL, "features": "group(half)", "alpha": 0.5})
-    assert len(artifact.calibration.groups) == 3
-    # A store that was filled without them takes them as they are now.
-    options = {**LOCAL, "alpha": 0.5, "store": tmp_path / "a.db"}
-    calibrate_chain(candidates, FORMS["examples"], **options)
-    again, _ = calibrate_chain(candidates, examples, **{**options, "features": "group(half)"})
-    assert len(again.calibration.groups) == 3
-
-
 TOPICS = [
     Example(
         id=str(number),
@@ -336,15 +321,6 @@ def test_calibrate_chain_includes_prompts_already_in_the_store(tmp_path: Path) -
     calibrate_chain(candidates, FORMS["pairs"], **options)
     artifact, report = calibrate_chain(candidates, [("question 41", "answer 41")], **options)
     assert artifact.calibration.size + report.n_test == MANY + 1
-
-
-def test_calibrate_chain_keeps_the_store_if_alpha_is_unattainable(tmp_path: Path) -> None:
-    options = {**LOCAL, "alpha": 0.05, "store": tmp_path / "a.db"}
-    with pytest.raises(UnattainableTargetError, match=r"Smallest alpha here: 0\.2"):
-        calibrate_chain(candidates, FORMS["pairs"], **options)
-    asked: list[str] = []
-    artifact, _ = calibrate_chain(asked.append, FORMS["pairs"], **{**options, "alpha": 0.4})
-    assert (asked, artifact.alphas) == ([], ("0.4",))
 
 
 @pytest.fixture

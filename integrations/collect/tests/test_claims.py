@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import subprocess
@@ -44,7 +43,6 @@ from langchain_cfc.runnable import ClaimsResult
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import ClaimAgreement, SequenceProbability
 from tests.concurrency import wait_until
-from tests.factories import update_claims
 from tests.lengths import repetitions
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
@@ -217,24 +215,6 @@ def test_retrying_failed_claims_repeats_only_the_failed_stage(path: Path, part: 
     assert twice == {(part, "question 2")}
 
 
-def test_relabel_of_claims_repeats_only_the_labelling(path: Path) -> None:
-    claiming = Claiming()
-    collect_claims(path, make_parts(claiming))
-
-    def contrary(prompt: str, reference: Any, candidates: list[Any]) -> list[bool]:
-        return [not one for one in claiming.label(prompt, reference, candidates)]
-
-    with Store(path) as store:
-        before = list(store.read_claims())
-    collect_claims(path, make_parts(claiming, labeler=contrary, labeler_id="contrary"), relabel=True)
-    with Store(path) as store:
-        after = list(store.read_claims())
-    assert claiming.count("split") == SIZE
-    assert claiming.count("score") == len(CLAIMING)
-    flipped = [update_claims(record, lambda one: {"supported": not one.supported}) for record in before]
-    assert after == flipped
-
-
 def test_unstorable_claim_fails_its_prompt(path: Path) -> None:
     def split(answer: str) -> list[Span]:
         return [Span(0, len(answer), "half \ud83d" if " of 3 is" in answer else None)]
@@ -314,21 +294,6 @@ def test_store_check_finds_damaged_claims(path: Path, damage: str, stage: str | 
     execute_sql(path, damage)
     with Store(path) as store, pytest.raises(StoreError, match="damaged"):
         store.check()
-
-
-def test_read_doubtful_labels_lists_claims_that_scores_contradict(path: Path) -> None:
-    collect_claims(path, make_parts(Claiming()))
-    with Store(path) as store:
-        shown = CollectionStatus.from_store(store).doubtful_labels
-        claims = [claim for record in store.read_claims() for claim in record.claims]
-    wrong, right = (
-        [one for one in claims if not one.supported],
-        [one for one in claims if one.supported],
-    )
-    assert [one.correct for one in shown] == [False] * 3 + [True] * 3
-    assert all("wrong" in one.answer and one.reference == "right" for one in shown[:3])
-    assert shown[0].answer == min(wrong, key=lambda one: one.score).text
-    assert shown[3].answer == max(right, key=lambda one: one.score).text
 
 
 @pytest.mark.parametrize(
@@ -432,25 +397,3 @@ def test_killed_claim_collection_repeats_only_calls_in_flight(path: Path, tmp_pa
 
 
 # The command line
-
-
-def test_collect_toml_sets_unit_and_splitter(tmp_path: Path) -> None:
-    from langchain_cfc_collect.config import read_config
-
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"q": "question 1", "a": "right"}))
-    (tmp_path / "collect.toml").write_text(
-        """
-        store = "claims.db"
-        n = 1
-        unit = "claims"
-        source = { path = "rows.jsonl", input = "q", reference = "a" }
-        generator = { factory = "integrations.collect.tests.claiming:write_answer", id = "claiming" }
-        splitter = { factory = "integrations.collect.tests.claiming:find_lines", id = "lines" }
-        verifier = { factory = "langchain_cfc.verifiers:SequenceProbability" }
-        labeler = { factory = "langchain_cfc.labelers:NormalisedMatch", arguments = { anywhere = true } }
-        """
-    )
-    config = read_config(tmp_path / "collect.toml")
-    known = Executor(config.create_components()).configuration
-    assert (known["unit"], known["splitter"]) == ("claims", {"id": "lines"})
-    assert "splitter" in config.record_settings()["made_by"]

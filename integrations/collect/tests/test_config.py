@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 from langchain_cfc_collect.config import CollectionConfig, read_config
-from langchain_openai import ChatOpenAI
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.support.plugins import load_object
-from langchain_cfc.verifiers import ModelJudge, SequenceProbability
+from langchain_cfc.verifiers import ModelJudge
 
 TOML = """
 store = "facts.db"
@@ -67,22 +65,6 @@ def read(tmp_path: Path) -> Read:
     return reading
 
 
-def test_read_config_reads_every_section_of_the_file(read: Read, tmp_path: Path) -> None:
-    config = read()
-    parts = config.create_components()
-    assert config.store == str(tmp_path / "facts.db")
-    assert config.source.path == tmp_path / "questions.csv"
-    assert config.source.columns.metadata == ("topic",)
-    assert isinstance(parts.generator, ChatOpenAI)
-    assert parts.generator.max_tokens == 9
-    assert isinstance(parts.verifier, SequenceProbability)
-    assert isinstance(parts.labeler, NormalisedMatch)
-    assert parts.n == 4
-    assert config.run.concurrency == 3
-    assert config.create_budget().max_cost == 1.5
-    assert config.create_budget().prices["gpt-4o"].output == 2.0
-
-
 def test_read_config_overrides_and_settings_take_precedence(read: Read) -> None:
     overrides = {"n": 7, "source": {"reference": "gold", "id": None}, "run": {"concurrency": None}}
     settings = ("generator.arguments.temperature=0.1", "generator.reasoning=keep", "labeler.id=mine")
@@ -93,23 +75,6 @@ def test_read_config_overrides_and_settings_take_precedence(read: Read) -> None:
     assert (config.create_components().reasoning, read().create_components().reasoning) == ("keep", "strip")
     # Text whose quotes a shell has taken off.
     assert config.labeler.id == "mine"
-
-
-def test_read_config_works_without_a_file() -> None:
-    config = read_config(
-        None,
-        {
-            "store": "postgresql://user@host/name",
-            "n": 1,
-            "source": {"path": "x.csv", "input": "q"},
-            "generator": {"model": "openai:gpt-4o", "factory": None},
-            "verifier": {"factory": "a:b"},
-            "labeler": {"factory": "a:b"},
-            "answer": {"factory": None},
-        },
-    )
-    assert config.answer is None
-    assert config.store == "postgresql://user@host/name"
 
 
 @pytest.mark.parametrize(

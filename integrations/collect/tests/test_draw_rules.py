@@ -16,8 +16,8 @@ from langchain_core.runnables import RunnableLambda
 from integrations.collect.tests.sharing import tabulate_store
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate, evaluate, read_records
 from langchain_cfc.certificates import certify
-from langchain_cfc.errors import InputError, RecordError, StoreError
-from langchain_cfc.records import Example, Provenance, write_records
+from langchain_cfc.errors import InputError, StoreError
+from langchain_cfc.records import Example, write_records
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SelfConsistency
 from tests.cli.running import run
@@ -136,20 +136,6 @@ def test_records_of_a_draw_rule_calibrate_only_under_that_rule(kind: str, tmp_pa
     for other in ("lead(3, at_most=6)", "lead(2, at_most=5)", "below(0.2, at_most=6)"):
         with pytest.raises(InputError, match="another rule has shortened"):
             calibrate(records, draws=other, **options)
-
-
-def test_calibrate_refuses_more_candidates_than_the_draw_rule_allows(tmp_path: Path) -> None:
-    collect_by(Letters(), tmp_path / "fewer.db", draws=RULES[0])
-    with Store(tmp_path / "fewer.db") as store:
-        records, header = list(store.read_records()), store.read_provenance()
-    longest = max(records, key=lambda one: len(one.candidates))
-    assert len(longest.candidates) == 6
-    shorter = header.model_copy(update={"n": 5})
-    with pytest.raises(RecordError, match="expected at most 5 for every prompt"):
-        calibrate(records, alpha=0.4, draws="lead(2, at_most=5)", provenance=shorter)
-    without = Provenance.model_validate({**header.model_dump(), "draws": None})
-    with pytest.raises(RecordError, match="expected 6 for every prompt"):
-        calibrate(records, alpha=0.4, draws=RULES[0], provenance=without)
 
 
 @mostly_long("rule", RULES, quick=1)

@@ -14,7 +14,7 @@ from langchain_cfc_collect import CallPolicy, CollectionResult, collect
 from langchain_cfc_collect.executor import Components, Executor
 from langchain_cfc_collect.stages import Journal, Labels
 from langchain_cfc_collect.store import Store
-from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 
 from integrations.collect.tests.sharing import make_recorded_model, make_silent_options
@@ -22,16 +22,12 @@ from langchain_cfc import CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.errors import (
     AttainabilityWarning,
     CollectionError,
-    DrawError,
     InputError,
-    LabelerError,
-    VerifierError,
 )
 from langchain_cfc.labelers import NormalisedMatch, NumericMatch
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers import SelfConsistency, SequenceProbability, VerifierEnsemble
-from langchain_cfc.verifiers.base import VerifierScores
+from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
 from tests.concurrency import ConcurrencyCounter
 from tests.lengths import mostly_long
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT, Answer
@@ -210,34 +206,7 @@ def test_labeler_that_reads_texts_receives_the_first_text_of_each_answer() -> No
     assert labeler.shown == [["a!", "b"]]
 
 
-def test_metadata_function_extends_the_metadata_of_the_dataset(path: Path) -> None:
-    parts = Components(
-        lambda prompt: prompt,
-        score_half,
-        NormalisedMatch(),
-        N,
-        metadata=lambda prompt: {"words": len(prompt.split())},
-    )
-    collect_records(path, parts)
-    assert {str(record.metadata) for record in read_stored_records(path)} == {"{'hard': 0.5, 'words': 2}"}
-
-
 # Several verifiers
-
-
-def test_verifier_of_weight_zero_is_recorded_beside_the_score(path: Path) -> None:
-    def other(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
-        del prompt
-        return [-3.5 * slot for slot in range(len(candidates))]
-
-    both = VerifierEnsemble({"flat": score_half, "other": other}, {"flat": 1, "other": 0})
-    parts = Components(lambda prompt: prompt, both, NormalisedMatch(), N)
-    collect_records(path, parts)
-    for record in read_stored_records(path):
-        assert [one.score for one in record.candidates] == [0.5] * N
-        assert [one.scores for one in record.candidates] == [
-            {"flat": 0.5, "other": -3.5 * slot} for slot in range(N)
-        ]
 
 
 def test_output_outside_zero_to_one_cannot_be_averaged(path: Path) -> None:
@@ -318,37 +287,6 @@ def test_draws_fill_the_concurrency_limit_prompt_by_prompt() -> None:
     assert under_way.most == 3
     # A kill leaves few prompts half drawn.
     assert asked == [one.input for one in examples(40) for _ in range(N)]
-
-
-def test_each_stage_returns_its_own_error_type() -> None:
-    def wrong(*given: Any) -> Any:
-        return given[0]
-
-    async def broken(prompt: str, config: RunnableConfig) -> str:
-        del config
-        raise KeyError(prompt)
-
-    async def worked() -> list[Any]:
-        executor = Executor(Components(RunnableLambda(broken), wrong, wrong, N))
-        example, draws = examples(1)[0], [DrawnCandidate("x")] * N
-        found = [
-            await executor.draw(example, Journal()),
-            await executor.score(example, draws, Journal()),
-            await executor.label(example, draws, Journal()),
-        ]
-        return [one.result for one in found]
-
-    assert [type(one) for one in asyncio.run(worked())] == [DrawError, VerifierError, LabelerError]
-
-
-def test_score_stage_checks_values_and_number_of_scores() -> None:
-    async def scored(verifier: Any) -> Any:
-        executor = Executor(Components(lambda prompt: prompt, verifier, NormalisedMatch(), N))
-        return (await executor.score(examples(1)[0], [DrawnCandidate("x")] * N, Journal())).result
-
-    assert asyncio.run(scored(score_half)) == VerifierScores([0.5] * N)
-    for few in ([0.5] * (N - 1), [float("nan")] * N):
-        assert isinstance(asyncio.run(scored(lambda prompt, some, few=few: few)), VerifierError)  # noqa: ARG005
 
 
 @pytest.mark.parametrize("n", [0, -1, 2.5, "3"])

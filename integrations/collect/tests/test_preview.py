@@ -14,6 +14,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_cfc.errors import InputError
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import EntailmentJudge, SelfConsistency
+from tests.concurrency import ConcurrencyCounter
 from tests.fakes import N, ScriptedModel, answer_of, verify
 
 # What is drawn for a question, draw by draw.
@@ -53,11 +54,6 @@ def test_preview_equals_values_computed_by_hand() -> None:
     assert (found.n, found.failed, found.note) == (N, 0, NO_GUARANTEE)
     assert "not" in NO_GUARANTEE
     assert "guarantee" in NO_GUARANTEE
-
-
-def test_preview_lists_the_largest_cluster_first() -> None:
-    found = run_preview("q", chain=make_chain(q=["Quito", "Lima", "Lima", "Lima"]))
-    assert [(one.text, one.size) for one in found.questions[0].clusters] == [("Lima", 3), ("Quito", 1)]
 
 
 def test_preview_clusters_by_answer_and_scores_by_verifier() -> None:
@@ -118,26 +114,15 @@ def test_preview_counts_calls_and_tokens() -> None:
 
 
 def test_preview_keeps_max_concurrency() -> None:
-    lock, now, most = threading.Lock(), 0, 0
+    under_way = ConcurrencyCounter()
 
     def answer(question: str) -> str:
-        nonlocal now, most
-        with lock:
-            now += 1
-            most = max(most, now)
-        threading.Event().wait(0.01)
-        with lock:
-            now -= 1
+        with under_way.counted():
+            threading.Event().wait(0.01)
         return question
 
     run_preview(*"abcdef", chain=RunnableLambda(answer), max_concurrency=3)
-    assert most == 3
-
-
-def test_preview_reports_progress_for_every_question() -> None:
-    done: list[None] = []
-    run_preview("sure", "unknown", on_progress=lambda: done.append(None))
-    assert len(done) == 2
+    assert under_way.most == 3
 
 
 def test_preview_works_inside_a_running_event_loop() -> None:

@@ -14,7 +14,7 @@ from langchain_cfc_collect.proposal import Dataset, Model, Proposal, draw_answer
 from langchain_cfc_collect.sources import Rows
 from langchain_cfc_collect.sources.detection import detect_columns
 
-from langchain_cfc.errors import CFCError, InputError, RecordError
+from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.labelers import MultipleChoice, NormalisedMatch, NumericMatch, extract_number
 from langchain_cfc.records import Example
 from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
@@ -43,8 +43,8 @@ def make_script(texts: Sequence[str], prompt: str = "Give the answer alone: {}")
     return Script(said)
 
 
-@pytest.fixture
-def no_openai_key(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _no_openai_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 
@@ -97,11 +97,6 @@ def test_detect_columns_recognises_json_lists() -> None:
     assert detect_columns(Rows.from_iterable([row, other])).json_columns == ()
 
 
-def test_detect_columns_refuses_a_dataset_without_rows() -> None:
-    with pytest.raises(RecordError, match="no rows"):
-        detect_columns(Rows.from_iterable([]))
-
-
 # Labelers
 
 TEXT_LABELERS = ["NormalisedMatch()", "NormalisedMatch(articles='en')", "NormalisedMatch(anywhere=True)"]
@@ -146,7 +141,6 @@ def test_list_labelers_names_a_reference_that_none_reads(reference: Any) -> None
 # Proposals
 
 
-@pytest.mark.usefixtures("no_openai_key")
 def test_propose_matches_bare_answers_and_writes_a_readable_config(tmp_path: Path) -> None:
     texts = ["Lima", "Cusco", "The Vatican", 'a "quoted" ü', "x", *"klmnopq"]
     path = write_questions(tmp_path, texts)
@@ -170,22 +164,8 @@ def test_propose_matches_bare_answers_and_writes_a_readable_config(tmp_path: Pat
     assert len(script.requests) == 5
 
 
-@pytest.mark.usefixtures("no_openai_key")
 def test_propose_searches_sentences_for_the_reference(tmp_path: Path) -> None:
-    names = [
-        "Lima",
-        "Rome",
-        "Oslo",
-        "Bern",
-        "Cairo",
-        "Paris",
-        "Tokyo",
-        "Quito",
-        "Delhi",
-        "Sofia",
-        "Riga",
-        "Kyiv",
-    ]
+    names = "Lima Rome Oslo Bern Cairo Paris Tokyo Quito Delhi Sofia Riga Kyiv".split()  # noqa: SIM905
     found = make_proposal(
         tmp_path, make_script([f"It is {one}." for one in names]), write_questions(tmp_path, names)
     )
@@ -198,7 +178,6 @@ def test_propose_searches_sentences_for_the_reference(tmp_path: Path) -> None:
     assert "arguments = { anywhere = true }" in found.format_toml()
 
 
-@pytest.mark.usefixtures("no_openai_key")
 def test_propose_extracts_numbers_from_sentences_only(tmp_path: Path) -> None:
     numbers = [str(1000 + number) for number in range(12)]
     path = write_questions(tmp_path, numbers)
@@ -209,7 +188,6 @@ def test_propose_extracts_numbers_from_sentences_only(tmp_path: Path) -> None:
     assert "answer" not in make_proposal(tmp_path, make_script(numbers), path).settings
 
 
-@pytest.mark.usefixtures("no_openai_key")
 def test_propose_uses_a_prompt_for_multiple_choice_letters(tmp_path: Path) -> None:
     letters = list("ABCDABCDABCD")
     prompt = "Give the letter of the right option alone: {}"
@@ -221,7 +199,6 @@ def test_propose_uses_a_prompt_for_multiple_choice_letters(tmp_path: Path) -> No
     assert found.correct == [True] * 5
 
 
-@pytest.mark.usefixtures("no_openai_key")
 def test_propose_asks_five_more_questions_if_none_is_correct(tmp_path: Path) -> None:
     script = make_script(["no"] * 12)
     found = make_proposal(tmp_path, script, write_questions(tmp_path, list("klmnopqrstuv")))
@@ -229,7 +206,6 @@ def test_propose_asks_five_more_questions_if_none_is_correct(tmp_path: Path) -> 
     assert len({one.example.id for one in found.answers}) == 10
 
 
-@pytest.mark.usefixtures("no_openai_key")
 def test_propose_uses_self_consistency_without_log_probabilities(tmp_path: Path) -> None:
     script = replace(make_script(["x"] * 12), logprobs=False)
     found = make_proposal(tmp_path, script, write_questions(tmp_path, ["x"] * 12))
@@ -237,7 +213,6 @@ def test_propose_uses_self_consistency_without_log_probabilities(tmp_path: Path)
     assert isinstance(read_back(found, tmp_path).create_components().verifier, SelfConsistency)
 
 
-@pytest.mark.usefixtures("no_openai_key")
 def test_draw_answers_leaves_out_settings_that_the_model_refuses() -> None:
     script = make_script(["x"] * 12)
     asked = [Example(id="1", input=f"Give the answer alone: {QUESTIONS[0]}", reference="x")]
@@ -249,7 +224,6 @@ def test_draw_answers_leaves_out_settings_that_the_model_refuses() -> None:
     assert "logprobs" not in script.requests[-1]
 
 
-@pytest.mark.usefixtures("no_openai_key")
 @pytest.mark.parametrize("status", [401, 403])
 def test_draw_answers_does_not_retry_a_refused_key(status: int) -> None:
     script = make_script(["x"] * 12)
@@ -261,13 +235,6 @@ def test_draw_answers_does_not_retry_a_refused_key(status: int) -> None:
     ):
         draw_answers(Model.parse("local", url), asked)
     assert all("logprobs" in one for one in script.requests)
-
-
-def test_dataset_read_sets_bad_rows_aside(tmp_path: Path) -> None:
-    path = Path(write_questions(tmp_path, ["x"] * 12))
-    path.write_text(path.read_text() + "one cell\n")
-    dataset = Dataset.read(str(path))
-    assert (len(dataset.all), [row.number for row in dataset.examples.bad_rows]) == (12, [14])
 
 
 # Addresses of models

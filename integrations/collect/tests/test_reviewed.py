@@ -21,7 +21,6 @@ from integrations.collect.tests.filling import (
     fill_in,
     make_numbered_records,
     make_record,
-    read_rows_of,
     write_rows,
 )
 from langchain_cfc import PromptRecord
@@ -254,19 +253,6 @@ def test_intervals_cover_with_several_candidates_of_a_prompt(tmp_path: Path) -> 
     assert naive < binom.ppf(FALSE_ALARM, repetitions, chance)
 
 
-def test_review_report_counts_and_leaves_out_unfilled_rows(tmp_path: Path) -> None:
-    path, given = tmp_path / "a.csv", make_numbered_records(60)
-    write_review(given, 40, path)
-    truth = {(one.id, each.text): each.correct for one in given for each in one.candidates}
-    fill_in(path, lambda name, text: truth[name, text] if int(name[1:]) % 3 else None)
-    empty = sum(row[4] == "" for row in read_rows_of(path))
-    report = create_review_report(given, path)
-    assert (report.rows, report.unfilled, report.prompts) == (40, empty, 40 - empty)
-    assert 0 < empty < 40
-    assert report.notes[0].startswith(f"{empty} of 40 rows are not filled in and were left out.")
-    assert report.wrong_called_correct == report.correct_called_wrong == 0
-
-
 @pytest.mark.parametrize(("correct", "unknown"), [(True, "wrong"), (False, "correct")])
 def test_review_report_notes_what_the_sheet_cannot_show(
     tmp_path: Path, *, correct: bool, unknown: str
@@ -284,16 +270,6 @@ def test_review_report_notes_what_the_sheet_cannot_show(
     [promise] = report.promises
     assert (promise.independent == 0.0) is correct
     assert promise.at_worst == pytest.approx(0.9 - (1 - 0.025 ** (1 / 12)))
-
-
-def test_true_coverage_bounds_are_zero_if_all_labels_are_wrong(tmp_path: Path) -> None:
-    given = [make_record("p", ("a", True)), make_record("q", ("a", True))]
-    write_review(given, 2, tmp_path / "a.csv")
-    report = create_review_report(
-        given, fill_in(tmp_path / "a.csv", lambda *_: False), coverage=[math.nextafter(1, 0)]
-    )
-    assert report.error_on_wrong.high == report.flattering.high == 1.0
-    assert (report.promises[0].independent, report.promises[0].at_worst) == (0.0, 0.0)
 
 
 UNFIT_SHEETS = [

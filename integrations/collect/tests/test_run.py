@@ -11,25 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_collect import Components, collect
 from langchain_cfc_collect.costs import Stage, Usage
 from langchain_cfc_collect.run import MAX_CONSECUTIVE_FAILURES, MAX_FAILURES_AT_START, Run
 from langchain_cfc_collect.status import CollectionStatus, LabelledAnswer
 from langchain_cfc_collect.store import PAGE_SIZE, Store
-from langchain_core.runnables import RunnableLambda
 
 from integrations.collect.tests.fakes import FakeExecutor, N, make_usage, run
-from integrations.collect.tests.sharing import make_numbered_examples, make_silent_options
-from langchain_cfc import calibrate
 from langchain_cfc.errors import (
     CollectionError,
     DrawError,
-    InputError,
     LabelerError,
     StoreError,
     VerifierError,
 )
-from langchain_cfc.verifiers import pointwise
 
 
 def make_failures(stage: str, numbers: Sequence[int]) -> dict[tuple[str, str], Any]:
@@ -164,15 +158,6 @@ def test_success_between_failures_keeps_the_run_going(path: Path) -> None:
     numbers = [number for number in range(100) if number % MAX_CONSECUTIVE_FAILURES]
     ran = run(path, FakeExecutor(fails=make_failures("draw", numbers)), 100, at_once=1)
     assert (ran.status.labelled, ran.status.failed) == (4, 96)
-
-
-def test_unstorable_candidates_fail_their_prompt(path: Path) -> None:
-    executor = FakeExecutor(texts=lambda name: ["half \ud83d" if name == "p2" else name] * N)
-    ran = run(path, executor, 5)
-    assert (ran.status.labelled, ran.status.failed) == (4, 1)
-    with Store(path) as store:
-        (failure,) = store.read_failures()
-    assert failure.error.startswith("CollectionError: candidate 0 cannot be stored")
 
 
 class RaisingExecutor(FakeExecutor):
@@ -385,33 +370,3 @@ def test_notice_of_another_drawing_model_but_not_of_judges(path: Path) -> None:
     ]
     judged = FakeExecutor(**GOOD, costs=lambda name: make_usage(10, name, drew=False))
     assert collect_notices(path.with_name("b.db"), judged, 60) == []
-
-
-def test_provenance_records_whether_scores_are_separate(path: Path) -> None:
-    def judge(_: Any, text: str) -> float:
-        return len(text) / 10
-
-    def compare_all(_: Any, candidates: Sequence[Any]) -> list[float]:
-        return [len(candidates) / 10] * len(candidates)
-
-    for name, verifier, separate in (("one", pointwise(judge), True), ("two", compare_all, None)):
-        components = Components(
-            generator=RunnableLambda(lambda prompt: f"{len(prompt)}"),
-            verifier=verifier,
-            labeler=lambda _, __, candidates: [True] * len(candidates),
-            n=N,
-            generator_id="lengths",
-            verifier_id=name,
-            labeler_id="yes",
-        )
-        store = path.with_name(name)
-        assert collect(make_numbered_examples(4), components, store, make_silent_options()).complete
-        with Store(store) as opened:
-            assert opened.read_provenance().separate_scores is separate
-            records, header = list(opened.read_records()), opened.read_provenance()
-        rule: dict[str, Any] = {"alpha": 0.5, "features": "1", "draws": "lead(1, at_most=3)"}
-        if separate:
-            assert calibrate(records, provenance=header, **rule).draws == rule["draws"]
-        else:
-            with pytest.raises(InputError, match="separate_scores"):
-                calibrate(records, provenance=header, **rule)

@@ -411,15 +411,6 @@ def test_store_lock_refuses_a_second_process(path: Path) -> None:
         wait_until(lambda: is_free(store))
 
 
-def test_store_lock_is_released_after_an_error(path: Path) -> None:
-    with Store(path, create=True) as store:
-        with pytest.raises(KeyError), store.lock():
-            raise KeyError
-        with store.lock(), Store(path) as other:
-            assert not is_free(other)
-        assert is_free(store)
-
-
 # The writer
 
 

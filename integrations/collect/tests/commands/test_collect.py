@@ -345,9 +345,6 @@ def test_collect_suggests_other_labelers_if_nothing_is_correct(collect: Collect,
     assert "langchain-cfc calibrate" not in said
 
 
-ANYWHERE = ("--set", "labeler.arguments.anywhere=true")
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_collect_prints_a_next_command_that_works(
     collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path

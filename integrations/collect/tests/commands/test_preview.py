@@ -66,18 +66,6 @@ def test_preview_prints_clusters_and_shares_in_80_columns() -> None:
     assert NO_GUARANTEE in " ".join(ran.out.split())
 
 
-def test_preview_json_lists_questions_and_clusters() -> None:
-    ran = run("preview", "looked_at:chain", "questions.txt", "-n", "4", "--json")
-    assert ran.code == 0
-    assert [one["question"] for one in ran.data["questions"]] == [
-        "a hard one",
-        "an easy one",
-        "another easy one",
-    ]
-    assert ran.data["note"] == NO_GUARANTEE
-    assert ran.data["questions"][1]["clusters"] == [{"text": "It is an easy one.", "size": 4, "score": 0.0}]
-
-
 def test_preview_exits_with_1_and_shows_a_failed_question(folder: Path) -> None:
     (folder / "questions.txt").write_text("an easy one\nfail here\n")
     ran = run("preview", "looked_at.py:chain", "questions.txt")

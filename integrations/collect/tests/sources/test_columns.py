@@ -23,8 +23,6 @@ from pydantic import ValidationError
 from integrations.collect.tests.sources.writing import catch_record_error
 from langchain_cfc.records import Example
 
-# One row each of the shapes in which public question sets come.
-GSM8K = {"question": "Ann has 3 pens and buys 4. How many?", "answer": "3 + 4 = <<3+4=7>>7\n#### 7"}
 NQ_OPEN = {"question": "who wrote emma", "answer": ["Jane Austen", "Austen"]}
 SVAMP = {"ID": "chal-1", "Body": "Ann has 3 pens.", "Question": "How many?", "Answer": 3.0, "Type": "Count"}
 SQUAD = {"id": "56be", "question": "Where?", "answers": {"text": ["Lima"], "answer_start": [3]}}
@@ -43,12 +41,6 @@ def catch_validation_error(**columns: Any) -> str:
     with pytest.raises(ValidationError) as caught:
         Columns(**columns)
     return str(caught.value)
-
-
-def test_columns_select_input_and_reference_by_name() -> None:
-    example = read_one(GSM8K, input="question", reference="answer")
-    assert (example.input, example.reference) == (GSM8K["question"], GSM8K["answer"])
-    assert (example.metadata, example.cluster) == ({}, None)
 
 
 def test_prompt_template_text_is_filled_from_columns() -> None:
@@ -76,11 +68,6 @@ def test_column_path_with_dots_reads_nested_values() -> None:
 
 
 MESSAGES = [{"role": "user", "content": "Where?"}]
-
-
-@pytest.mark.parametrize("value", ["", "Where?", MESSAGES, {"question": "Where?"}])
-def test_input_may_be_text_messages_or_an_object(value: object) -> None:
-    assert read_one({"q": value}, input="q").input == value
 
 
 @pytest.mark.parametrize("value", [5, None, True, 0.5])
@@ -178,11 +165,6 @@ def test_messages_with_unsupported_fields_or_roles_are_bad_rows() -> None:
     known = SystemMessage("Be short.", response_metadata={"cost": 3})
     prompt = ChatPromptTemplate([known, ("user", "{question}")])
     assert "more than role, content, name and tool calls" in find_problem(NQ_OPEN, prompt=prompt)
-    plain = ChatPromptTemplate([SystemMessage("Be short."), ("user", "{question}")])
-    assert read_one(NQ_OPEN, prompt=plain).input == [
-        {"role": "system", "content": "Be short."},
-        {"role": "user", "content": "who wrote emma"},
-    ]
     # A role of one's own cannot be taken back.
     critic = ChatPromptTemplate([ChatMessage(content="No.", role="critic"), ("user", "{question}")])
     assert "more than role, content, name and tool calls" in find_problem(NQ_OPEN, prompt=critic)
@@ -280,13 +262,6 @@ def test_reference_that_is_not_json_is_a_bad_row(value: object, words: str) -> N
     assert read_one({"q": "?", "r": value}, input="q").reference is None
 
 
-def test_json_columns_parse_json_text() -> None:
-    row = {"q": "?", "r": '["a", "b"]', "m": "3"}
-    example = read_one(row, input="q", reference="r", metadata=["m"], json_columns=["r", "m"])
-    assert (example.reference, example.metadata) == (["a", "b"], {"m": 3})
-    assert read_one(row, input="q", reference="r").reference == '["a", "b"]'
-
-
 def test_column_path_reads_inside_json_columns() -> None:
     row = {"q": "?", "r": '{"a": {"b": [1], "c": "[2]"}}'}
     assert read_one(row, input="q", reference="r.a.b", json_columns=["r"]).reference == [1]
@@ -331,19 +306,13 @@ INVALID_COLUMNS = [
     ({}, "found none of input, prompt and inputs; expected exactly one"),
     ({"input": "q", "prompt": "{q}"}, "found input and prompt of"),
     ({"input": "q", "inputs": ["q"]}, "found input and inputs of"),
-    ({"inputs": []}, "at least 1 item"),
-    ({"input": ""}, "at least 1 character"),
     ({"input": "q", "metdata": ["a"]}, "Extra inputs are not permitted"),
     ({"input": "q", "metadata": "topic"}, "valid tuple"),
-    ({"input": 5}, "valid string"),
     ({"input": "q", "json_columns": ["q", "r"]}, "found r in json_columns, but nowhere else"),
     ({"prompt": "Question: {q"}, "expected '}' before end of string"),
     ({"prompt": "question"}, "it names no column"),
-    ({"prompt": []}, "it names no column"),
     ({"prompt": [["usr", "{q}"]]}, "Unexpected message type: usr"),
     ({"prompt": [["user"]]}, "found ('user',); expected template text, a list of [role, text]"),
-    ({"prompt": [["user", 5]]}, "found ('user', 5)"),
-    ({"prompt": 5}, "found 5; expected template text"),
     ({"prompt": {"user": "{q}"}}, "found {'user': '{q}'}"),
     ({"prompt": FEW_SHOT}, "LangChain does not write the prompt as plain data"),
     (
@@ -356,23 +325,3 @@ INVALID_COLUMNS = [
 @pytest.mark.parametrize(("columns", "words"), INVALID_COLUMNS)
 def test_columns_refuse_invalid_settings(columns: dict[str, Any], words: str) -> None:
     assert words in catch_validation_error(**columns)
-
-
-VALID_COLUMNS: list[dict[str, Any]] = [
-    {"input": "q"},
-    {"inputs": ["q", "k"], "id": "n", "reference": "r", "json_columns": ["r"]},
-    {"prompt": "Q: {q}", "metadata": ["a", "b"], "cluster": "c"},
-    {"prompt": [["system", "x"], ["user", "{q}"]]},
-]
-
-
-@pytest.mark.parametrize("written", VALID_COLUMNS)
-def test_columns_survive_a_json_round_trip(written: dict[str, Any]) -> None:
-    columns = Columns.model_validate(written)
-    dumped = columns.model_dump(mode="json")
-    assert json.loads(json.dumps(dumped)) == dumped
-    assert {name: value for name, value in dumped.items() if value not in (None, [])} == written
-    assert Columns.model_validate(dumped) == columns
-    # What is worked out on the way is no part of it.
-    list(read_examples([dict.fromkeys("qknrabc", "1")], columns))
-    assert columns.model_dump(mode="json") == dumped

@@ -56,7 +56,6 @@ def test_default_id_is_a_digest_of_input_and_reference() -> None:
     assert read_ids([{"q": {"l": 2, "k": 1}, "r": "x", "m": 1}], columns) == made[4:]
 
 
-EXPECTED_ROW = "expected an object of values by column"
 EXPECTED_INPUT = "expected text, a list of messages or an object, all of finite JSON"
 BAD_ROWS: list[tuple[Columns, list[Any], list[str], list[BadRow]]] = [
     (
@@ -163,16 +162,6 @@ def test_iterator_of_rows_can_be_read_once() -> None:
         list(examples)
 
 
-def test_error_raised_by_an_iterable_is_passed_on() -> None:
-    def rows() -> Iterator[dict[str, str]]:
-        yield {"q": "a"}
-        msg = "the database went away"
-        raise ConnectionError(msg)
-
-    with pytest.raises(ConnectionError, match="went away"):
-        list(read_examples(rows(), INPUT, "set_aside"))
-
-
 def test_read_examples_accepts_custom_rows_and_their_bad_rows() -> None:
     def read() -> Iterator[tuple[int, Mapping[str, Any]] | BadRow]:
         yield 10, {"q": "a"}
@@ -268,16 +257,6 @@ def test_control_csv_cell_is_text_unless_in_json_columns(tmp_path: Path) -> None
     columns = Columns(id="n", input="q", reference="r")
     assert [example.reference for example in read_examples(path, columns)] == ['["a"]']
     assert list(read_examples(path, columns)) != list(read_examples(rows, columns))
-
-
-def test_parquet_nan_and_missing_inputs_are_bad_rows(tmp_path: Path) -> None:
-    table = pa.table({"q": ["a", "b", None, "d"], "r": [0.5, float("nan"), 1.0, None]})
-    pq.write_table(table, tmp_path / "a.parquet")
-    examples = read_examples(tmp_path / "a.parquet", Columns(input="q", reference="r"), "set_aside")
-    assert [(example.input, example.reference) for example in examples] == [("a", 0.5), ("d", None)]
-    assert [(row.number, row.field) for row in examples.bad_rows] == [(2, "reference"), (3, "input")]
-    assert "found nan" in examples.bad_rows[0].problem
-    assert "found None" in examples.bad_rows[1].problem
 
 
 N = 20_000

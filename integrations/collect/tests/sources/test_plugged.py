@@ -67,14 +67,6 @@ def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.usefixtures("plugged")
-def test_open_rows_passes_the_rest_of_the_address_to_the_plugin() -> None:
-    rows = open_rows("shelf:a//b?c=d:e")
-    assert rows.name == "shelf:a//b?c=d:e, edition 2"
-    examples = read_examples("shelf:a//b?c=d:e", Columns(input="question"))
-    assert [one.input for one in examples] == ["a//b?c=d:e"]
-
-
 @pytest.mark.parametrize(
     "named", ["questions:2024.jsonl", "shelf:questions", "./shelf:it.jsonl", "C:it.jsonl"]
 )
