@@ -234,8 +234,8 @@ class EvaluationReport(LevelReport):
         methods: Results of the artifact's own thresholds (`conditional`) and, unless that is what these are,
             of one threshold for all prompts (`marginal`). Empty for a bot alone, which has no sets.
         answers: Results of bot mode at each certified rate, ascending.
-        batches: Results of random batches of the test prompts; empty if the artifact keeps no scores for
-            batches, or there are too few test prompts.
+        batches: Results of random batches of the test prompts; empty if the artifact promises only sets or
+            keeps no scores for batches, or there are too few test prompts.
         n_unknown_category: Number of test prompts of a category that was not calibrated on. The artifact's
             own rule flags them, unless it is the marginal rule.
         mean_draws: Mean number of candidates drawn for a prompt; None without a draw rule.
@@ -443,7 +443,7 @@ def _report_answers(
 
 
 def _report_batches(artifact: CalibrationArtifact, labelled: LabelledBatch) -> tuple[BatchFigures, ...]:
-    if artifact.batch is None:
+    if artifact.batch is None or all(one.argument[0] == "alpha" for one in artifact.promises):
         return ()
     scores = compute_bot_scores(artifact, labelled.draws)
     wrong = compute_outcomes(artifact, labelled, None, cut=EVERY_PROMPT).wrong

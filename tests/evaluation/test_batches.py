@@ -41,9 +41,9 @@ def test_without_kept_scores_the_other_prompts_decide() -> None:
     assert replay_batches(np.full(4, np.inf), wrong & False, "0.9", 2).answered == 0.0
 
 
-def test_small_test_parts_and_artifacts_without_scores_have_no_figures() -> None:
+def test_small_test_parts_and_artifacts_of_sets_or_without_scores_have_no_figures() -> None:
     records = list_facts()
-    alone = calibrate(records[:400], max_wrong_rate="0.3")
-    assert evaluate(alone, records[400:600]).batches == ()
+    for promise in ({"max_wrong_rate": "0.3"}, {"alpha": "0.2", "features": "1"}):
+        assert evaluate(calibrate(records[:400], **promise), records[400:600]).batches == ()
     few = evaluate(calibrate(records[:400], max_wrong_of_all="0.1"), records[400:430])
     assert {one.size for one in few.batches} == {20}

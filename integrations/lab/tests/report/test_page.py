@@ -99,6 +99,22 @@ def hostile_html(hostile: Case, comparison: ComparisonReport) -> str:
     )
 
 
+def test_page_of_a_bot_shows_each_promise_that_it_serves(facts: Case) -> None:
+    records = list_facts()
+    for promise, words in (
+        (
+            {"max_wrong_rate": "0.3", "alpha": "0.5", "features": "1"},
+            "At most 30 % of the answered, certified",
+        ),
+        ({"max_wrong_of_all": "0.1"}, "At most 10 % of all"),
+    ):
+        page = read_page(make_case(records[:700], **{"alpha": None, **promise})).text
+        table = page[page.rindex("Answered and wrong under each promise") :]
+        assert words in table
+        assert "At most 5 % of a batch of 200, on average" in table
+    assert "a batch of" not in read_page(facts).text
+
+
 def test_report_page_states_the_promise_and_its_limits_first(facts: Case, facts_page: Reader) -> None:
     text = facts_page.text
     guarantee = facts.artifact.make_guarantee()

@@ -319,6 +319,7 @@ def _describe_artifact(
         "parts": (
             *([] if not artifact.alphas else [_describe_results(artifact, evaluation)]),
             *_describe_bot_mode(artifact, evaluation),
+            *_describe_bot_promises(evaluation),
             *compared,
         ),
         "hardest_words": "" if hardest is None else _describe_hardest(hardest),
@@ -418,6 +419,15 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
             *([tables.tabulate_cuts(bot)] if bot.curve else []),
         ),
     )
+
+
+def _describe_bot_promises(evaluation: EvaluationReport) -> Iterator[_Section]:
+    if evaluation.batches:
+        words = (
+            "A promise on average, of a batch or of all questions, usually answers more than a certified one."
+        )
+        table = tables.tabulate_bot_promises(evaluation)
+        yield _Section(id="which", heading="Which promise", words=(words,), figures=(), tables=(table,))
 
 
 def _describe_methods(comparison: ComparisonReport, *, with_artifact: bool) -> _Section:

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot
 from langchain_cfc.candidates import Unit
+from langchain_cfc.certificates.batches import REPETITIONS
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import (
     AnswersReport,
@@ -327,6 +328,51 @@ def tabulate_rates(bot: CertifiedBot, reports: Sequence[AnswersReport]) -> Table
         head=("Rate", "Certified on", *heads, "Verdict"),
         rows=tuple(rows),
         note=note,
+    )
+
+
+def tabulate_bot_promises(report: EvaluationReport) -> Table:
+    """Tabulate what is answered and wrong under each promise of a bot that the artifact can serve."""
+
+    def make_row(head: str, answered: tuple[float, str], wrong: tuple[float, str]) -> Row:
+        return Row(head, tuple(Cell(to_percent(share, 1), detail) for share, detail in (answered, wrong)))
+
+    def make_test_row(head: str, answered: float, wrong: float, remark: str = "") -> Row:
+        count = answered * report.n_test
+        intervals = (clopper_pearson(count, report.n_test), clopper_pearson(wrong * count, count))
+        shown, missed = (format_interval(one, 1) for one in intervals)
+        return make_row(head, (answered, shown), (wrong, missed + remark))
+
+    rows = [
+        make_test_row(
+            f"At most {format_share(one.max_wrong_rate)} of the answered, certified",
+            one.answered_rate,
+            one.wrong_rate,
+        )
+        for one in report.answers
+    ]
+    if report.promise == "max_wrong_of_all":
+        own = report.methods["conditional"]
+        answered, missed = own.mean_set_size, 1.0 - own.kept_promise
+        head, remark = f"At most {format_share(report.alpha)} of all", f"; {to_percent(missed, 1)} of all"
+        rows.append(make_test_row(head, answered, missed / (answered or 1.0), remark))
+    rows += [
+        make_row(
+            f"At most {format_share(one.max_wrong_share)} of a batch of {one.size}, on average",
+            (one.answered, format_interval(one.answered_spread)),
+            (one.wrong, format_interval(one.wrong_spread)),
+        )
+        for one in report.batches
+    ]
+    return Table(
+        id="bot-promises",
+        caption="Answered and wrong under each promise",
+        head=("Wrong answers", "Questions answered", "Wrong, of the answered"),
+        rows=tuple(rows),
+        note=(
+            f"On the test prompts. Beside a share is its 95{NO_BREAK}% interval; beside those of batches, "
+            f"what the middle 80{NO_BREAK}% of {REPETITIONS} random batches lie between."
+        ),
     )
 
 
