@@ -43,7 +43,8 @@ def test_without_kept_scores_the_other_prompts_decide() -> None:
 
 def test_small_test_parts_and_artifacts_of_sets_or_without_scores_have_no_figures() -> None:
     records = list_facts()
-    for promise in ({"max_wrong_rate": "0.3"}, {"alpha": "0.2", "features": "1"}):
-        assert evaluate(calibrate(records[:400], **promise), records[400:600]).batches == ()
+    alone = calibrate(records[:400], max_wrong_rate="0.3")
+    of_sets = calibrate(records[:400], alpha="0.2", features="1")
+    assert [evaluate(one, records[400:600]).batches for one in (alone, of_sets)] == [(), ()]
     few = evaluate(calibrate(records[:400], max_wrong_of_all="0.1"), records[400:430])
     assert {one.size for one in few.batches} == {20}

@@ -100,15 +100,11 @@ def hostile_html(hostile: Case, comparison: ComparisonReport) -> str:
 
 
 def test_page_of_a_bot_shows_each_promise_that_it_serves(facts: Case) -> None:
-    records = list_facts()
-    for promise, words in (
-        (
-            {"max_wrong_rate": "0.3", "alpha": "0.5", "features": "1"},
-            "At most 30 % of the answered, certified",
-        ),
-        ({"max_wrong_of_all": "0.1"}, "At most 10 % of all"),
-    ):
-        page = read_page(make_case(records[:700], **{"alpha": None, **promise})).text
+    records = list_facts()[:700]
+    both = make_case(records, max_wrong_rate="0.3", alpha="0.5", features="1")
+    of_all = make_case(records, max_wrong_of_all="0.1", alpha=None)
+    for case, words in ((both, "At most 30 % of the answered, certified"), (of_all, "At most 10 % of all")):
+        page = read_page(case).text
         table = page[page.rindex("Answered and wrong under each promise") :]
         assert words in table
         assert "At most 5 % of a batch of 200, on average" in table
