@@ -45,7 +45,7 @@ from integrations.agents.tests.parts import (
     model_at,
     sent,
 )
-from langchain_cfc import CalibrationArtifact
+from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.errors import (
     DrawError,
     FingerprintWarning,
@@ -53,7 +53,9 @@ from langchain_cfc.errors import (
     ServingError,
     VerifierError,
 )
+from tests.certificates.prompts import make_replay_chain
 from tests.claims.chains import ANSWER, LEFT, SCORES, make_chain
+from tests.recordings import list_facts
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script
 
@@ -69,6 +71,23 @@ def test_run_ends_with_the_decision_of_the_chain(
     assert (said.text, decision["reason"]) == expected
     assert decision["guarantee"]["alpha"] == "0.1"
     assert decision["guarantee"]["kind"] != "heuristic"
+
+
+@both_ways
+def test_agent_keeps_a_rate_of_all_questions_as_its_chain_does(way: Way) -> None:
+    records = list_facts()
+    bot = calibrate(records[:800], max_wrong_of_all="0.05", features="group(topic)")
+    chain = make_replay_chain(bot, records[800:840])
+    agent = agent_of(chain.generator, [GuardedAnswer(chain)], tools=[], system_prompt=None)
+    texts = []
+    for record in records[800:840]:
+        said, alone = last(way(agent, str(record.input))), chain.invoke(str(record.input))
+        decision = said.response_metadata["cfc"]
+        assert (said.text, decision["reason"]) == (alone.best or ABSTAINED, alone.reason)
+        assert chain.find_guarantee(said) == alone.guarantee
+        assert alone.guarantee.claim.startswith("Of all questions asked, at most 5 % get a wrong answer")
+        texts.append(str(said.text))
+    assert 10 < texts.count(ABSTAINED) < 30
 
 
 def test_conversation_continues_from_a_file(
