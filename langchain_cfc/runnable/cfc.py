@@ -257,16 +257,12 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         binding = check_binding(artifact, parts, self.reasoning)
         limiter = None if self.max_concurrency is None else ConcurrencyLimiter(self.max_concurrency)
         self._runner = FlowRunner(limiter, self.timeout, self.show_rejected)
-        is_model_known = bool(list_calibrated_models(artifact))
         self._pipeline = ServingPipeline(
             artifact=artifact,
-            # If the records name the models that answered, `ModelVersionWatcher` does this check.
-            sampler=Sampler(
-                self.generator, self.sampling, reasoning=self.reasoning, watches_model=not is_model_known
-            ),
+            sampler=Sampler(self.generator, self.sampling, reasoning=self.reasoning),
             scorer=scorer,
             description=Description(self.answer, self.metadata),
-            versions=ModelVersionWatcher(artifact) if is_model_known else None,
+            versions=ModelVersionWatcher(artifact) if list_calibrated_models(artifact) else None,
             show_rejected=self.show_rejected,
             generator=canonical_json(compute_fingerprint(self.generator, reasoning=self.reasoning)),
             splitter=None if splitter is None else ClaimSplitter(splitter),

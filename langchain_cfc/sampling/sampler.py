@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
 
 from langchain_core.globals import get_llm_cache
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
@@ -39,7 +38,6 @@ from langchain_cfc.sampling.models import (
     list_opaque_parts,
     may_call_tools,
     refuse_seed,
-    walk_runnables,
     without_streaming_and_cache,
 )
 from langchain_cfc.sampling.requests import (
@@ -56,7 +54,6 @@ from langchain_cfc.sampling.usage import (
     add_handler,
     find_copied_message,
     find_repetition,
-    is_same_model,
 )
 
 SamplingName: TypeAlias = Literal["requests", "single_request"]
@@ -82,14 +79,13 @@ class Sampler:
             provider supports that; choices that it does not return are drawn by separate requests.
         reasoning: `strip` removes reasoning between tags, such as <think>, from candidates' texts; `keep`
             leaves it there.
-        watches_model: Whether to warn if a model other than the requested one answers.
 
     Raises:
         InputError: If the generator fixes a seed, or does not support `single_request`.
 
     Warns:
         SamplingWarning: If a model's caching or streaming cannot be switched off; at the first draw, if the
-            temperature is 0 or `top_k` 1; once for each model that answers without being the requested one.
+            temperature is 0 or `top_k` 1.
     """
 
     def __init__(
@@ -98,7 +94,6 @@ class Sampler:
         sampling: SamplingName = "requests",
         *,
         reasoning: Reasoning = "strip",
-        watches_model: bool = True,
     ) -> None:
         self._reasoning: Reasoning = reasoning
         stated = compute_fingerprint(generator)
@@ -108,11 +103,6 @@ class Sampler:
         self._greedy_setting = next(
             (f"{name} {value}" for name, value in _GREEDY_SETTINGS.items() if stated.get(name) == value), None
         )
-        # With several models, it is unknown which of them a reported name must match. Azure's deployments
-        # have names of the user's own, and answer under the model's.
-        models = [one for one in walk_runnables(self._per_candidate) if isinstance(one, BaseChatModel)]
-        is_watched = watches_model and len(models) == 1 and not getattr(models[0], "deployment_name", None)
-        self._requested_model: str | None = stated.get("model") if is_watched else None
         model = find_answering_model(self._per_candidate)
         # If the output is the answering model's own message, it states all that callbacks would report.
         self._has_plain_messages = (
@@ -409,14 +399,7 @@ class Sampler:
             )
 
     def _warn_after_drawing(self, recorder: UsageRecorder) -> None:
-        """Warn if a model other than the requested one answered, or a model still streamed (in an agent)."""
-        for name in recorder.versions:
-            if self._requested_model is not None and not is_same_model(self._requested_model, name):
-                self._warn_once(
-                    f"model {name}",
-                    f"the generator asks for the model {self._requested_model!r}, but {name!r} answered: "
-                    "check what the endpoint serves under that name",
-                )
+        """Warn if a model still streamed (in an agent)."""
         if recorder.streamed:
             self._warn_once(
                 "streaming",

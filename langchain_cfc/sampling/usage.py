@@ -6,7 +6,6 @@ From the observers, `find_repetition` detects candidates that are visibly not se
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -212,40 +211,3 @@ def find_repetition(
             f"{copied[0]} has the text of another one"
         )
     return None
-
-
-# What providers add to a model's name: an alias, or a date or number of at least three digits.
-_ALIAS_ENDING = re.compile(r"[-:]latest$")
-_VERSION_ENDING = re.compile(r"([-@_:]\d{3,}(-\d{2})*)?(-preview)?")
-# OpenRouter's variants of one model; Bedrock's regions, vendors and versions.
-_VARIANT = re.compile(r":(free|nitro|floor|online|extended|exacto|beta)$")
-_BEDROCK = re.compile(
-    r"^(?:(?:us|us-gov|eu|apac|jp|au|ca|global)\.)?(?:ai21|amazon|anthropic|cohere|deepseek|meta|mistral|openai|qwen)\."
-)
-_BEDROCK_VERSION = re.compile(r"-v\d+:\d+(:\d+k)?$")
-
-
-def is_same_model(asked: str, answered: str) -> bool:
-    """Return whether the answering model is the requested one, perhaps under another of its names.
-
-    Names may differ by a path before them, by an alias, a date or a number behind them, and by what
-    OpenRouter and Bedrock add.
-
-    Examples:
-        >>> is_same_model("gpt-4o-mini", "gpt-4o-mini-2024-07-18")
-        True
-        >>> is_same_model("gpt-4o", "gpt-4o-mini-2024-07-18")
-        False
-    """
-    shorter, longer = sorted(map(_simplify_name, (asked, answered)), key=len)
-    return longer.startswith(shorter) and _VERSION_ENDING.fullmatch(longer[len(shorter) :]) is not None
-
-
-def _simplify_name(name: str) -> str:
-    """Return a model's name without what only says where and in which variant it is served."""
-    name = _VARIANT.sub("", name.rpartition("/")[2].lower())
-    plain = _BEDROCK.sub("", name)
-    # Only Bedrock's names end in such a version.
-    name = _BEDROCK_VERSION.sub("", plain) if plain != name else name
-    # Azure's names have no point.
-    return _ALIAS_ENDING.sub("", name).replace("gpt-35", "gpt-3.5")

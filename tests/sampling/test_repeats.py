@@ -22,7 +22,6 @@ from pydantic import PrivateAttr
 from langchain_cfc.errors import DrawError, SamplingWarning, VerifierError
 from langchain_cfc.execution import Progress, apply_config_limits, run_flow
 from langchain_cfc.sampling import DrawnCandidate, Sampler
-from langchain_cfc.sampling.usage import is_same_model
 from langchain_cfc.verifiers.base import check_outputs, check_scores
 from tests.sampling.drawing import PROMPT, Draw, draw_sync
 
@@ -33,7 +32,6 @@ class CountingModel(BaseChatModel):
     """Numbers its answers; takes the settings that a provider's model takes."""
 
     model: str = "m-1"
-    answers_as: str = "m-1"
     temperature: float | None = None
     top_k: int | None = None
     seed: int | None = None
@@ -55,14 +53,8 @@ class CountingModel(BaseChatModel):
         del messages, stop, run_manager, kwargs
         self._calls.append(None)
         text = "the same" if self.seed is not None else f"answer {len(self._calls)}"
-        message = AIMessage(text, response_metadata={"model_name": self.answers_as})
+        message = AIMessage(text, response_metadata={"model_name": self.model})
         return ChatResult(generations=[ChatGeneration(message=message)])
-
-
-class Deployment(CountingModel):
-    """Has a name of the user's own, as on Azure."""
-
-    deployment_name: str = "prod"
 
 
 class Hidden:
@@ -228,46 +220,6 @@ def test_sampler_warns_once_of_deterministic_settings(
     with pytest.warns(SamplingWarning):
         sampler.draw(PROMPT, 2)
     sampler.draw(PROMPT, 2)
-
-
-@pytest.mark.parametrize(
-    ("asked_for", "answered", "same"),
-    [
-        ("gpt-4o-mini", "gpt-4o-mini", True),
-        ("gpt-4o-mini", "gpt-4o-mini-2024-07-18", True),
-        ("claude-3-5-sonnet", "claude-3-5-sonnet-20241022", True),
-        ("claude-3-5-sonnet-latest", "claude-3-5-sonnet-20241022", True),
-        ("gemini-2.0-flash", "models/gemini-2.0-flash-001", True),
-        ("openai/gpt-4o", "gpt-4o-2024-08-06", True),
-        ("llama3.1", "llama3.1:latest", True),
-        ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b-instruct", True),
-        ("deepseek/deepseek-r1:free", "deepseek/deepseek-r1", True),
-        ("openai/gpt-4o:nitro", "openai/gpt-4o", True),
-        ("us.anthropic.claude-3-5-sonnet-20241022-v2:0", "claude-3-5-sonnet-20241022", True),
-        ("anthropic.claude-3-haiku-20240307-v1:0", "claude-3-haiku-20240307", True),
-        ("amazon.nova-lite-v1:0", "nova-lite", True),
-        ("gpt-35-turbo", "gpt-3.5-turbo-0125", True),
-        ("deepseek/deepseek-r1:free", "deepseek/deepseek-v3", False),
-        ("anthropic.claude-3-haiku-20240307-v1:0", "claude-3-opus-20240229", False),
-        ("gpt-4o", "gpt-4o-mini", False),
-        ("gpt-4o", "gpt-4o-mini-2024-07-18", False),
-        ("gpt-4o-mini", "gpt-4o-2024-08-06", False),
-        ("gpt-4o-2024-05-13", "gpt-4o-2024-08-06", False),
-        ("gpt-4", "gpt-3.5-turbo", False),
-        ("m-1", "m-2", False),
-        ("o1", "o3", False),
-    ],
-)
-def test_is_same_model_ignores_dates_and_prefixes(asked_for: str, answered: str, same: bool) -> None:
-    assert is_same_model(asked_for, answered) is same
-
-
-def test_sampler_warns_if_another_model_answers(draw: Draw) -> None:
-    with pytest.warns(SamplingWarning, match="asks for the model 'big', but 'small-1' answered"):
-        draw(CountingModel(model="big", answers_as="small-1"), 2)
-    draw(CountingModel(model="big", answers_as="big-2024-01-01"), 2)
-    Sampler(CountingModel(model="big", answers_as="small-1"), watches_model=False).draw(PROMPT, 2)
-    draw(Deployment(model="prod", answers_as="small-1"), 2)
 
 
 @pytest.mark.parametrize("check", [check_scores, lambda scores, n: check_outputs(scores, n, "v")])
