@@ -68,7 +68,7 @@ from langchain_cfc.candidates import CandidateBatch  # noqa: E402
 from langchain_cfc.decision import decide  # noqa: E402
 from langchain_cfc.demo import load_recording  # noqa: E402
 from langchain_cfc.runnable import ClaimsResult  # noqa: E402
-from langchain_cfc.verifiers import pointwise  # noqa: E402
+from langchain_cfc.verifiers import from_evaluator  # noqa: E402
 
 PACKAGES = ("langchain-cfc", "langchain-core", "langchain-openai", "openai", "pydantic", "numpy")
 FEATURE_MAPS = ("1", "mean_score", "hat(mean_score, 5)", "hat(mean_score, 5) + group(topic)")
@@ -104,7 +104,9 @@ class Ways:
         rule = artifact.draw_rule
         self._waves = (N,) if rule is None else rule.rounds
         ids = {} if rule is None else PART_IDS
-        self._chain = CFCRunnable(generator=model, verifier=pointwise(judge), artifact=artifact, **ids)
+        self._chain = CFCRunnable(
+            generator=model, verifier=from_evaluator(judge, higher_is_better=False), artifact=artifact, **ids
+        )
 
     def invoke(self, number: int, config: RunnableConfig | None = None) -> CFCResult:
         """Serve a numbered prompt by our chain."""
@@ -348,7 +350,10 @@ def measure_calls(rounds: int) -> Rows:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model, judge = InMemoryModel(distinct=CALLS_CANDIDATES), pointwise(make_judge())
+        model, judge = (
+            InMemoryModel(distinct=CALLS_CANDIDATES),
+            from_evaluator(make_judge(), higher_is_better=False),
+        )
         bot = CFCRunnable(
             generator=model, verifier=judge, artifact=make_bot(), max_wrong_rate=float(MAX_WRONG_RATE)
         )

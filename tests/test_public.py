@@ -50,7 +50,6 @@ PROMISED = {
         "SequenceProbability",
         "from_evaluator",
         "messages_to_text",
-        "pointwise",
     },
     "langchain_cfc.records": {"Candidate", "PromptRecord", "Provenance", "read_records", "write_records"},
 }
@@ -408,7 +407,7 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_cfc import CalibrationArtifact, Candidate, CFCChatModel, CFCResult, CFCRunnable, PromptRecord
 from langchain_cfc import calibrate, read_records
 from langchain_cfc.demo.replay import ReplayChatModel
-from langchain_cfc.verifiers import SequenceProbability, pointwise
+from langchain_cfc.verifiers import SequenceProbability, from_evaluator
 records = [
     PromptRecord(id=str(k), input=str(k), candidates=(Candidate(text="a", score=k / 40, correct=True),))
     for k in range(1, 40)

@@ -10,14 +10,7 @@ from langchain_cfc.support.imports import make_lazy
 # Type checkers know this name; importing it from `typing` would cost as much as the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from langchain_cfc.verifiers.base import (
-        BaseVerifier,
-        Pointwise,
-        Verifier,
-        VerifierEnsemble,
-        VerifierInput,
-        pointwise,
-    )
+    from langchain_cfc.verifiers.base import BaseVerifier, Verifier, VerifierEnsemble, VerifierInput
     from langchain_cfc.verifiers.claim_support import ClaimAgreement, ContextSupport
     from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
     from langchain_cfc.verifiers.entailment import EntailmentJudge
@@ -38,7 +31,6 @@ __all__ = [
     "EvaluatorVerifier",
     "ModelJudge",
     "PTrue",
-    "Pointwise",
     "RewardModel",
     "SelfConsistency",
     "SequenceProbability",
@@ -48,12 +40,11 @@ __all__ = [
     "from_evaluator",
     "messages_to_text",
     "normalise_answer",
-    "pointwise",
 ]
 
 _NAMES = {
     "prompts": ("messages_to_text",),
-    "base": ("BaseVerifier", "Pointwise", "Verifier", "VerifierEnsemble", "VerifierInput", "pointwise"),
+    "base": ("BaseVerifier", "Verifier", "VerifierEnsemble", "VerifierInput"),
     "claim_support": ("ClaimAgreement", "ContextSupport"),
     "embedding_similarity": ("EmbeddingSimilarity",),
     "entailment": ("EntailmentJudge",),

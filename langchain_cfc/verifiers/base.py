@@ -64,7 +64,7 @@ The candidate then has the worst score, 1.
 
 _HINT = (
     "a verifier returns one score in [0, 1] per candidate, smaller is better, or None without a verdict; "
-    "wrap one that judges a single candidate with langchain_cfc.verifiers.pointwise"
+    "wrap one that judges a single candidate with langchain_cfc.verifiers.from_evaluator"
 )
 _MEAN_HINT = "scores lie in [0, 1], smaller is better; with weight 0, outputs are only recorded"
 _OUTPUT_HINT = "one of several verifiers returns one finite number per candidate, or None without a verdict"
@@ -229,40 +229,6 @@ def combine_fingerprints(
     known = all(is_identified(one) for one in stated.values())
     flat = {f"{role}.{key}": value for role, one in stated.items() for key, value in one.items()}
     return {"id" if known else "method": method, **settings, **flat}
-
-
-Judge: TypeAlias = Runnable[Any, Any] | Callable[[Any, str], Any] | Callable[[Any, str], Awaitable[Any]]
-
-
-class Pointwise(TextVerifier):
-    """Asks a judge about each distinct text of a prompt's candidates, concurrently; made by `pointwise`."""
-
-    separate_scores = True
-
-    def __init__(self, judge: Judge) -> None:
-        self.name = "pointwise"
-        self.judge = judge
-        self.fingerprint = compute_fingerprint(judge)
-        self._call = make_silent_call("judge", judge, VerifierError, keys=("prompt", "candidate"))
-
-    def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[Any]]:
-        """Ask the judge about each text."""
-        return (
-            yield from self._call.invoke_each([{"prompt": prompt, "candidate": one} for one in texts], config)
-        )
-
-
-def pointwise(judge: Judge) -> Pointwise:
-    """Make a verifier from a judge that sees one candidate at a time.
-
-    Args:
-        judge: A Runnable on `{"prompt": ..., "candidate": text}`, or a function `(prompt, text) -> score`,
-            plain or async; the score lies in [0, 1], smaller is better.
-
-    Returns:
-        A verifier. Judgements of a prompt run concurrently, and candidates with equal texts share one.
-    """
-    return Pointwise(judge)
 
 
 class _VerifierCall:

@@ -24,12 +24,116 @@ from langchain_cfc.verifiers.prompts import unwrap_prompt
 Evaluator: TypeAlias = Runnable[Any, Any] | Callable[..., Any] | Callable[..., Awaitable[Any]]
 
 
+class EvaluatorCall:
+    """Asks an evaluator about texts, and reads its results as shares of its range.
+
+    Args:
+        evaluator: See `from_evaluator`.
+        key: See `from_evaluator`.
+        ends: Smallest and largest value.
+        arguments: See `from_evaluator`.
+        names: What else it is asked with: `prompt`, and offline `reference`.
+
+    Raises:
+        InputError: As `from_evaluator`.
+    """
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        key: str | None,
+        ends: tuple[float, float],
+        arguments: Target | None,
+        names: tuple[str, ...] = ("prompt",),
+    ) -> None:
+        if not (ends[0] < ends[1] and math.isfinite(ends[1] - ends[0])):
+            msg = f"range must be two finite numbers, the smaller one first, got {ends!r}"
+            raise InputError(msg)
+        self._key = key
+        self._ends = ends
+        # Which keywords it takes besides `outputs`; None if it takes no keywords.
+        self._keywords = _find_keywords(evaluator)
+        function: Any = evaluator
+        self._call = (
+            make_silent_call("evaluator", function, VerifierError, keys=(*names, "candidate"))
+            if self._keywords is None
+            else Call("evaluator", call_by_keys(function, None), VerifierError)
+        )
+        self._arguments = make_optional_call("arguments function", arguments, VerifierError)
+        if self._arguments is not None and self._keywords is None and not isinstance(evaluator, Runnable):
+            msg = "arguments= is for Runnables and functions with a keyword outputs=; this is neither"
+            raise InputError(msg)
+
+    def compute_shares(
+        self, given: Mapping[str, Any], config: RunnableConfig, texts: list[str]
+    ) -> Steps[list[float | None]]:
+        """Return where in its range the evaluator puts each text, asked once more if that cannot be read.
+
+        `given` maps the names besides the candidate to values.
+        """
+        further = yield from self._make_arguments(given["prompt"], config)
+        if self._keywords is None:
+            shared = {**given, **({"arguments": further} if further else {})}
+            requests = [{**shared, "candidate": text} for text in texts]
+        else:
+            requests = [{**self._offer(given), "outputs": text, **further} for text in texts]
+        results = yield from self._call.invoke_each(requests, config)
+        shares = [self._read_share(result) for result in results]
+        unread = [slot for slot, share in enumerate(shares) if share is None]
+        if unread:
+            again = yield from self._call.invoke_each([requests[slot] for slot in unread], config)
+            for slot, result in zip(unread, again, strict=True):
+                results[slot], shares[slot] = result, self._read_share(result)
+        if len(shares) > 1 and set(shares) == {None}:
+            raise self._make_error(_read_value(results[0], self._key))
+        return shares
+
+    def _offer(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return prompt and reference by the keywords of openevals, as far as the evaluator takes them."""
+        offered = {"inputs": to_evaluator_inputs(given["prompt"])}
+        if "reference" in given:
+            offered["reference_outputs"] = given["reference"]
+        return {name: value for name, value in offered.items() if name in (self._keywords or ())}
+
+    def _make_arguments(self, prompt: Any, config: RunnableConfig) -> Steps[dict[str, Any]]:
+        if self._arguments is None:
+            return {}
+        arguments = yield from self._arguments.invoke_one(prompt, config)
+        if not isinstance(arguments, Mapping):
+            msg = f"arguments= returned a {type(arguments).__name__}; expected a mapping of keyword arguments"
+            raise VerifierError(msg)
+        return dict(arguments)
+
+    def _make_error(self, value: Any) -> VerifierError:
+        low, high = self._ends
+        return VerifierError(
+            f"the evaluator returned {quote(repr(value))}; expected True, False or a number from {low:g} "
+            f"to {high:g}. Pass range=(low, high) for another range"
+        )
+
+    def _read_share(self, result: Any) -> float | None:
+        value = _read_value(result, self._key)
+        number = to_python_scalar(value)
+        if isinstance(number, str):
+            number = _read_text(number, self._key)
+        low, high = self._ends
+        if isinstance(number, bool):
+            return float(number)
+        if number is None or (isinstance(number, float) and math.isnan(number)):
+            return None
+        if isinstance(number, (int, float)) and low <= number <= high:
+            return (number - low) / (high - low)
+        raise self._make_error(value)
+
+
 class EvaluatorVerifier(TextVerifier):
     """Asks an evaluator about each distinct text of a prompt's candidates, concurrently.
 
     Made by `from_evaluator`. The score lies in [0, 1], and smaller is better, even if the evaluator's larger
     values are better.
     """
+
+    separate_scores = True
 
     def __init__(
         self,
@@ -52,18 +156,7 @@ class EvaluatorVerifier(TextVerifier):
         self.fingerprint = combine_fingerprints(
             self.name, settings, {"evaluator": evaluator, "arguments": arguments}
         )
-        # Which of `inputs` and `outputs` it takes by keyword; None if it takes no keywords.
-        self._keywords = _find_keywords(evaluator)
-        function: Any = evaluator
-        self._call = (
-            make_silent_call("evaluator", function, VerifierError, keys=("prompt", "candidate"))
-            if self._keywords is None
-            else Call("evaluator", call_by_keys(function, None), VerifierError)
-        )
-        self._arguments = make_optional_call("arguments function", arguments, VerifierError)
-        if self._arguments is not None and self._keywords is None and not isinstance(evaluator, Runnable):
-            msg = "arguments= is for Runnables and functions with a keyword outputs=; this is neither"
-            raise InputError(msg)
+        self._evaluate = EvaluatorCall(evaluator, key, ends, arguments)
 
     def __repr__(self) -> str:
         """State which value is read, and how."""
@@ -73,58 +166,9 @@ class EvaluatorVerifier(TextVerifier):
         )
 
     def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[float | None]]:
-        """Evaluate each text, and once more if the result cannot be read."""
-        further = yield from self._make_arguments(prompt, config)
-        if self._keywords is None:
-            added = {"arguments": further} if further else {}
-            requests = [{"prompt": prompt, "candidate": text, **added} for text in texts]
-        else:
-            requests = [{"inputs": to_evaluator_inputs(prompt), "outputs": text, **further} for text in texts]
-            if "inputs" not in self._keywords:
-                for request in requests:
-                    del request["inputs"]
-        results = yield from self._call.invoke_each(requests, config)
-        scores = [self._score(result) for result in results]
-        unread = [slot for slot, score in enumerate(scores) if score is None]
-        if unread:
-            again = yield from self._call.invoke_each([requests[slot] for slot in unread], config)
-            for slot, result in zip(unread, again, strict=True):
-                results[slot], scores[slot] = result, self._score(result)
-        if len(scores) > 1 and set(scores) == {None}:
-            raise self._make_error(_read_value(results[0], self.key))
-        return scores
-
-    def _make_arguments(self, prompt: Any, config: RunnableConfig) -> Steps[dict[str, Any]]:
-        if self._arguments is None:
-            return {}
-        arguments = yield from self._arguments.invoke_one(prompt, config)
-        if not isinstance(arguments, Mapping):
-            msg = f"arguments= returned a {type(arguments).__name__}; expected a mapping of keyword arguments"
-            raise VerifierError(msg)
-        return dict(arguments)
-
-    def _make_error(self, value: Any) -> VerifierError:
-        low, high = self.ends
-        return VerifierError(
-            f"the evaluator returned {quote(repr(value))}; expected True, False or a number from {low:g} "
-            f"to {high:g}. Pass range=(low, high) for another range"
-        )
-
-    def _score(self, result: Any) -> float | None:
-        value = _read_value(result, self.key)
-        number = to_python_scalar(value)
-        if isinstance(number, str):
-            number = _read_text(number, self.key)
-        low, high = self.ends
-        if isinstance(number, bool):
-            share = float(number)
-        elif number is None or (isinstance(number, float) and math.isnan(number)):
-            return None
-        elif isinstance(number, (int, float)) and low <= number <= high:
-            share = (number - low) / (high - low)
-        else:
-            raise self._make_error(value)
-        return 1.0 - share if self.higher_is_better else share
+        """Score each text by where in its range the evaluator puts it."""
+        shares = yield from self._evaluate.compute_shares({"prompt": prompt}, config, texts)
+        return [1.0 - one if self.higher_is_better and one is not None else one for one in shares]
 
 
 def from_evaluator(
@@ -135,7 +179,7 @@ def from_evaluator(
     range: tuple[float, float] = (0.0, 1.0),  # noqa: A002 - what evaluators call it
     arguments: Target | None = None,
 ) -> EvaluatorVerifier:
-    """Make a verifier from an evaluator, such as one of openevals.
+    """Make a verifier from an evaluator of one candidate: a function of yours, or one of openevals.
 
     An evaluator with a parameter `outputs` is called with keywords, as those of openevals are: `inputs` is
     the prompt, `outputs` the candidate's text. A Runnable is invoked with `{"prompt": ..., "candidate":
@@ -164,15 +208,11 @@ def from_evaluator(
         InputError: If the evaluator cannot be called, its parameters cannot be read, the range is empty, or
             `arguments` are given to a function that takes no keywords.
     """
-    low, high = range
-    if not (low < high and math.isfinite(high - low)):
-        msg = f"range must be two finite numbers, the smaller one first, got {range!r}"
-        raise InputError(msg)
-    return EvaluatorVerifier(evaluator, key, higher_is_better, (float(low), float(high)), arguments)
+    return EvaluatorVerifier(evaluator, key, higher_is_better, (float(range[0]), float(range[1])), arguments)
 
 
 def _find_keywords(evaluator: Evaluator) -> frozenset[str] | None:
-    """Return which of `inputs` and `outputs` an evaluator takes by keyword; None if it takes no keywords."""
+    """Return which keywords besides `outputs` an evaluator takes; None if it takes no keywords."""
     if isinstance(evaluator, Runnable):
         return None
     if not callable(evaluator):
@@ -188,7 +228,7 @@ def _find_keywords(evaluator: Evaluator) -> frozenset[str] | None:
     if "outputs" not in parameters:
         return None
     takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
-    return frozenset({"inputs", "outputs"} if takes_any or "inputs" in parameters else {"outputs"})
+    return frozenset(["inputs", "reference_outputs"] if takes_any else parameters)
 
 
 def to_evaluator_inputs(prompt: Any) -> Any:

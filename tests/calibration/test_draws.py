@@ -24,7 +24,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.records import Provenance, Records, read_records, tabulate, write_records
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
-from langchain_cfc.verifiers import SelfConsistency, SequenceProbability, VerifierEnsemble, pointwise
+from langchain_cfc.verifiers import SelfConsistency, SequenceProbability, VerifierEnsemble, from_evaluator
 from tests.factories import drawn_candidates, reload_artifact
 from tests.fakes import slot_of
 from tests.guarantees.promises import make_prompts
@@ -267,7 +267,13 @@ def test_config_from_artifact_reproduces_the_draw_rule() -> None:
 @pytest.mark.parametrize(
     ("parts", "separate"),
     [
-        ({"probable": SequenceProbability(), "alike": pointwise(lambda _prompt, _text: 0.5)}, True),
+        (
+            {
+                "probable": SequenceProbability(),
+                "alike": from_evaluator(lambda _prompt, _text: 0.5),
+            },
+            True,
+        ),
         ({"probable": SequenceProbability(), "votes": SelfConsistency()}, False),
         ({"probable": SequenceProbability(), "mine": lambda _prompt, draws: [0.5] * len(draws)}, None),
         ({"votes": SelfConsistency(), "mine": lambda _prompt, draws: [0.5] * len(draws)}, False),

@@ -13,7 +13,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable
 from langchain_cfc.errors import ServingTimeoutError
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers import pointwise
+from langchain_cfc.verifiers import from_evaluator
 from tests.concurrency import PATIENCE, ConcurrencyCounter, fail_if_stuck, wait_until
 from tests.factories import make_artifact, make_chain
 from tests.fakes import TEXTS, N, ScriptedModel, score_of, slot_of, verify
@@ -131,7 +131,7 @@ def test_batch_inside_a_part_of_another_chain_does_not_deadlock(serve: Serve, pa
 
 @every_way
 def test_verifier_invoked_inside_parts_does_not_deadlock(serve: Serve) -> None:
-    judge = pointwise(lambda _, text: score_of(text))
+    judge = from_evaluator(lambda _, text: score_of(text), higher_is_better=False)
 
     def generate(prompt: Any) -> str:
         scores = judge.invoke({"prompt": prompt, "candidates": [DrawnCandidate(text) for text in TEXTS]})

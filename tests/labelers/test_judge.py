@@ -141,21 +141,19 @@ def test_judge_labels_accepts_an_openevals_similarity_with_a_limit() -> None:
     assert JudgeLabels(levenshtein_distance, at_least=0.7).invoke(near) == [True, True, False]
 
 
-def test_judge_labels_passes_the_reference_by_the_given_keyword(invoke: Invoke) -> None:
-    def grounded(*, outputs: str, context: str) -> bool:
-        return outputs in context
-
-    labels = invoke(
-        JudgeLabels(grounded, reference="context"), labeler_input("lima and more", "lima", "quito")
-    )
-    assert labels == [True, False]
-
+def test_judge_labels_passes_only_the_keywords_that_a_judge_takes(invoke: Invoke) -> None:
     def short(*, outputs: str) -> bool:
         return len(outputs) < 5
 
-    assert invoke(JudgeLabels(short, reference=None), ASKED) == [True, False, True]
-    with pytest.raises(LabelerError, match=r"failed with TypeError: .*reference_outputs"):
-        invoke(JudgeLabels(short), ASKED)
+    assert invoke(JudgeLabels(short), ASKED) == [True, False, True]
+
+    def grounded(*, outputs: str, context: str) -> bool:
+        return outputs in context
+
+    given = JudgeLabels(grounded, arguments=lambda prompt: {"context": f"{prompt} lima"})
+    assert invoke(given, ASKED) == [True, False, True]
+    with pytest.raises(LabelerError, match=r"failed with TypeError: .*context"):
+        invoke(JudgeLabels(grounded), ASKED)
 
 
 def test_judge_labels_gives_evaluators_a_copy_of_the_prompt() -> None:

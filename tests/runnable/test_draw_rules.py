@@ -17,7 +17,7 @@ from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, FingerprintError
 from langchain_cfc.records import Provenance
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers import SelfConsistency, pointwise
+from langchain_cfc.verifiers import SelfConsistency, from_evaluator
 from tests.calls import Invoke
 from tests.factories import drawn_candidates
 from tests.fakes import ScriptedModel, answer_of, score_of, text_from_hash, verify
@@ -136,7 +136,11 @@ def test_draw_rule_on_scores_scores_each_distinct_text_once(invoke: Invoke) -> N
         return score_of(text)
 
     model = ScriptedModel(texts=("a|0.3", "b|0.4", "a|0.3", "c|0.1", *["d|0.9"] * 4))
-    chain = make_chain(make_artifact("below(0.2, at_most=8)"), generator=model, verifier=pointwise(judge))
+    chain = make_chain(
+        make_artifact("below(0.2, at_most=8)"),
+        generator=model,
+        verifier=from_evaluator(judge, higher_is_better=False),
+    )
     assert [one.score for one in invoke(chain, "x").candidates] == [0.3, 0.4, 0.3, 0.1]
     assert asked == ["a|0.3", "b|0.4", "c|0.1"]
 

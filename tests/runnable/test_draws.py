@@ -18,7 +18,7 @@ from pydantic import Field
 from langchain_cfc.errors import DrawError, SamplingWarning
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.sampler import MAX_REPEATS
-from langchain_cfc.verifiers import pointwise
+from langchain_cfc.verifiers import from_evaluator
 from tests.calls import Invoke
 from tests.concurrency import wait_until, wait_until_async
 from tests.factories import make_chain
@@ -154,7 +154,7 @@ def test_judge_model_of_a_verifier_does_not_stream(invoke: Invoke) -> None:
         | StreamingModel(texts=TEXTS)
         | RunnableLambda(lambda message: score_of(str(message.text)))
     )
-    chain = make_chain(verifier=pointwise(judge))
+    chain = make_chain(verifier=from_evaluator(judge, higher_is_better=False))
     invoke(chain, "where?", config={"callbacks": [listener]})
     assert [kind for kind, _, _ in listener.runs].count("model") == 2 * N
     assert listener.tokens == []

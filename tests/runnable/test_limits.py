@@ -13,7 +13,7 @@ from langchain_core.runnables import ConfigurableField, Runnable, RunnableConfig
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable
 from langchain_cfc.errors import DrawError, ServingTimeoutError
-from langchain_cfc.verifiers import pointwise
+from langchain_cfc.verifiers import from_evaluator
 from tests.concurrency import wait_until
 from tests.factories import make_artifact, make_chain
 from tests.fakes import N
@@ -67,7 +67,7 @@ class Gauge:
 
     def chain(self, artifact: CalibrationArtifact, **fields: Any) -> CFCRunnable:
         """A chain of both."""
-        judge = pointwise(RunnableLambda(self._pair, self._apair))
+        judge = from_evaluator(RunnableLambda(self._pair, self._apair), higher_is_better=False)
         return make_chain(artifact, generator=RunnableLambda(self.draw, self.adraw), verifier=judge, **fields)
 
     def _pair(self, pair: dict[str, Any]) -> float:

@@ -15,7 +15,7 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_cfc.errors import DescriptionError, DrawError, ServingTimeoutError, VerifierError
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.sampler import MAX_REPEATS
-from langchain_cfc.verifiers import pointwise
+from langchain_cfc.verifiers import from_evaluator
 from tests.calls import Invoke
 from tests.concurrency import PATIENCE, wait_until
 from tests.fakes import (
@@ -207,10 +207,11 @@ def test_repeated_response_in_a_later_wave_raises_draw_error(invoke: Invoke) -> 
 @pytest.mark.parametrize("draws", [WAVES, "below(0.2, rounds=3+1+4)"])
 def test_waves_stream_no_token_of_a_candidate(invoke: Invoke, draws: str) -> None:
     listener = TokenListener()
-    judge = pointwise(
+    judge = from_evaluator(
         RunnableLambda(lambda pair: pair["candidate"])
         | NumberedStreamingModel(echoing=True)
-        | RunnableLambda(lambda message: score_of(str(message.text)))
+        | RunnableLambda(lambda message: score_of(str(message.text))),
+        higher_is_better=False,
     )
     model = StreamingModel(texts=TEXTS_OF_TWO_WAVES)
     chain = make_chain(make_artifact(draws), generator=model, verifier=judge)

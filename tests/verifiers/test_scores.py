@@ -77,7 +77,7 @@ def test_check_scores_refuses_booleans_of_other_libraries(value: Any) -> None:
 
 
 def test_check_scores_error_describes_the_expected_return_value() -> None:
-    with pytest.raises(ServingError, match=r"one score in \[0, 1\] per candidate.*pointwise"):
+    with pytest.raises(ServingError, match=r"one score in \[0, 1\] per candidate.*from_evaluator"):
         check_scores(0.3, 1)
 
 

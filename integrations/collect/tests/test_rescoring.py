@@ -28,7 +28,7 @@ from langchain_cfc.artifact import AttemptLedger, open_attempts
 from langchain_cfc.errors import CollectionError, InputError, StoreError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers import SelfConsistency, SequenceProbability, VerifierEnsemble, pointwise
+from langchain_cfc.verifiers import SelfConsistency, SequenceProbability, VerifierEnsemble, from_evaluator
 from tests.cli.running import run
 from tests.fakes import NumberedModel
 
@@ -186,7 +186,10 @@ def test_rescoring_with_judge_resumes_after_budget_and_pays_each_text_once(tmp_p
     collect_to(old, score_by_length)
     models = [NumberedModel(echoing=True) for _ in range(3)]
     ask = RunnableLambda(lambda given: given["candidate"])
-    judges = [pointwise(ask | model | (lambda said: 1 / len(said.text))) for model in models]
+    judges = [
+        from_evaluator(ask | model | (lambda said: 1 / len(said.text)), higher_is_better=False)
+        for model in models
+    ]
     one_prompt = CallPolicy(concurrency=1)
     rescore(old, judges[0], whole, make_silent_options(call_policy=one_prompt), verifier_id="j")
     with Store(whole) as store:
