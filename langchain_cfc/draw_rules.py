@@ -33,11 +33,12 @@ Condition: TypeAlias = Literal["fixed", "lead", "agree", "below"]
 # Recomputes the scores of a batch without padding, for verifiers that compare a prompt's candidates.
 Rescore: TypeAlias = Callable[[CandidateBatch], CandidateBatch]
 
-# Verifiers of this library that score each candidate separately. Not `PTrue`: with `ideas` it sees others.
+# Verifiers of this library that score each candidate separately.
 _SEPARATE_VERIFIERS = {
     "embedding-similarity",
     "evaluator",
     "model-judge",
+    "p-true",
     "reward-model",
     "sequence-probability",
     "token-probability",

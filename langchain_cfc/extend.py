@@ -18,7 +18,6 @@ from langchain_cfc.support.text import withhold_quotes
 from langchain_cfc.verifiers.base import combine_fingerprints, to_python_scalar
 from langchain_cfc.verifiers.evaluators import to_evaluator_inputs
 from langchain_cfc.verifiers.model_judge import CRITERION, Mode
-from langchain_cfc.verifiers.p_true import Wording
 from langchain_cfc.verifiers.prompted import TOP_LOGPROBS, Question
 
 __all__ = [
@@ -27,7 +26,6 @@ __all__ = [
     "Description",
     "Mode",
     "Question",
-    "Wording",
     "check_records",
     "combine_fingerprints",
     "compute_fingerprint",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, TypeGuard, get_args
 
 from langchain_core.language_models import BaseChatModel
@@ -149,8 +149,7 @@ class ModelJudge(PromptedVerifier):
         """Name the model and the mode."""
         return f"ModelJudge({self._model_name()}, mode={self.mode!r}, reasoning={self.reasoning})"
 
-    def _write_request(self, question: str, text: str, texts: Sequence[str]) -> str:
-        del texts
+    def _write_request(self, question: str, text: str) -> str:
         instructions = INSTRUCTIONS.format(criterion=self.criterion)
         asked = (REASONED_REPLY_FORMATS if self.reasoning else REPLY_FORMATS)[self.mode]
         # The part that requests share comes first, so that servers can reuse it.

@@ -110,10 +110,11 @@ class PromptedVerifier(PromptedModel, BaseVerifier):
     """
 
     shares_scores = True
+    separate_scores = True
 
     @abstractmethod
-    def _write_request(self, question: str, text: str, texts: Sequence[str]) -> str:
-        """Return the request about a candidate's `text`; `texts` are of all candidates in draw order."""
+    def _write_request(self, question: str, text: str) -> str:
+        """Return the request about a candidate's text."""
 
     @abstractmethod
     def _read_score(self, reply: Any, slot: int) -> float | None:
@@ -130,7 +131,7 @@ class PromptedVerifier(PromptedModel, BaseVerifier):
             replies = yield from self._ask_each(
                 given["prompt"],
                 config,
-                lambda question: [self._write_request(question, text, texts) + note for text in distinct],
+                lambda question: [self._write_request(question, text) + note for text in distinct],
             )
             read = [
                 self._read_or_explain(reply, texts.index(text))
@@ -162,7 +163,7 @@ class PromptedVerifier(PromptedModel, BaseVerifier):
             return fault
 
     def _write_sample(self, question: str) -> str:
-        return self._write_request(question, "{text}", ["{first}", "{second}"])
+        return self._write_request(question, "{text}")
 
 
 def silence_model(model: Any) -> Runnable[Any, Any]:

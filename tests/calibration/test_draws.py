@@ -171,7 +171,7 @@ def test_draw_rule_may_not_stop_after_one_candidate_by_agreement(draws: str) -> 
         ({"id": "sequence-probability"}, None, True),
         ({"method": "model-judge"}, None, True),
         ({"method": "self-consistency", "agreement": "equal"}, None, False),
-        ({"id": "p-true"}, None, None),  # it may be shown other candidates as ideas
+        ({"id": "p-true"}, None, True),
         ({"id": "mine"}, None, None),
         ({"id": "mine"}, True, True),
         ({"id": "mine"}, False, False),

@@ -74,21 +74,9 @@ def test_p_true_request_asks_for_log_probabilities_and_few_tokens(invoke: Invoke
         assert part in message["content"]
 
 
-def test_p_true_with_wording_words_asks_for_true_or_false() -> None:
-    model = LogprobModel(replies={"Peru": make_weighted_reply(true=0.3, False_=0.1)})
-    assert PTrue(model, wording="words").invoke(llama_input("Peru")) == pytest.approx([0.25], abs=1e-12)
-    [(messages, _)] = model._asked
-    assert "True or False" in messages[0].text
-    assert "(A)" not in messages[0].text
-
-
-def test_p_true_shows_other_candidates_only_with_ideas() -> None:
-    model = LogprobModel(
-        replies={"Peru": make_weighted_reply(A=0.5, B=0.4), "Norway": make_weighted_reply(A=0.5, B=0.4)}
-    )
-    PTrue(model, ideas=True).invoke(llama_input("Peru", "Norway", "Peru"))
-    assert all("<ideas>\nPeru\nNorway\nPeru\n</ideas>" in messages[0].text for messages, _ in model._asked)
-    plain = LogprobModel(replies=model.replies)
+def test_p_true_shows_one_candidate_per_request() -> None:
+    replies = dict.fromkeys(["Peru", "Norway"], make_weighted_reply(A=0.5, B=0.4))
+    plain = LogprobModel(replies=replies)
     PTrue(plain).invoke(llama_input("Peru", "Norway"))
     assert {candidate_of(str(messages[0].text)) for messages, _ in plain._asked} == {"Peru", "Norway"}
     assert not any(
@@ -230,7 +218,7 @@ def test_p_true_quotes_braces_and_empty_texts() -> None:
     model = LogprobModel(
         replies={"{text}": make_weighted_reply(A=0.5, B=0.4), "": make_weighted_reply(A=0.4, B=0.5)}
     )
-    PTrue(model, ideas=True).invoke(llama_input("{text}", "", prompt="{question} {0}"))
+    PTrue(model).invoke(llama_input("{text}", "", prompt="{question} {0}"))
     assert {candidate_of(str(messages[0].text)) for messages, _ in model._asked} == {"{text}", ""}
 
 
@@ -254,8 +242,6 @@ def test_p_true_fingerprint_differs_for_other_judges() -> None:
         others = [
             PTrue(make(model="other")),
             PTrue(make(temperature=0.5)),
-            PTrue(model, ideas=True),
-            PTrue(model, wording="words"),
             PTrue(model, top_logprobs=5),
             PTrue(model, question=make_question),
         ]
@@ -269,12 +255,9 @@ def test_p_true_fingerprint_differs_for_other_judges() -> None:
     assert "id" not in PTrue(InMemory(replies={})).fingerprint
 
 
-@pytest.mark.parametrize(
-    ("options", "what"), [({"wording": "signs"}, "wording"), ({"top_logprobs": 1}, "top_")]
-)
-def test_p_true_refuses_invalid_options(options: dict[str, Any], what: str) -> None:
-    with pytest.raises(InputError, match=what):
-        PTrue(LogprobModel(replies={}), **options)
+def test_p_true_refuses_a_single_alternative_as_setting() -> None:
+    with pytest.raises(InputError, match="top_logprobs must be at least 2"):
+        PTrue(LogprobModel(replies={}), top_logprobs=1)
 
 
 def test_p_true_refuses_anything_but_a_model() -> None:
@@ -282,7 +265,7 @@ def test_p_true_refuses_anything_but_a_model() -> None:
         PTrue("gpt")  # type: ignore[arg-type]
 
 
-def test_p_true_repr_names_its_settings() -> None:
+def test_p_true_repr_names_its_model() -> None:
     with judging(ANSWERS) as (_, make):
-        assert repr(PTrue(make())) == "PTrue(judge, ideas=False, wording='letters')"
-    assert repr(PTrue(InMemory(replies={}), ideas=True)) == "PTrue(InMemory, ideas=True, wording='letters')"
+        assert repr(PTrue(make())) == "PTrue(judge)"
+    assert repr(PTrue(InMemory(replies={}))) == "PTrue(InMemory)"

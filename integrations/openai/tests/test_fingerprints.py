@@ -161,8 +161,6 @@ def test_another_model_version_warns(hosted: Hosted, saved: Saved, serve: Serve)
 @pytest.mark.parametrize(
     ("verifier", "settings", "said"),
     [
-        ("p_true", {"wording": "words"}, "mode is 'words', in calibration it was 'letters'"),
-        ("p_true", {"ideas": True}, "instructions is "),
         ("p_true", {"top_logprobs": 5}, "top_logprobs is 5, in calibration it was 20"),
         ("p_true", {"temperature": 1.0}, r"model\.temperature is 1\.0, in calibration it was 0\.0"),
         ("p_true", {"extra_body": {"top_k": 1}}, r"model\.extra_body is "),

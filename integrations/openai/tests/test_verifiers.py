@@ -122,7 +122,6 @@ def test_judge_can_use_function_calling(hosted: Hosted) -> None:
 @pytest.mark.parametrize(
     ("make", "settings"),
     [
-        (make_p_true, {"wording": "signs"}),
         (make_p_true, {"top_logprobs": 1}),
         (make_judge, {"mode": "sums"}),
         (make_judge, {"structured_output": "json_mode"}),

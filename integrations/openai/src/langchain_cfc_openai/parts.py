@@ -10,7 +10,7 @@ from pydantic import SecretStr, ValidationError
 from typing_extensions import Unpack
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.extend import CRITERION, TOP_LOGPROBS, Mode, Question, Wording
+from langchain_cfc.extend import CRITERION, TOP_LOGPROBS, Mode, Question
 from langchain_cfc.verifiers import ModelJudge, PTrue
 from langchain_cfc_openai.chat import ChatCompletions, StructuredOutput
 from langchain_cfc_openai.connections import PerLoopClient, SelfClosingClient
@@ -112,8 +112,6 @@ def make_generator(
 def make_p_true(
     model: str,
     *,
-    ideas: bool = False,
-    wording: Wording = "letters",
     question: Question | None = None,
     top_logprobs: int = TOP_LOGPROBS,
     temperature: float | None = 0.0,
@@ -123,8 +121,6 @@ def make_p_true(
 
     Args:
         model: The judging model's name; usually that of the generator.
-        ideas: See `PTrue`.
-        wording: See `PTrue`.
         question: See `PTrue`.
         top_logprobs: See `PTrue`. Endpoints with a lower limit refuse 20.
         temperature: 0 makes judgements repeatable; None for models that refuse the parameter.
@@ -137,7 +133,7 @@ def make_p_true(
         InputError: If a setting is invalid, or there is no key.
     """
     judging = _make_model(model, endpoint, temperature=temperature)
-    return PTrue(judging, ideas=ideas, wording=wording, question=question, top_logprobs=top_logprobs)
+    return PTrue(judging, question=question, top_logprobs=top_logprobs)
 
 
 def make_judge(
