@@ -22,7 +22,7 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.errors import InputError, LabelerError
-from langchain_cfc.execution import Steps, map_distinct
+from langchain_cfc.execution import Steps
 from langchain_cfc.labelers._words import (
     ALTERNATIVE,
     DOUBT,
@@ -34,25 +34,23 @@ from langchain_cfc.labelers._words import (
 )
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.labelers.verdicts import Member, VerdictExtractor
-from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.support.normalisation import NORMALISATION, normalise_answer, unify_characters
 from langchain_cfc.verifiers.base import combine_fingerprints
-from langchain_cfc.verifiers.self_consistency import Extractor, extract_answers
 
 
 class TextMatcher(BaseLabeler):
-    """Base class of labelers that compare each distinct text, or its extracted answer, with the reference.
+    """Base class of labelers that compare each distinct text with the reference.
 
     `settings` are plain values that change the labels; `parts` maps roles to what the user passed (None if
-    left out); the part `answer` is the extractor.
+    left out).
     """
 
-    def __init__(self, name: str, settings: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, settings: Mapping[str, Any], parts: Mapping[str, Any] | None = None
+    ) -> None:
         self.name = name
-        answer = parts.get("answer")
-        self._settings = {"answer": "whole text" if answer is None else "extracted", **settings}
-        self.fingerprint = combine_fingerprints(name, self._settings, parts)
-        self._extract = make_optional_call("answer extractor", answer, LabelerError)
+        self._settings = settings
+        self.fingerprint = combine_fingerprints(name, settings, parts or {})
 
     def __repr__(self) -> str:
         """State what makes a candidate correct."""
@@ -72,13 +70,9 @@ class TextMatcher(BaseLabeler):
     def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
         """Test each distinct text once."""
         is_correct = yield from self.make_test(given, config)
-
-        def test(texts: list[str]) -> Steps[list[bool]]:
-            if self._extract is not None:
-                texts = yield from extract_answers(self._extract, texts, config, LabelerError)
-            return list(map(is_correct, texts))
-
-        return (yield from map_distinct([candidate.text for candidate in given["candidates"]], test))
+        texts = [candidate.text for candidate in given["candidates"]]
+        labels = {text: is_correct(text) for text in dict.fromkeys(texts)}
+        return [labels[text] for text in texts]
 
 
 def list_aliases(reference: Any) -> list[Any]:
@@ -139,21 +133,18 @@ class NormalisedMatch(TextMatcher):
             default. "The Beatles" is then "Beatles", and "vitamin A" stays what it is.
         anywhere: Whether an alias may occur anywhere in the candidate, for models that answer in sentences.
             Sentences are not understood: "Cusco was, Lima is" contains both.
-        answer: Function or Runnable, plain or async, from a text to its answer; by default the whole text.
 
     Raises:
         InputError: If the language is none of these.
     """
 
-    def __init__(
-        self, *, articles: str | None = None, anywhere: bool = False, answer: Extractor | None = None
-    ) -> None:
+    def __init__(self, *, articles: str | None = None, anywhere: bool = False) -> None:
         if articles is not None and articles not in _ARTICLES:
             msg = f"articles is {articles!r}; expected one of {', '.join(_ARTICLES)}, or None"
             raise InputError(msg)
         settings = {"normalised": NORMALISATION, "articles": articles or "kept"}
         where = {"compared": "anywhere"} if anywhere else {}
-        super().__init__("normalised-match", {**settings, **where}, {"answer": answer})
+        super().__init__("normalised-match", {**settings, **where})
         words = [
             f"{one}(?=.)" if one.endswith("'") else f"{one} +"
             for one in _ARTICLES.get(str(articles), "").split()
@@ -227,16 +218,15 @@ class ClosedSet(TextMatcher):
 
     Args:
         members: Two or more answers, such as `["yes", "no"]` or `[True, False]`.
-        answer: Function or Runnable, plain or async, from a text to its answer; by default the whole text.
 
     Raises:
         InputError: If there are fewer than two members, or two are equal in their normal form.
     """
 
-    def __init__(self, members: Sequence[Member] = ("yes", "no"), *, answer: Extractor | None = None) -> None:
+    def __init__(self, members: Sequence[Member] = ("yes", "no")) -> None:
         self._read = VerdictExtractor(members)
         settings = {name: value for name, value in self._read.fingerprint.items() if name != "id"}
-        super().__init__("closed-set", settings, {"answer": answer})
+        super().__init__("closed-set", settings)
 
     def read_reference(self, reference: Any) -> Callable[[str], bool]:
         """Return a test for the member that the reference names; it may be text, a boolean or a number."""

@@ -53,7 +53,6 @@ from langchain_cfc.labelers.statements import (
 )
 from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.support.normalisation import fold_characters, normalise_answer, state_versions
-from langchain_cfc.verifiers.self_consistency import Extractor
 
 Options: TypeAlias = (
     list[str]
@@ -153,19 +152,12 @@ class MultipleChoice(TextMatcher):
             prompts, or a function or Runnable, plain or async, that makes one from the prompt. Without them
             only letters are read.
         letters: The letters of the options if no options are given.
-        answer: Function or Runnable, plain or async, from a text to its answer; by default the whole text.
 
     Raises:
         InputError: If the letters are not distinct capital letters, or the options not distinct texts.
     """
 
-    def __init__(
-        self,
-        options: Options | None = None,
-        *,
-        letters: str = DEFAULT_LETTERS,
-        answer: Extractor | None = None,
-    ) -> None:
+    def __init__(self, options: Options | None = None, *, letters: str = DEFAULT_LETTERS) -> None:
         if not letters or len(set(letters)) < len(letters) or set(letters) - set(_LETTERS):
             msg = f"letters is {letters!r}; expected distinct capital letters, such as 'ABCD'"
             raise InputError(msg)
@@ -178,7 +170,7 @@ class MultipleChoice(TextMatcher):
             "letters": letters if options is None else "as many as options",
             "options": "none" if options is None else "own" if listed is None else " | ".join(listed),
         }
-        super().__init__("multiple-choice", settings, {"answer": answer, "options": function})
+        super().__init__("multiple-choice", settings, {"options": function})
 
     def read_reference(
         self, reference: Any, options: Mapping[str, str] | None = None

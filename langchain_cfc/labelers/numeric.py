@@ -59,7 +59,6 @@ from langchain_cfc.labelers.statements import (
     unwrap_latex,
 )
 from langchain_cfc.support.normalisation import fold_characters, state_versions
-from langchain_cfc.verifiers.self_consistency import Extractor
 
 _MARK = "####"
 # Most digits, and largest exponent: beyond any answer, and far below where arithmetic takes noticeable time.
@@ -272,16 +271,15 @@ class NumericMatch(TextMatcher):
     Args:
         tolerance: Largest absolute difference that counts as equal, at least 0; text such as "0.01" or
             "1/100", or a number.
-        answer: Function or Runnable, plain or async, from a text to its answer; by default the whole text.
 
     Raises:
         InputError: If the tolerance is not a finite number of at least 0.
     """
 
-    def __init__(self, *, tolerance: str | float | Fraction = 0, answer: Extractor | None = None) -> None:
+    def __init__(self, *, tolerance: str | float | Fraction = 0) -> None:
         self._tolerance = _read_tolerance(tolerance)
         settings = {"reads": READING, "tolerance": str(self._tolerance)}
-        super().__init__("numeric-match", settings, {"answer": answer})
+        super().__init__("numeric-match", settings)
 
     def read_reference(self, reference: Any) -> Callable[[str], bool]:
         """Return a test that compares with the numbers of the aliases."""

@@ -17,7 +17,6 @@ from typing import Any
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers.matching import TextMatcher, list_text_aliases
 from langchain_cfc.support.json_text import build_object
-from langchain_cfc.verifiers.self_consistency import Extractor
 
 _ANSWER_GROUP = "answer"
 
@@ -35,22 +34,19 @@ class PatternMatch(TextMatcher):
     Args:
         pattern: A regular expression, with flags inside, as in `(?i)answer: (?P<answer>.+)`, or compiled. See
             the top of the module for the time that it may take.
-        answer: Function or Runnable, plain or async, from a text to its answer; by default the whole text.
 
     Raises:
         InputError: If the pattern is not a regular expression for text.
     """
 
-    def __init__(
-        self, pattern: str | re.Pattern[str] | None = None, *, answer: Extractor | None = None
-    ) -> None:
+    def __init__(self, pattern: str | re.Pattern[str] | None = None) -> None:
         self._pattern = None if pattern is None else _compile(pattern)
         settings = (
             {"pattern": "the reference"}
             if self._pattern is None
             else {"pattern": self._pattern.pattern, "flags": int(self._pattern.flags)}
         )
-        super().__init__("pattern-match", settings, {"answer": answer})
+        super().__init__("pattern-match", settings)
 
     def read_reference(self, reference: Any) -> Callable[[str], bool]:
         """Return a test that compares the pattern's match with the reference, or uses it as a pattern."""
@@ -103,7 +99,6 @@ class JsonField(TextMatcher):
 
     Args:
         *path: Keys of objects, and positions in lists counted from 0; empty for the whole value.
-        answer: Function or Runnable, plain or async, from a text to JSON text; by default the whole text.
 
     Raises:
         InputError: If the path holds anything but texts and whole numbers of at least 0.
@@ -116,13 +111,13 @@ class JsonField(TextMatcher):
         [True, False]
     """
 
-    def __init__(self, *path: str | int, answer: Extractor | None = None) -> None:
+    def __init__(self, *path: str | int) -> None:
         for step in path:
             if not _is_step(step):
                 msg = f"the path holds {step!r}; expected keys and indices counted from 0"
                 raise InputError(msg)
         self._path = path
-        super().__init__("json-field", {"path": json.dumps(path)}, {"answer": answer})
+        super().__init__("json-field", {"path": json.dumps(path)})
 
     def read_reference(self, reference: Any) -> Callable[[str], bool]:
         """Return a test that compares the value at the path with the reference."""

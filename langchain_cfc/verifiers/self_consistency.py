@@ -10,8 +10,8 @@ import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.candidates import score_by_agreement
-from langchain_cfc.errors import CFCError, VerifierError
-from langchain_cfc.execution import Call, Steps, map_distinct
+from langchain_cfc.errors import VerifierError
+from langchain_cfc.execution import Steps, map_distinct
 from langchain_cfc.no_answers import is_invisible
 from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.support.normalisation import NORMALISATION, normalise_answer
@@ -92,20 +92,12 @@ class SelfConsistency(BaseVerifier):
             found = dict(zip(shown, (yield from self._find_answers(config, shown)), strict=True))
             return [found.get(text, "") for text in texts]
         if self._extract is not None:
-            texts = yield from extract_answers(self._extract, texts, config, VerifierError)
+            texts = yield from self._extract.invoke_in_turn(texts, config)
+        for text in texts:
+            if not isinstance(text, str):
+                msg = f"an answer is a {type(text).__name__}; expected text, empty if there is no answer"
+                raise VerifierError(msg)
         return list(map(normalise_answer, texts))
-
-
-def extract_answers(
-    extractor: Call, texts: list[str], config: RunnableConfig, failure: type[CFCError]
-) -> Steps[list[str]]:
-    """Return the answer of each text; raise `failure` unless all of them are texts."""
-    answers = yield from extractor.invoke_in_turn(texts, config)
-    for answer in answers:
-        if not isinstance(answer, str):
-            msg = f"an answer is a {type(answer).__name__}; expected text, empty if there is no answer"
-            raise failure(msg)
-    return answers
 
 
 def score_groups(groups: Sequence[int]) -> list[float]:
