@@ -185,11 +185,6 @@ class DatabaseStore:
         statement: Insert = dialect.insert(table).on_conflict_do_nothing()
         return statement
 
-    @property
-    def forbids_nul(self) -> bool:
-        """Whether texts cannot contain the character U+0000, as in PostgreSQL."""
-        return not self.is_sqlite
-
     @contextmanager
     def begin_read(self) -> Iterator[Connection]:
         """Open a connection for reading."""

@@ -81,20 +81,18 @@ class BaseVerifier(FlowRunnable[VerifierInput, list[Any]]):
 
     Attributes:
         fingerprint: What the verifier states about itself, see `langchain_cfc.sampling.fingerprints`.
-        shares_scores: Whether candidates with equal texts share one score, because it sees texts only.
         separate_scores: Whether it scores each candidate without looking at the others, so that scores do not
             change if a draw rule stops earlier; None if unknown.
     """
 
     fingerprint: Mapping[str, Any]
-    shares_scores: bool = False
     separate_scores: bool | None = None
 
 
 class TextVerifier(BaseVerifier):
-    """Base class of verifiers that see texts only: candidates with equal texts share one score."""
+    """Base class of verifiers that see one text at a time: candidates with equal texts share one score."""
 
-    shares_scores = True
+    separate_scores = True
 
     @abstractmethod
     def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[Any]]:
@@ -240,9 +238,7 @@ class _VerifierCall:
 
     def __init__(self, verifier: Verifier) -> None:
         self._call = make_verifier_call(verifier)
-        self._compares = not (
-            getattr(verifier, "shares_scores", False) or getattr(verifier, "separate_scores", None) is True
-        )
+        self._compares = getattr(verifier, "separate_scores", None) is not True
 
     def score(
         self, check: Callable[[Any, int], list[float | None]], given: VerifierInput, config: RunnableConfig
@@ -372,7 +368,7 @@ class CandidateScorer:
 
     def __init__(self, verifier: Verifier | VerifierEnsemble) -> None:
         self._verifier = verifier if isinstance(verifier, VerifierEnsemble) else _VerifierCall(verifier)
-        self.shares_scores = isinstance(verifier, BaseVerifier) and verifier.shares_scores
+        self.shares_scores = isinstance(verifier, TextVerifier)
 
     def score(self, given: VerifierInput, config: RunnableConfig) -> Steps[VerifierScores]:
         """Return the checked scores, with the raw outputs if there are several verifiers.

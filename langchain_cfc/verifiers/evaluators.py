@@ -133,8 +133,6 @@ class EvaluatorVerifier(TextVerifier):
     values are better.
     """
 
-    separate_scores = True
-
     def __init__(
         self,
         evaluator: Evaluator,

@@ -155,9 +155,9 @@ class ModelJudge(PromptedVerifier):
         # The part that requests share comes first, so that servers can reuse it.
         return "\n\n".join([instructions, question, ANSWER_TEMPLATE.format(text=text), asked])
 
-    def _read_score(self, reply: Any, slot: int) -> float | None:
+    def _read_score(self, reply: Any) -> float | None:
         if self.mode == "logprobs":
-            return read_choice(reply, VERDICT, slot, _LABEL if self.reasoning else None)
+            return read_choice(reply, VERDICT, _LABEL if self.reasoning else None)
         percent = (
             _read_structured(reply) if self.mode == "structured" else read_percent(get_reply_text(reply))
         )

@@ -79,5 +79,5 @@ class PTrue(PromptedVerifier):
     def _write_request(self, question: str, text: str) -> str:
         return REQUEST.format(question=question, text=text)
 
-    def _read_score(self, reply: Any, slot: int) -> float | None:
-        return read_choice(reply, _CHOICE, slot)
+    def _read_score(self, reply: Any) -> float | None:
+        return read_choice(reply, _CHOICE)

@@ -23,18 +23,13 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import Call, Steps, Target, describe_error, map_distinct
+from langchain_cfc.execution import Call, Steps, Target, describe_error
 from langchain_cfc.no_answers import strip_reasoning
 from langchain_cfc.sampling.classification import classify_ending
 from langchain_cfc.sampling.models import make_optional_call, without_streaming_and_cache
 from langchain_cfc.support.serialization import compute_sha256
 from langchain_cfc.support.text import quote
-from langchain_cfc.verifiers.base import (
-    BaseVerifier,
-    VerifierInput,
-    combine_fingerprints,
-    read_token_logprobs,
-)
+from langchain_cfc.verifiers.base import TextVerifier, combine_fingerprints, read_token_logprobs
 from langchain_cfc.verifiers.prompts import read_prompt
 
 Question: TypeAlias = Target
@@ -102,63 +97,58 @@ class PromptedModel:
         return str(self.fingerprint.get("model.model", type(self.model).__name__))
 
 
-class PromptedVerifier(PromptedModel, BaseVerifier):
+class PromptedVerifier(PromptedModel, TextVerifier):
     """Asks a model about each distinct text of a prompt's candidates, concurrently.
 
     A reply that cannot be read is asked for once more. If that one cannot be read either, there is no verdict
     about the text; if this is so for every one of several texts, a `VerifierError` is raised.
     """
 
-    shares_scores = True
-    separate_scores = True
-
     @abstractmethod
     def _write_request(self, question: str, text: str) -> str:
         """Return the request about a candidate's text."""
 
     @abstractmethod
-    def _read_score(self, reply: Any, slot: int) -> float | None:
+    def _read_score(self, reply: Any) -> float | None:
         """Return the score in [0, 1] that a reply states; None if it states none.
 
         Raises a `VerifierError` if the model or its server does not do what this verifier needs.
         """
 
-    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float | None]]:
-        """Ask the model once per distinct text, and twice if its reply cannot be read."""
-        texts = [candidate.text for candidate in given["candidates"]]
+    def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[float | None]]:
+        """Ask the model about each text, and twice if its reply cannot be read."""
 
-        def ask(distinct: list[str], note: str = "") -> Steps[list[float | None]]:
-            replies = yield from self._ask_each(
-                given["prompt"],
-                config,
-                lambda question: [self._write_request(question, text) + note for text in distinct],
-            )
-            read = [
-                self._read_or_explain(reply, texts.index(text))
-                for text, reply in zip(distinct, replies, strict=True)
-            ]
-            faults = [one for one in read if isinstance(one, VerifierError)]
-            if faults and len(faults) == len(read) and not note:
-                raise faults[0]  # no odd reply, but how the model or its server works
-            scores = [None if isinstance(one, VerifierError) else one for one in read]
-            unread = [text for text, score in zip(distinct, scores, strict=True) if score is None]
-            if not unread or note:
-                return scores
-            again = dict(zip(unread, (yield from ask(unread, READABLE_REPLY_REQUEST)), strict=True))
-            if len(distinct) > 1 and set(again) == set(distinct) and set(again.values()) == {None}:
-                msg = (
-                    f"none of the replies of {self.name} can be read, asked again either; the first is "
-                    f"{shorten_reply(replies[0])}. Use a model that keeps to the reply format without "
-                    "reasoning first, or another mode of ModelJudge"
+        def ask(shown: list[str], note: str) -> Steps[list[Any]]:
+            return (
+                yield from self._ask_each(
+                    prompt,
+                    config,
+                    lambda question: [self._write_request(question, text) + note for text in shown],
                 )
-                raise VerifierError(msg)
-            return [again.get(text, score) for text, score in zip(distinct, scores, strict=True)]
+            )
 
-        return (yield from map_distinct(texts, ask))
+        replies = yield from ask(texts, "")
+        scores = dict(zip(texts, map(self._read_or_explain, replies), strict=True))
+        faults = [one for one in scores.values() if isinstance(one, VerifierError)]
+        if faults and len(faults) == len(scores):
+            raise faults[0]  # no odd reply, but how the model or its server works
+        unread = [text for text, one in scores.items() if one is None or isinstance(one, VerifierError)]
+        if unread:
+            again = yield from ask(unread, READABLE_REPLY_REQUEST)
+            scores.update(zip(unread, map(self._read_or_explain, again), strict=True))
+        read = [None if isinstance(one, VerifierError) else one for one in scores.values()]
+        if len(unread) == len(read) > 1 and set(read) == {None}:
+            msg = (
+                f"none of the replies of {self.name} can be read, asked again either; the first is "
+                f"{shorten_reply(replies[0])}. Use a model that keeps to the reply format without "
+                "reasoning first, or another mode of ModelJudge"
+            )
+            raise VerifierError(msg)
+        return read
 
-    def _read_or_explain(self, reply: Any, slot: int) -> float | VerifierError | None:
+    def _read_or_explain(self, reply: Any) -> float | VerifierError | None:
         try:
-            return self._read_score(reply, slot)
+            return self._read_score(reply)
         except VerifierError as fault:
             return fault
 
@@ -233,28 +223,28 @@ class Token:
         return _normalise_word(self.text)
 
 
-def read_choice(reply: Any, choice: Choice, slot: int, label: str | None = None) -> float | None:
+def read_choice(reply: Any, choice: Choice, label: str | None = None) -> float | None:
     """Return the probability of `no` against `yes`, read from a token's alternatives.
 
     The token is the first word of the reply; with a `label`, the word in a last line `label: word`. None if
     there is no such word, or if neither answer is among its alternatives.
 
     Raises:
-        VerifierError: If the reply has no readable log-probabilities; the message names the slot.
+        VerifierError: If the reply has no readable log-probabilities.
     """
-    tokens = _read_tokens(reply, slot)
+    tokens = _read_tokens(reply)
     if label is None:
         token = next((token for token in tokens if token.word), None)
     else:
         token = _find_last_word(tokens, choice, label)
-    return None if token is None else _compute_no_probability(token, choice, slot)
+    return None if token is None else _compute_no_probability(token, choice)
 
 
-def _read_tokens(reply: Any, slot: int) -> list[Token]:
+def _read_tokens(reply: Any) -> list[Token]:
     entries = read_token_logprobs(reply)
     if not entries:
         msg = (
-            f"candidate {slot}: the judging model returned no token log-probabilities with "
+            "the judging model returned no token log-probabilities with "
             f"{shorten_reply(reply)}; expected them for each token. Use a model and server that return them "
             "(reasoning models often do not), or ModelJudge with mode='structured' or mode='line'"
         )
@@ -273,7 +263,7 @@ def _find_last_word(tokens: Sequence[Token], choice: Choice, label: str) -> Toke
     return None
 
 
-def _compute_no_probability(token: Token, choice: Choice, slot: int) -> float | None:
+def _compute_no_probability(token: Token, choice: Choice) -> float | None:
     """Return p(no) / (p(yes) + p(no)), summed over spellings; None if neither is among the alternatives.
 
     A word that is not among the alternatives is less likely than each of them, and counts as 0.
@@ -282,7 +272,7 @@ def _compute_no_probability(token: Token, choice: Choice, slot: int) -> float | 
         logprobs = _read_logprobs(token.entry)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         msg = (
-            f"candidate {slot}: the log-probabilities of the judging model's token "
+            "the log-probabilities of the judging model's token "
             f"{shorten_reply(token.text)} cannot be read ({describe_error(error)}); expected its own and at "
             "least two top_logprobs. Use a server that returns them as OpenAI's does"
         )

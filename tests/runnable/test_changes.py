@@ -365,8 +365,8 @@ def test_unchanged_generator_is_matched_unless_it_has_own_code(row: str, name: s
 class LaxJudge(ModelJudge):
     """A judge that accepts everything."""
 
-    def _read_score(self, reply: Any, slot: int) -> float:
-        del reply, slot
+    def _read_score(self, reply: Any) -> float:
+        del reply
         return 0.0
 
 

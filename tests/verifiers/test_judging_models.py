@@ -137,7 +137,7 @@ def test_failing_judging_model_raises_verifier_error(case: Case) -> None:
 @pytest.mark.parametrize(
     ("case", "expected"),
     [
-        ("p-true", r"candidate 0.*no token log-probabilities with 'A'.*mode="),
+        ("p-true", r"no token log-probabilities with 'A'.*mode="),
         ("logprobs", "no token log-probabilities with 'Yes'.*mode='structured'"),
     ],
     indirect=["case"],
