@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,9 +10,10 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.candidates import score_by_agreement
 from langchain_cfc.errors import VerifierError
-from langchain_cfc.execution import Steps, map_distinct
+from langchain_cfc.execution import Steps
 from langchain_cfc.no_answers import is_invisible
-from langchain_cfc.sampling.models import make_optional_call
+from langchain_cfc.sampling.candidates import Description
+from langchain_cfc.sampling.models import make_optional_call, without_streaming_and_cache
 from langchain_cfc.support.normalisation import NORMALISATION, normalise_answer
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, combine_fingerprints
 from langchain_cfc.verifiers.entailment import Entailment, group_by_entailment
@@ -60,7 +60,8 @@ class SelfConsistency(BaseVerifier):
         }
         parts = {"answer": answer, "entails": entails}
         self.fingerprint = combine_fingerprints(self.name, self._settings, parts)
-        self._extract = make_optional_call("answer extractor", answer, VerifierError)
+        silent = without_streaming_and_cache(answer, fresh=False) if isinstance(answer, Runnable) else answer
+        self._answers = Description(silent, None)
         self._entails = make_optional_call(
             "entailment", entails, VerifierError, "prompt", "premise", "hypothesis"
         )
@@ -76,28 +77,14 @@ class SelfConsistency(BaseVerifier):
 
     def find_groups(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[int]]:
         """Return for each of n candidates the slot of the first that it agrees with; -1 without an answer."""
-        texts = [candidate.text for candidate in given["candidates"]]
-        answers = yield from map_distinct(texts, partial(self._find_answers, config))
+        extracted = yield from self._answers.extract_answers(given["candidates"], config)
+        answers = list(map(normalise_answer, extracted))
         distinct = [answer for answer in dict.fromkeys(answers) if not is_invisible(answer)]
         groups = dict(zip(distinct, distinct, strict=True))
         if self._entails is not None:
             groups = yield from group_by_entailment(self._entails, given["prompt"], distinct, config)
         names = [groups.get(answer) for answer in answers]
         return [-1 if name is None else names.index(name) for name in names]
-
-    def _find_answers(self, config: RunnableConfig, texts: list[str]) -> Steps[list[str]]:
-        """Return the answer of each text in the form that is compared; what is no answer has none."""
-        if "" in texts:
-            shown = [text for text in texts if text]
-            found = dict(zip(shown, (yield from self._find_answers(config, shown)), strict=True))
-            return [found.get(text, "") for text in texts]
-        if self._extract is not None:
-            texts = yield from self._extract.invoke_in_turn(texts, config)
-        for text in texts:
-            if not isinstance(text, str):
-                msg = f"an answer is a {type(text).__name__}; expected text, empty if there is no answer"
-                raise VerifierError(msg)
-        return list(map(normalise_answer, texts))
 
 
 def score_groups(groups: Sequence[int]) -> list[float]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc.demo.replay import RecordedAnswers
-from langchain_cfc.errors import VerifierError
+from langchain_cfc.errors import DescriptionError, VerifierError
 from langchain_cfc.sampling.comparison import compare_fingerprints
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import normalise_answer
@@ -56,7 +56,7 @@ def test_self_consistency_uses_the_answer_extractor(invoke: Invoke, answer: Any)
 def test_self_consistency_async_extractor_works_only_under_ainvoke(answer: Any) -> None:
     verifier = SelfConsistency(answer)
     assert invoke_async(verifier, capital_input("it is Lima", "Lima")) == [0.0, 0.0]
-    with pytest.raises(VerifierError, match=r"answer extractor.*(ainvoke|async)"):
+    with pytest.raises(DescriptionError, match=r"answer extractor.*(ainvoke|async)"):
         invoke_sync(verifier, capital_input("it is Lima", "Lima"))
 
 
@@ -117,17 +117,17 @@ def test_normalise_answer_keeps_different_answers_apart(one: str, other: str) ->
 
 
 @pytest.mark.parametrize(
-    ("settings_", "message"),
+    ("settings_", "error", "message"),
     [
-        ({"answer": lambda _: None}, "an answer is a NoneType; expected text"),
-        ({"answer": lambda text: text[99]}, "answer extractor failed with IndexError"),
-        ({"entails": lambda _: True}, "entailment failed with TypeError"),
+        ({"answer": lambda _: None}, DescriptionError, "extractor returned a NoneType .* expected text"),
+        ({"answer": lambda text: text[99]}, DescriptionError, "answer extractor failed with IndexError"),
+        ({"entails": lambda _: True}, VerifierError, "entailment failed with TypeError"),
     ],
 )
-def test_failing_parts_of_self_consistency_raise_verifier_error(
-    invoke: Invoke, settings_: dict[str, Any], message: str
+def test_failing_parts_of_self_consistency_raise_typed_errors(
+    invoke: Invoke, settings_: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(VerifierError, match=message):
+    with pytest.raises(error, match=message):
         invoke(SelfConsistency(**settings_), capital_input("lima", "quito"))
 
 
