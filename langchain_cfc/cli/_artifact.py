@@ -18,20 +18,16 @@ from langchain_cfc.support.text import format_limit, format_percent
 
 
 def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
-    """Yield what an artifact was made from and with, one line for each fact."""
-    yield from _list_bot_settings(artifact) if artifact.is_bot_alone else _list_settings(artifact)
+    """Yield what the table of the promise leaves out, one line for each fact."""
+    facts = artifact.calibration
+    if artifact.alphas and artifact.feature_map.adaptive_alpha is not None:
+        yield from _list_stated_levels(artifact, artifact.feature_map.adaptive_alpha)
+    fitted = "" if artifact.is_bot_alone else f"{facts.fit_size} fitted the features, "
+    yield f"prompts       {fitted}{facts.held_out_size} held out"
     for part in UNITS[artifact.unit].parts:
         yield f"{part:<13} {name_part(artifact, part)}"
     yield f"made          {artifact.created_at} by version {artifact.library_version}"
     yield f"digest        {artifact.digest}"
-
-
-def _list_bot_settings(artifact: CalibrationArtifact) -> Iterator[str]:
-    """Yield lines about prompts and candidates of a bot."""
-    yield f"drawn         {_describe_drawn(artifact)}"
-    if artifact.alphas:
-        yield f"features      {artifact.feature_map.text}"
-    yield f"prompts       {_count_prompts(artifact)}, {artifact.calibration.held_out_size} held out"
 
 
 def _count_prompts(artifact: CalibrationArtifact) -> str:
@@ -47,22 +43,6 @@ def _describe_drawn(artifact: CalibrationArtifact) -> str:
         return f"the {artifact.unit} of one answer{'' if artifact.n == 1 else f', the first of {artifact.n}'}"
     most = f"{artifact.n} candidates per prompt"
     return most if artifact.draws is None else f"at most {most}: {artifact.draws}"
-
-
-def _list_settings(artifact: CalibrationArtifact) -> Iterator[str]:
-    facts = artifact.calibration
-    yield f"levels        alpha = {', '.join(artifact.alphas)}"
-    yield f"drawn         {_describe_drawn(artifact)}"
-    yield f"set rule      {artifact.set_rule}"
-    yield f"features      {artifact.feature_map.text}"
-    if artifact.feature_map.adaptive_alpha is not None:
-        yield from _list_stated_levels(artifact, artifact.feature_map.adaptive_alpha)
-    yield (
-        f"prompts       {facts.size}{facts.weighing} calibrated, {facts.fit_size} fitted the features, "
-        f"{facts.held_out_size} held out"
-    )
-    attainable = format_percent(facts.attainable_coverage)
-    yield f"attainable    {attainable} of calibration prompts{facts.by_weight} can keep the promise"
 
 
 def _list_stated_levels(artifact: CalibrationArtifact, adaptive: AdaptiveAlpha) -> Iterator[str]:
