@@ -265,17 +265,23 @@ class FlowRunnable(Runnable[Input, Output], ABC):
         """Run the flow asynchronously."""
         return await self._acall_with_config(self._arun, input, config, **kwargs)
 
-    def _run(self, given: Input, run_manager: CallbackManagerForChainRun, config: RunnableConfig) -> Output:
-        child = make_child_config(config, run_manager)
-        with apply_config_limits(config, child):
-            return run_flow(self.flow(given, child))
-
-    async def _arun(
-        self, given: Input, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
+    def _run(
+        self, given: Input, run_manager: CallbackManagerForChainRun, config: RunnableConfig, **kwargs: Any
     ) -> Output:
         child = make_child_config(config, run_manager)
         with apply_config_limits(config, child):
-            return await arun_flow(self.flow(given, child))
+            return run_flow(self.flow(given, child, **kwargs))
+
+    async def _arun(
+        self,
+        given: Input,
+        run_manager: AsyncCallbackManagerForChainRun,
+        config: RunnableConfig,
+        **kwargs: Any,
+    ) -> Output:
+        child = make_child_config(config, run_manager)
+        with apply_config_limits(config, child):
+            return await arun_flow(self.flow(given, child, **kwargs))
 
 
 Target: TypeAlias = Runnable[Any, Any] | Callable[[Any], Any]

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
 from langchain_core.runnables.base import coerce_to_runnable
 from pydantic import BaseModel, ConfigDict, SkipValidation
 
 from langchain_cfc.errors import AbstentionError, ServingError
-from langchain_cfc.execution import (
-    Step,
-    Steps,
-    add_tags,
-    apply_config_limits,
-    arun_flow,
-    make_child_config,
-    run_flow,
-    share_limiter,
-)
+from langchain_cfc.execution import FlowRunnable, Step, Steps, add_tags, share_limiter
 from langchain_cfc.runnable.result import CFCResult
 
 if TYPE_CHECKING:
@@ -97,7 +87,7 @@ class AnsweringRunnable(RunnableSerializable[Any, Output]):
             yield one
 
 
-class OrElse(AnsweringRunnable[Any]):
+class OrElse(FlowRunnable[Any, Any], AnsweringRunnable[Any]):
     """A chain with a fallback for abstentions, as made by `or_else`."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", frozen=True)
@@ -131,34 +121,13 @@ class OrElse(AnsweringRunnable[Any]):
         schema: type[Any] = self.first.get_input_schema(config)
         return schema
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
+    def flow(self, given: Any, config: RunnableConfig, **kwargs: Any) -> Steps[Any]:
         """Return the first chain's result, or the fallback's output; only the first chain gets `kwargs`."""
-        return self._call_with_config(self._run, input, config, **kwargs)
-
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
-        """Return the first chain's result, or the fallback's output, asynchronously; see `invoke`."""
-        return await self._acall_with_config(self._arun, input, config, **kwargs)
-
-    def _run(
-        self, prompt: Any, run_manager: CallbackManagerForChainRun, config: RunnableConfig, **kwargs: Any
-    ) -> Any:
-        child = make_child_config(config, run_manager)
-        with apply_config_limits(config, child):
-            return run_flow(self._steps(prompt, child, kwargs))
-
-    async def _arun(
-        self, prompt: Any, run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig, **kwargs: Any
-    ) -> Any:
-        child = make_child_config(config, run_manager)
-        with apply_config_limits(config, child):
-            return await arun_flow(self._steps(prompt, child, kwargs))
-
-    def _steps(self, prompt: Any, config: RunnableConfig, kwargs: dict[str, Any]) -> Steps[Any]:
         first = add_tags(config, "cfc:first")
         try:
             result = yield Step(
-                lambda: self.first.invoke(prompt, first, **kwargs),
-                lambda: self.first.ainvoke(prompt, first, **kwargs),
+                lambda: self.first.invoke(given, first, **kwargs),
+                lambda: self.first.ainvoke(given, first, **kwargs),
             )
         except AbstentionError as error:
             result = error.result
@@ -166,7 +135,7 @@ class OrElse(AnsweringRunnable[Any]):
             return result
         second = add_tags(config, "cfc:fallback")
         answer = yield Step(
-            lambda: self.fallback.invoke(prompt, second), lambda: self.fallback.ainvoke(prompt, second)
+            lambda: self.fallback.invoke(given, second), lambda: self.fallback.ainvoke(given, second)
         )
         if answer is None:
             msg = (
