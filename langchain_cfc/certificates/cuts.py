@@ -52,7 +52,7 @@ its own share unless a wrong cut has passed, and reading goes on for the first s
 anywhere between two neighbouring prompts of a group. The theorem holds for all these cuts, as k is called
 wrong if R > r anywhere between its neighbours. Over all prompts some sizes are skipped, since each further
 test may fail: the number of wrong answers allowed at the level of the first sequence grows by one at n_0 =
-m_0 < m_1 < ..., and between m_1 and m_8 only these sizes are tested.
+m_0 < m_1 < ..., and below m_8, or the last of them, only these sizes are tested.
 
 *What the proof does not allow* is to round sizes up to complete ties. Which tie is completed depends on how
 few prompts are before it, and these may be the wrong ones. Example: mean scores .1, .2 and .3 have the odds
@@ -253,12 +253,7 @@ def _list_sizes(largest: int, rate: Fraction, delta: float) -> list[int]:
         if place == len(larger):
             break
         growing.append(larger[place])
-    if not growing:
-        return []
-    first, *later = growing
-    early = range(first, later[0] if later else largest)
-    late = range(growing[-1], largest) if len(growing) == SPACED_TESTS else ()
-    return sorted({*early, *later, *late, largest})
+    return sorted({*growing, *range(growing[-1], largest + 1)}) if growing else []
 
 
 def list_shares(prompts: int) -> list[int]:
@@ -434,9 +429,9 @@ def _explain_ties(ranking: _Ranking, artifact: CalibrationArtifact) -> Iterator[
 def _explain_stricter_rate(rate: str, stricter: WrongRateCertificate) -> str:
     """Say that the cut certified for a smaller rate also keeps a rate that has no cut of its own."""
     return (
-        f"A wrong-answer rate of {float(rate):g} could not be certified separately: too many answers are "
-        f"wrong at its first test. The cut certified for {stricter.max_wrong_rate} also keeps this rate, "
-        f"with the same confidence: choose {stricter.max_wrong_rate}."
+        f"A wrong-answer rate of {float(rate):g} could not be certified separately: none of its cuts passed. "
+        f"The cut certified for {stricter.max_wrong_rate} also keeps this rate, with the same confidence: "
+        f"choose {stricter.max_wrong_rate}."
     )
 
 

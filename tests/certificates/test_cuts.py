@@ -80,8 +80,8 @@ def find_last_size(means: Sequence[float], wrong: Sequence[bool], rate: float, d
             next((m for m in range(k + 1, size + 1) if stats.binom.cdf(k, m, rate) <= level), size + 1)
             for k in range(9)
         ]
-        every = {*range(growing[0], growing[1]), *growing, *range(growing[-1], size), size}
-        return sorted(one for one in every if growing[0] <= one <= size)
+        last = max((m for m in growing if m <= size), default=size + 1)
+        return sorted(one for one in {*growing, *range(last, size + 1)} if one <= size)
 
     second, early = -(-size * 2 // 5), list_sizes(0.8 * delta)
     if early and early[0] < second:
@@ -270,10 +270,10 @@ def test_mean_score_bot_answers_unanimous_prompts_together(
 def test_refused_rate_names_the_smaller_rate_that_is_certified(
     table: LabelledBatch, bot: CalibrationArtifact
 ) -> None:
-    # Ties leave cuts behind 78, 90 and 110 prompts alone. At a rate of 0.1 the first one tested answers 90.
-    row = np.arange(110)
+    # Ties leave cuts behind 78, 84 and 85 prompts alone. At a rate of 0.1 no test answers 78.
+    row = np.arange(85)
     few = table.take(row)
-    scores = np.select([row < 78, row < 90], [0.1, 0.3], 0.9)[:, np.newaxis] * np.ones((1, 4))
+    scores = np.select([row < 78, row < 84], [0.1, 0.3], 0.9)[:, np.newaxis] * np.ones((1, 4))
     correct = np.ones_like(few.correct) & (row < 78)[:, np.newaxis]
     tied = replace(few, correct=correct, draws=replace(few.draws, scores=scores, precomputed={}))
     made = certify_mean_score(

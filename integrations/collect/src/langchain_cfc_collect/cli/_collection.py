@@ -54,8 +54,8 @@ _ALPHAS = ("0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
 _LEAST_MARGIN = 0.05
 # Wrong-answer rates to propose, and the probability of certifying a rate although it is exceeded.
 _WRONG_RATES = ("0.1", "0.2", "0.3")
-# Level of the first test of one rate in `calibrate`: 80 % of delta = 0.05, of which the largest cut has 98 %.
-_LEVEL = 0.05 * 0.8 * 0.98
+# Level of the first test of one rate in `calibrate`: 80 % of delta = 0.05.
+_LEVEL = 0.05 * 0.8
 # With fewer prompts, the fit split may not hold two different mean scores, which fitting features takes.
 _LEAST_PROMPTS = 10
 
