@@ -19,10 +19,10 @@ from langchain_cfc.features import FeatureMap
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.files import find_provenance
 from langchain_cfc.scoring import compute_auroc
-from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.set_rules import BestAnswer, parse_set_rule
 from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.support.suggestions import suggest_share
-from langchain_cfc.support.text import format_percent
+from langchain_cfc.support.text import format_percent, join_names
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 from langchain_cfc_lab.comparison_report import (
     ComparisonReport,
@@ -35,8 +35,8 @@ from langchain_cfc_lab.comparison_report import (
     RiskCurve,
     Spread,
 )
-from langchain_cfc_lab.methods import Method, Pool, ThresholdMethod, get_methods
-from langchain_cfc_lab.metrics import Groups, is_share, list_figures
+from langchain_cfc_lab.methods import OUR_RULES, Method, Pool, ThresholdMethod, get_methods
+from langchain_cfc_lab.metrics import Groups, find_event, is_share, list_figures
 from langchain_cfc_lab.splits import (
     Comparison,
     GroupedOn,
@@ -129,7 +129,7 @@ class Summary:
     properties: Sequence[Groups]  # the groups by every property
     candidates: int  # number of candidates per prompt
     overlap: float  # see `compute_spread`
-    unit: Unit = "answers"
+    set_rule: str = "all"
 
     def build_levels(self) -> list[LevelComparison]:
         """Return the comparison at every level."""
@@ -161,7 +161,7 @@ class Summary:
         return summarise_splits(
             MethodComparison,
             spreads,
-            listed=list_figures(self.unit),
+            listed=list_figures(self.set_rule),
             family=method.family,
             words=method.words,
             promise=method.promise,
@@ -245,7 +245,8 @@ def compare(
         features: Feature map of methods that have none of their own.
         unit: What is kept or rejected, as in `calibrate`: whole `answers`, or the `claims` of one answer.
         at_most: Number of unsupported claims that may be kept.
-        set_rule: Set rule of methods that have none of their own.
+        set_rule: Set rule of methods that have none of their own; `best_answer` for bots that promise
+            `max_wrong_of_all`, with `alpha` as the rate.
         groups: Groups in which coverage is measured: one of `bins(...)`, `group(...)`, `hard(...)`.
         group_on: Prompts from which bins and categories are made: `all`, or the `test` prompts of each split.
         draws: A draw rule, such as `lead(3, at_most=10)`, applied to all methods; see `parse_draw_rule`.
@@ -270,10 +271,14 @@ def compare(
     splits = check_count(splits, "splits", "splits")
     test, fit = _check_share(test_fraction, "test_fraction"), _check_share(fit_fraction, "fit_fraction")
     # Checks that the options fit together, as in calibration; the level given here is a placeholder.
+    is_of_all = set_rule == BestAnswer.text
     given = CalibrationConfig(alpha="0.5", unit=unit, at_most=at_most, set_rule=set_rule, draws=draws)
+    if is_of_all:
+        given = CalibrationConfig(max_wrong_of_all="0.5", unit=unit, at_most=at_most, draws=draws)
     given.check()
     rule, claims = given.draw_rule, unit == "claims"
-    compared = get_methods(methods, unit)
+    compared = get_methods(OUR_RULES if is_of_all and methods is None else methods, unit)
+    _check_events(compared, given.rule_text)
     stops_early = rule is not None and rule.stored_text is not None
     kept = tuple(one for one in compared if not stops_early or isinstance(one, ThresholdMethod))
     if rule is not None:
@@ -285,7 +290,12 @@ def compare(
     comparison = Comparison(
         pool,
         methods=kept,
-        alphas=_choose_levels(table, (1.0 - test) * (1.0 - fit)) if alpha is None else _parse_levels(alpha),
+        alphas=_choose_levels(
+            1.0 if claims or is_of_all else float(table.correct.any(axis=1).mean()),
+            (1.0 - test) * (1.0 - fit) * len(table),
+        )
+        if alpha is None
+        else _parse_levels(alpha),
         features=FeatureMap.parse(features).text,
         set_rule=parse_set_rule(given.rule_text).text,
         group_text=groups,
@@ -303,7 +313,7 @@ def compare(
         comparison.properties,
         pool.draws.n,
         max(test / (1.0 - test), (1.0 - test) / test),
-        unit,
+        comparison.set_rule,
     )
     sweep = summary.build_levels()
     data = describe_data(pool)
@@ -388,10 +398,22 @@ def _compute_safe_target(attainable: float, calibration: float) -> float:
     return attainable - 2.0 * math.sqrt(attainable * (1.0 - attainable) / max(calibration, 1.0))
 
 
-def _choose_levels(table: LabelledBatch, share: float) -> tuple[str, ...]:
+def _check_events(methods: Sequence[Method], set_rule: str) -> None:
+    """Refuse methods whose promise is about something else than that of the comparison's set rule."""
+    event = find_event(set_rule)
+    others = [one.name for one in methods if find_event(one.get_inputs(FEATURES, set_rule)[1]) != event]
+    if others:
+        msg = (
+            f"under the set rule {set_rule!r}, {join_names(others)} would be judged by another promise than "
+            "their own. Sets and best_answer are two comparisons; best_answer goes with "
+            f"{join_names(OUR_RULES)}"
+        )
+        raise InputError(msg)
+
+
+def _choose_levels(attainable: float, calibration: float) -> tuple[str, ...]:
     """Return up to eight levels in steps of 0.05, from the first that is well within reach."""
-    attainable = 1.0 if table.unit == "claims" else float(table.correct.any(axis=1).mean())
-    target = _compute_safe_target(attainable, share * len(table))
+    target = _compute_safe_target(attainable, calibration)
     first = max(2, math.ceil(round((1.0 - target) / 0.05, 9)))
     steps = range(min(first, 19), min(first + 8, 20))
     return tuple(format_alpha(f"{step * 5 / 100:g}") for step in steps)

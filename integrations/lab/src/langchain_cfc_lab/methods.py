@@ -426,7 +426,8 @@ _OUR_RULES: dict[str, tuple[RuleName, str, str]] = {
     ),
     "learned": ("learned", "plain quantile regression, without correction", _NO_PROMISE),
 }
-OUR_DEFAULT_METHODS = (*_OUR_RULES, "conditional:best_prefix", "marginal:rank")
+OUR_RULES = tuple(_OUR_RULES)
+OUR_DEFAULT_METHODS = (*OUR_RULES, "conditional:best_prefix", "marginal:rank")
 
 
 def make_our_method(name: str, unit: Unit = "answers") -> ThresholdMethod:
@@ -544,7 +545,7 @@ def get_methods(
         InputError: If a name is unknown, no method is given, or two methods share a name.
     """
     published = _list_published(unit)
-    shown = OUR_DEFAULT_METHODS if unit == "answers" else tuple(_OUR_RULES)
+    shown = OUR_DEFAULT_METHODS if unit == "answers" else OUR_RULES
     families = {"ours": tuple(make_our_method(name, unit) for name in shown), **published}
     listed = {one.name: one for methods in published.values() for one in methods}
     chosen: dict[str, Method] = {}

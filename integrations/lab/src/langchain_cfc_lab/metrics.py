@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from langchain_cfc.candidates import CandidateBatch, Unit
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError, InputError
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.features.terms import Group
-from langchain_cfc.set_rules import SetRule
+from langchain_cfc.set_rules import SetRule, parse_set_rule
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc_lab.methods import MethodOutput
 
@@ -102,8 +103,24 @@ CLAIMS_FIGURES = {
         "nothing unsupported left", "share of answers with no unsupported claim left", "right"
     ),
 }
+# The figures of a bot that promises few wrong answers among all questions.
+BOT_FIGURES = {
+    "kept_promise": Figure(
+        "promise kept", "share answered rightly or not at all: the guaranteed event", "kept"
+    ),
+    "worst_group_kept_promise": _WORST_GROUP,
+    "abstention_rate": Figure("not answered", "share without an answer", "none"),
+    "selective_accuracy": FIGURES["selective_accuracy"],
+    "worst_slab_kept_promise": _WORST_SLAB,
+}
+Event: TypeAlias = Literal["answers", "claims", "best_answer"]
+_FIGURES: dict[Event, dict[str, Figure]] = {
+    "answers": FIGURES,
+    "claims": CLAIMS_FIGURES,
+    "best_answer": BOT_FIGURES,
+}
 # Figures of the report's main table; those that no method defines are left out.
-MAIN_FIGURES: dict[Unit, tuple[str, ...]] = {
+MAIN_FIGURES: dict[Event, tuple[str, ...]] = {
     "answers": (
         "kept_promise",
         "coverage",
@@ -120,12 +137,21 @@ MAIN_FIGURES: dict[Unit, tuple[str, ...]] = {
         "abstention_rate",
         "unsupported_kept",
     ),
+    "best_answer": ("kept_promise", "worst_group_kept_promise", "abstention_rate", "selective_accuracy"),
 }
 
 
-def list_figures(unit: Unit) -> dict[str, Figure]:
-    """Return the figures of a comparison, by name."""
-    return FIGURES if unit == "answers" else CLAIMS_FIGURES
+def find_event(set_rule: str) -> Event:
+    """Return what a set rule's promise is about: answer sets, claims, or a bot's best answer."""
+    rule = parse_set_rule(set_rule)
+    if rule.option == "max_wrong_of_all":
+        return "best_answer"
+    return "answers" if rule.at_most is None else "claims"
+
+
+def list_figures(set_rule: str) -> dict[str, Figure]:
+    """Return the figures of a comparison under a set rule, by name."""
+    return _FIGURES[find_event(set_rule)]
 
 
 def is_share(figure: str) -> bool:

@@ -63,10 +63,11 @@ def measure_methods(
     outcomes = Outcomes.from_outputs(
         [one.make_sets(split, alpha) for one in methods for alpha in alphas],
         split.test_correct,
-        parse_set_rule(split.set_rule),
+        rule := parse_set_rule(split.set_rule),
     )
     of_test = groups.take(split.test)
-    attainable = split.pool.attainable
+    # Every question may stay unanswered.
+    attainable = split.pool.attainable | (rule.option == "max_wrong_of_all")
     reach = {
         name: np.tile(groups.take(rows).compute_means(attainable[rows]), (len(outcomes.kept), 1))
         for name, rows in (("attainable", split.test), ("predicted_attainable", split.development))

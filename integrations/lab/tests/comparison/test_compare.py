@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from langchain_cfc_lab import ComparisonReport, compare
 from langchain_cfc_lab.methods import OUR_CONVENTION, ThresholdMethod
+from langchain_cfc_lab.report import write_report
 
 from integrations.lab.tests.comparison.worlds import (
     count_progress,
@@ -104,6 +105,34 @@ def test_compare_with_one_split_equals_evaluate(features: str, set_rule: str) ->
 
 
 @pytest.mark.long
+def test_compare_of_bots_equals_evaluate(tmp_path: Path) -> None:
+    labelled = tabulate_facts()
+    options: dict[str, Any] = {
+        "features": "group(topic)",
+        "test_fraction": 0.4,
+        "fit_fraction": 0.25,
+    }
+    found = compare(
+        labelled, alpha="0.05", set_rule="best_answer", groups="group(topic)", splits=1, **options
+    )
+    artifact = calibrate(labelled, max_wrong_of_all="0.05", seed="0/0", **options)
+    expected = evaluate(artifact, labelled).methods
+    assert list(found.methods) == ["conditional", "marginal", "confident", "learned"]
+    for name in ("conditional", "marginal"):
+        ours, seen = found.methods[name], expected[name]
+        assert ours.kept_promise == pytest.approx(seen.kept_promise)
+        assert ours.abstention_rate == pytest.approx(1.0 - seen.mean_set_size)
+        assert [one.kept_promise for one in ours.groups] == pytest.approx(
+            [one.kept_promise for one in seen.groups]
+        )
+        assert "coverage" not in ours.figures
+    write_report(tmp_path / "page.html", comparison=found)
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "the question is answered rightly or not at all" in page
+    assert "--max-wrong-of-all 0.05" in page
+    assert "suggest" not in page[page.index("What to do next") :].split("</section>")[0]
+
+
 def test_compare_depends_on_records_and_seed_alone(tmp_path: Path) -> None:
     labelled = draw_world(1, 240)
     settings: dict[str, Any] = {"alpha": ("0.2", "0.4"), "features": "group(topic) + mean_score", "splits": 2}
@@ -300,6 +329,14 @@ def test_compare_refuses_mixed_extracted_answers_where_they_matter(settings: dic
         ({"groups": "hat(mean_score, 5)"}, "groups must be one term that splits prompts"),
         ({"groups": "group(nonsense)"}, "no metadata 'nonsense'"),
         ({"set_rule": "nonsense"}, "unknown set rule 'nonsense'"),
+        (
+            {"set_rule": "best_answer", "methods": ["ours", "ICP"]},
+            "conditional:best_prefix, .* and ICP",
+        ),
+        (
+            {"methods": ["conditional:best_answer"]},
+            "conditional:best_answer would be judged",
+        ),
         ({"splits": 0}, "splits must be a whole number of splits, at least 1; got 0"),
         ({"splits": True}, "splits must be a whole number of splits, at least 1; got True"),
         ({"splits": 2.5}, "splits must be a whole number of splits, at least 1; got 2.5"),

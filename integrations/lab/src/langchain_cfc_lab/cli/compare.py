@@ -33,22 +33,23 @@ from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc_lab import ComparisonReport, LevelComparison, MethodComparison
 from langchain_cfc_lab.cli import CORE_COUNT, FigureFolder, Jobs, SplitsSeed, split_option
 from langchain_cfc_lab.compare import FEATURES, GROUPS
-from langchain_cfc_lab.metrics import is_share, list_figures
+from langchain_cfc_lab.metrics import Event, find_event, is_share, list_figures
 from langchain_cfc_lab.report import Sources, check_report, plots, write_report
 
 _COVERAGE_FIGURES = frozenset({"kept_promise", "worst_group_kept_promise"})
 _FAMILY_NAMES = {"ours": "ours", "paper": "the paper's own conventions", "outside": "others"}
 _METHODS = "What is compared"
 _method_option = partial(typer.Option, rich_help_panel=_METHODS)
-_DEFAULT_FIGURES = {
+_DEFAULT_FIGURES: dict[Event, tuple[str, ...]] = {
     "answers": ("worst_group_kept_promise", "mean_distinct_answers"),
     "claims": ("worst_group_kept_promise", "claims_kept"),
+    "best_answer": ("worst_group_kept_promise", "abstention_rate"),
 }
 
 
-def make_methods_table(level: LevelComparison, unit: Unit = "answers") -> Table:
+def make_methods_table(level: LevelComparison, set_rule: str = "all") -> Table:
     """Make a table of every method at one level; sizes are numbers, all other figures are in percent."""
-    columns = {name: figure.column for name, figure in list_figures(unit).items() if figure.column}
+    columns = {name: figure.column for name, figure in list_figures(set_rule).items() if figure.column}
     headings = (f"alpha = {level.alpha:g}, %", *columns.values())
     table = make_table(*headings, width=30, no_wrap=True, min_width=5)
     for family, words in _FAMILY_NAMES.items():
@@ -65,11 +66,11 @@ def make_methods_table(level: LevelComparison, unit: Unit = "answers") -> Table:
     return table
 
 
-def make_sweep_table(sweep: Sequence[LevelComparison], figure: str, unit: Unit = "answers") -> Table:
+def make_sweep_table(sweep: Sequence[LevelComparison], figure: str, set_rule: str = "all") -> Table:
     """Make a table of one figure, with a row for each method and a column for each level."""
     headings = ("alpha", *(f"{level.alpha:.6g}" for level in sweep))
     table = make_table(*headings, width=28, no_wrap=True, min_width=5)
-    table.title = list_figures(unit)[figure].label
+    table.title = list_figures(set_rule)[figure].label
     if is_share(figure):
         table.add_row("[dim]target, %[/]", *(f"[dim]{100 * level.target_coverage:g}[/]" for level in sweep))
     for name in sweep[0].methods:
@@ -144,7 +145,7 @@ def _draw_figures(report: ComparisonReport) -> dict[str, Any]:
     ]
     if by_threshold:
         drawn["threshold_by_difficulty"] = plots.plot_threshold_by_difficulty(report, methods=by_threshold)
-    sizes = (name for name in list_figures(report.unit) if not is_share(name))
+    sizes = (name for name in list_figures(report.set_rule) if not is_share(name))
     for figure in ("kept_promise", "coverage", "worst_group_coverage", "worst_group_kept_promise", *sizes):
         drawn[f"{figure}_by_alpha"] = plots.plot_by_alpha(report.sweep, methods=methods, figure=figure)
     return drawn
@@ -178,7 +179,12 @@ def compare(
     ] = FEATURES,
     unit: Annotated[Unit, make_flag("unit", rich_help_panel=_METHODS)] = "answers",
     at_most: Annotated[int, make_flag("at_most", rich_help_panel=_METHODS)] = 0,
-    set_rule: Annotated[str, _method_option(help="Set rule of methods that do not specify one.")] = "all",
+    set_rule: Annotated[
+        str,
+        _method_option(
+            help="Set rule of methods that do not specify one; best_answer for --max-wrong-of-all."
+        ),
+    ] = "all",
     groups: Annotated[
         str, _method_option(help="Groups to report: bins(STATISTIC, K), group(KEY) or hard(...).")
     ] = GROUPS,
@@ -209,7 +215,7 @@ def compare(
         langchain-cfc compare records.jsonl --report comparison.html
     """
     with report_errors():
-        listed = list_figures(unit)
+        listed = list_figures("claims(0)" if unit == "claims" else set_rule)
         unknown = [one for one in metric or () if one not in listed]
         if unknown:
             known = ", ".join(listed) + suggest_name(unknown[0], listed)
@@ -238,7 +244,9 @@ def compare(
             )
             record_comparison(kept, dataset, "compare")
         write_outputs(found, records, report, figures)
-    shown = partial(_print_comparison, figures=metric or _DEFAULT_FIGURES[unit], page=report)
+    shown = partial(
+        _print_comparison, figures=metric or _DEFAULT_FIGURES[find_event(found.set_rule)], page=report
+    )
     print_result(found, shown, as_json=as_json)
 
 
@@ -258,13 +266,13 @@ def _print_comparison(
         f"test, {found.n_calibration} calibrate our methods, and the others with those that fit features:\n"
         f"{escape(found.features)}\n"
     )
-    console.print(make_methods_table(found, found.unit))
+    console.print(make_methods_table(found, found.set_rule))
     legend = "; ".join(
-        f"{one.column}: {one.definition}" for one in list_figures(found.unit).values() if one.column
+        f"{one.column}: {one.definition}" for one in list_figures(found.set_rule).values() if one.column
     )
     console.print(f"[dim]{legend}; red: below the target[/]\n")
     for name in figures if len(found.sweep) > 1 else ():
-        console.print(make_sweep_table(found.sweep, name, found.unit), "")
+        console.print(make_sweep_table(found.sweep, name, found.set_rule), "")
     names = [name for name in ("conditional", "marginal") if name in found.methods]
     if names and found.methods[names[0]].gaps:
         console.print(_make_gaps_table(found, names), "")

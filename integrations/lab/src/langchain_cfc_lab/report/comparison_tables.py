@@ -12,7 +12,7 @@ from langchain_cfc_lab.comparison_report import (
     LevelComparison,
     MethodComparison,
 )
-from langchain_cfc_lab.metrics import MAIN_FIGURES, is_share, list_figures
+from langchain_cfc_lab.metrics import MAIN_FIGURES, Event, find_event, is_share, list_figures
 from langchain_cfc_lab.report._text import NO_BREAK, format_interval, to_percent
 from langchain_cfc_lab.report.tables import UNDEFINED, Cell, Row, Table, make_group_row, make_promise_cell
 
@@ -41,7 +41,9 @@ def tabulate_comparison(comparison: ComparisonReport) -> Table:
     """Tabulate each method's main figures at the leading level."""
     methods = comparison.methods
     shown = [
-        name for name in MAIN_FIGURES[comparison.unit] if any(name in one.figures for one in methods.values())
+        name
+        for name in MAIN_FIGURES[find_event(comparison.set_rule)]
+        if any(name in one.figures for one in methods.values())
     ]
     return Table(
         id="comparison",
@@ -59,11 +61,18 @@ def tabulate_comparison(comparison: ComparisonReport) -> Table:
     )
 
 
+_COSTS: dict[Event, str] = {
+    "answers": "mean_set_size",
+    "claims": "claims_kept",
+    "best_answer": "abstention_rate",
+}
+
+
 def tabulate_sweep(comparison: ComparisonReport) -> Iterator[Table]:
-    """Tabulate the kept promise and the size (or claims kept) by level; yield nothing for a single level."""
+    """Tabulate the kept promise and what it costs by level; yield nothing for a single level."""
     if len(comparison.sweep) < 2:  # noqa: PLR2004 - the table above has it
         return
-    for figure in ("kept_promise", "mean_set_size" if comparison.unit == "answers" else "claims_kept"):
+    for figure in ("kept_promise", _COSTS[find_event(comparison.set_rule)]):
         yield Table(
             id=f"sweep-{figure.replace('_', '-')}",
             caption=f"{_make_heading(comparison, figure)} at every level",
@@ -79,7 +88,7 @@ def tabulate_sweep(comparison: ComparisonReport) -> Iterator[Table]:
 
 
 def _make_heading(comparison: ComparisonReport, figure: str) -> str:
-    return list_figures(comparison.unit)[figure].label.capitalize()
+    return list_figures(comparison.set_rule)[figure].label.capitalize()
 
 
 def tabulate_gaps(comparison: LevelComparison) -> Iterator[Table]:

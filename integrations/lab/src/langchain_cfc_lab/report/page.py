@@ -19,6 +19,7 @@ from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.support.text import pluralize
 from langchain_cfc_lab.comparison_report import ComparisonReport
+from langchain_cfc_lab.metrics import find_event
 from langchain_cfc_lab.report import comparison_tables, tables
 from langchain_cfc_lab.report._text import format_interval, to_percent
 from langchain_cfc_lab.report.frame import Figure, check_report, make_figure, render_page, replace_page
@@ -156,7 +157,9 @@ def draw_data(comparison: ComparisonReport) -> Iterator[Figure]:
         )
     if any(data.scores.correct) or any(data.scores.wrong):
         yield make_figure("figure-scores", plot_score_histogram(data.scores, unit=unit), *words)
-    if unit == "answers" and any(one.groups for one in comparison.methods.values()):
+    if find_event(comparison.set_rule) == "answers" and any(
+        one.groups for one in comparison.methods.values()
+    ):
         yield make_figure(
             "figure-attainable",
             plot_attainable(comparison),
@@ -337,6 +340,8 @@ def _describe_comparison(comparison: ComparisonReport, sources: Sources) -> dict
     drawn = f"{pluralize(comparison.n_candidates, 'candidate')} each"
     calibration = recommend_calibration(comparison, sources)
     steps: tuple[Recommendation, ...] = (recommend_suggestion(comparison.alpha, sources), calibration)
+    if find_event(comparison.set_rule) == "best_answer":
+        steps = (calibration,)
     if comparison.unit == "claims":
         drawn, steps = "the claims of one answer each", (calibration,)
     return {

@@ -22,6 +22,7 @@ from langchain_cfc.features import name_group
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.support.text import join_names, pluralize
 from langchain_cfc_lab.comparison_report import ComparisonReport
+from langchain_cfc_lab.metrics import find_event
 from langchain_cfc_lab.report._text import format_interval, to_percent
 from langchain_cfc_lab.report.summary import find_guarantee
 
@@ -376,16 +377,18 @@ RULES: tuple[Rule, ...] = (
 
 def recommend_calibration(comparison: ComparisonReport, sources: Sources) -> Recommendation:
     """Recommend calibration after a comparison, since a comparison promises nothing by itself."""
+    event = find_event(comparison.set_rule)
     return Recommendation(
         "Calibrate an artifact on prompts that this comparison has not seen",
         "A comparison promises nothing by itself, and figures of a method that was chosen by them are "
         "optimistic. New prompts make the promise valid.",
         CalibrationConfig(
-            alpha=comparison.alpha,
+            alpha=None if event == "best_answer" else comparison.alpha,
+            max_wrong_of_all=comparison.alpha if event == "best_answer" else None,
             features=comparison.features,
             unit=comparison.unit,
             at_most=comparison.at_most or 0,
-            set_rule=comparison.set_rule if comparison.unit == "answers" else "all",
+            set_rule=comparison.set_rule if event == "answers" else "all",
             test_fraction=TEST_FRACTION,
         ).format_command(["new-records.jsonl"], sources.artifact),
     )
