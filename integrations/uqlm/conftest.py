@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.session", "tests.pages", "integrations.uqlm.tests.fixtures"]
+pytest_plugins = ["tests.session", "tests.pages", "tests.calls", "integrations.uqlm.tests.fixtures"]
