@@ -112,7 +112,7 @@ def test_unreadable_judge_of_a_panel_raises_verifier_error(invoke: Invoke) -> No
 
 
 def test_failing_judge_of_a_panel_raises_verifier_error(invoke: Invoke) -> None:
-    with pytest.raises(VerifierError, match="panel of judges failed with .*KeyError"):
+    with pytest.raises(VerifierError, match=r"panel of judges failed with .*KeyError"):
         invoke(from_scorer(LLMPanel(judges=[make_judge()])), make_input("lima"))
 
 
