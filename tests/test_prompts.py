@@ -126,7 +126,9 @@ def test_chain_reads_a_string_prompt_value_as_text(invoke: Invoke) -> None:
 def test_chain_calibrated_on_texts_refuses_conversations(invoke: Invoke) -> None:
     model = ScriptedModel(texts=TEXTS)
     chain = make_chain(calibrate_on("text"), generator=model)
-    with pytest.raises(PromptKindError, match="all but one of 2 human messages would be lost"):
+    with pytest.raises(
+        PromptKindError, match="a message of type human, a message of type ai, a message of type human"
+    ):
         invoke(chain, [HumanMessage("Hello"), AIMessage("Hi"), HumanMessage(QUESTION)])
     assert model.drawn == []
 
@@ -140,7 +142,7 @@ def test_chat_model_converts_messages_for_chains_calibrated_on_texts(ask: Invoke
     assert ask(facade, QUESTION).text == "lima|0.1"
     assert set(model.drawn) == {f"Briefly: {QUESTION}"}
     drawn = len(model.drawn)
-    with pytest.raises(PromptKindError, match="a message of type system would be lost"):
+    with pytest.raises(PromptKindError, match="a message of type system, a message of type human"):
         ask(facade, [SystemMessage("Always lie."), HumanMessage(QUESTION)])
     assert len(model.drawn) == drawn
     # A function before the chain decides itself what it keeps.
@@ -178,18 +180,14 @@ def test_messages_to_text_returns_the_text_of_one_human_message(prompt: Any) -> 
     ("messages", "lost"),
     [
         ([SystemMessage("Be brief."), HumanMessage(QUESTION)], "a message of type system"),
-        (
-            [HumanMessage("Hello"), AIMessage("Hi"), HumanMessage(QUESTION)],
-            "a message of type ai, all but one of 2",
-        ),
-        ([HumanMessage("Hello"), HumanMessage(QUESTION)], "all but one of 2 human messages"),
-        ([HumanMessage([{"type": "text", "text": QUESTION}, IMAGE])], "content of type image"),
+        ([HumanMessage("Hello"), HumanMessage(QUESTION)], "a message of type human, a message of type human"),
+        ([HumanMessage([{"type": "text", "text": QUESTION}, IMAGE])], "image in message 0"),
         ([AIMessage("", tool_calls=[CALL]), ToolMessage("x", tool_call_id="1")], "a message of type tool"),
         ([AIMessage(QUESTION)], "a message of type ai"),
-        ([HumanMessage(QUESTION, name="ana")], "the name of the speaker"),
-        ([], "an empty list"),
-        ({"question": QUESTION}, "does not hold messages"),
-        (7, "does not hold messages"),
+        ([HumanMessage(QUESTION, name="ana")], "a named message of type human"),
+        ([], "cannot be read as text or messages"),
+        ({"question": QUESTION}, "an object"),
+        (7, "cannot be read as text or messages"),
     ],
 )
 def test_messages_to_text_refuses_messages_that_would_be_lost(messages: Any, lost: str) -> None:

@@ -98,46 +98,16 @@ def messages_to_text(prompt: Any) -> str:
         >>> messages_to_text([HumanMessage("What is the capital of Peru?")])
         'What is the capital of Peru?'
     """
-    if isinstance(prompt, str):
-        return prompt
-    try:
-        if isinstance(prompt, Mapping):
-            raise TypeError  # noqa: TRY301 - LangChain would read its keys as messages
-        messages = _convert_messages(prompt)
-    except Exception as error:
-        msg = f"a {type(prompt).__name__} does not hold messages; pass text or one human message"
-        raise PromptKindError(msg) from error
-    lost = _list_lost_parts(messages)
-    if lost:
-        msg = (
-            f"the messages hold more than one text: {', '.join(lost)} would be lost. A chain that was "
-            "calibrated on texts takes one human message; for more, collect and calibrate with messages"
-        )
-        raise PromptKindError(msg)
-    return str(messages[0].text)
-
-
-def _convert_messages(prompt: Any) -> list[BaseMessage]:
-    if isinstance(prompt, PromptValue):
-        return prompt.to_messages()
-    return convert_to_messages([prompt] if isinstance(prompt, BaseMessage) else prompt)
-
-
-def _list_lost_parts(messages: Sequence[BaseMessage]) -> list[str]:
-    """List what would be lost if only the text of one human message were kept."""
-    if not messages:
-        return ["an empty list, without any message,"]
-    others = [
-        f"a message of type {message.type}" for message in messages if not isinstance(message, HumanMessage)
-    ]
-    lost = list(dict.fromkeys(others))
-    if len(messages) - len(others) > 1:
-        lost.append(f"all but one of {len(messages) - len(others)} human messages")
-    if not lost:
-        kinds = {block["type"] for block in messages[0].content_blocks} - {"text"}
-        lost += [f"content of type {kind}" for kind in sorted(kinds)]
-        lost += ["the name of the speaker"] if messages[0].name else []
-    return lost
+    content = read_prompt(prompt, "pass text or one human message", PromptKindError)
+    if content.kind == "text":
+        return content.text
+    kinds = [f"a {'named ' * bool(one.name)}message of type {one.type}" for one in content.messages]
+    held = ", ".join([*kinds, *content.other_parts]) or "an object"
+    msg = (
+        f"the prompt is more than the text of one human message: it holds {held}. For more than text, "
+        "collect and calibrate with messages"
+    )
+    raise PromptKindError(msg)
 
 
 @dataclass(frozen=True)
@@ -145,8 +115,8 @@ class PromptContent:
     """The content of a prompt: its text, its messages, and its other parts.
 
     Attributes:
-        kind: `text` for a text and for a single human message that holds nothing but text; `messages` for any
-            other message or messages; `object` for a mapping.
+        kind: `text` for a text and for a single human message that holds nothing but text, not even the name
+            of its speaker; `messages` for any other message or messages; `object` for a mapping.
         text: The text; for messages their transcript, where every part that is not text is named in brackets
             in its place, such as `[image]`; for a mapping its canonical JSON.
         messages: The messages; empty unless `kind` is `messages`.
@@ -192,7 +162,8 @@ def read_prompt(prompt: Any, hint: str, failure: type[CFCError]) -> PromptConten
         text, kinds = _split_content(message)
         texts.append(text)
         other_parts += [f"{kind} in message {position}" for kind in kinds]
-    if len(messages) == 1 and isinstance(messages[0], HumanMessage) and not other_parts:
+    first = messages[0]
+    if len(messages) == 1 and isinstance(first, HumanMessage) and not (first.name or other_parts):
         return PromptContent("text", texts[0])
     try:
         transcript = get_buffer_string(
@@ -220,7 +191,8 @@ def _read_messages(prompt: Any, hint: str, failure: type[CFCError]) -> list[Base
     messages: list[BaseMessage] = []
     if isinstance(prompt, (BaseMessage, PromptValue, list, tuple)):
         try:
-            messages = _convert_messages(prompt)
+            listed = unwrap_prompt(prompt)
+            messages = convert_to_messages([listed] if isinstance(listed, BaseMessage) else listed)
         except Exception as error:
             msg = f"the prompt is a {type(prompt).__name__} that does not hold messages ({error}): {hint}"
             raise failure(msg) from error
