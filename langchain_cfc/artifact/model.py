@@ -398,8 +398,8 @@ class CalibrationArtifact(ArtifactContent):
         """The rates that bot mode is certified for; an InputError if none were asked for."""
         if self.bot is None:
             msg = (
-                "the artifact holds no certified rate: calibrate with max_wrong_rate (on the command line "
-                "--max-wrong-rate), or leave max_wrong_rate out"
+                f"the artifact holds no certified rate; it holds {self._list_promises()}: name that, or "
+                "calibrate with max_wrong_rate (on the command line --max-wrong-rate)"
             )
             raise InputError(msg)
         return self.bot

@@ -233,6 +233,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
 
     def __init__(self, **fields: Any) -> None:
         """Check that the given parts are the calibrated ones, and build the pipeline."""
+        refuse_share_of_one(fields)
         super().__init__(**fields)
         # Not in `model_post_init`, where pydantic would turn an InputError into its own error.
         artifact = self.artifact

@@ -183,6 +183,8 @@ def test_one_question_has_no_share_of_a_batch(artifact: CalibrationArtifact) -> 
     for one in (chain, CFCChatModel(chain=chain)):
         with pytest.raises(InputError, match="answer_batch"):
             one.invoke("question 0.1", max_wrong_share=0.05)
+    with pytest.raises(InputError, match="answer_batch"):
+        make_batch_chain(artifact, max_wrong_share=0.05)
 
 
 def test_artifacts_without_scores_are_refused_by_name() -> None:

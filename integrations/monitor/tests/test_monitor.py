@@ -172,10 +172,14 @@ def test_monitor_refuses_invalid_labels_results_and_settings(
             CFCMonitor(artifact, monitor._store.name, **wrong)
 
 
-def test_monitor_refuses_an_artifact_of_claims(tmp_path: Path) -> None:
-    artifact = calibrate(make_answers(np.random.default_rng(1), 600), unit="claims", at_most=1, alpha=0.2)
-    with pytest.raises(InputError, match="watches answer sets"):
-        CFCMonitor(artifact, tmp_path / "monitor.db")
+def test_monitor_refuses_artifacts_of_claims(tmp_path: Path) -> None:
+    answers = make_answers(np.random.default_rng(1), 600)
+    for artifact in (
+        calibrate(answers, unit="claims", at_most=1, alpha=0.2),
+        calibrate(answers, unit="claims", max_wrong_rate="0.5", features="1"),
+    ):
+        with pytest.raises(InputError, match="watches whole answers.*evaluate"):
+            CFCMonitor(artifact, tmp_path / "monitor.db")
 
 
 def test_monitor_stores_no_text(

@@ -96,7 +96,10 @@ class CFCMonitor(ResultCallback):
             msg = "expected every > 0 seconds, batch >= 1, and 0 <= label_days <= keep_days"
             raise InputError(msg)
         if artifact.unit == "claims":
-            msg = "a monitor watches answer sets, but this artifact is for claims of one answer"
+            msg = (
+                "a monitor watches whole answers, but this artifact is for claims of one answer: label new "
+                "answers now and then, and check it with `langchain-cfc evaluate`"
+            )
             raise InputError(msg)
         super().__init__()
         self.artifact = artifact
