@@ -106,7 +106,8 @@ LANGCHAIN = PLAIN | {"langchain_core"}
 OUTSIDE: dict[str, frozenset[str]] = {
     **dict.fromkeys(["errors", "no_answers", "extend"], NOTHING),
     "support": frozenset({"numpy", "pydantic", "filelock", "sqlalchemy"}),
-    **dict.fromkeys(["candidates", "thresholds", "set_rules", "features", "draw_rules", "decision"], NUMPY),
+    **dict.fromkeys(["candidates", "set_rules", "features", "draw_rules", "decision"], NUMPY),
+    "thresholds": NUMPY | {"scipy"},  # for ranks that hold with confidence
     **dict.fromkeys(["scoring", "guarantee"], PLAIN),
     "artifact": PLAIN | {"cryptography"},
     "records": PLAIN | {"pyarrow"},

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -23,6 +24,7 @@ import numpy.typing as npt
 
 from langchain_cfc.errors import InputError, NotFittedError, OutsideCertifiedRegionError
 from langchain_cfc.support.arrays import BoolArray, FloatArray, to_float_array
+from langchain_cfc.support.imports import require
 from langchain_cfc.support.suggestions import suggest_share
 from langchain_cfc.thresholds._rows import LARGEST_NUMBER
 
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 MAX_DECIMALS = 12
 # Success score of a prompt without a correct candidate: above 1, the largest score.
 CAP = 2.0
-# Relative round-off of a binomial tail per count that is visited: see `_binomial_tails`.
-TAIL_ROUND_OFF = 2.0**-42
+# More than the relative round-off of SciPy's binomial tails: see `certificates.bounds`.
+TAIL_ROUND_OFF = 1e-9
 State = TypeVar("State")
 Level: TypeAlias = str | float | Decimal
 """A decimal such as 0.1, read as its shortest decimal text."""
@@ -131,8 +133,8 @@ def compute_confident_rank(size: int, tau: Fraction, delta: Level | Fraction) ->
     guarantee on average holds as well. Only a delta above 1 / e makes a difference there, since a
     log-concave law such as Beta's lies at or below its mean with probability at least 1 / e (Grunbaum 1960).
 
-    Binomial tails are computed in floats. A tail within its round-off bound of delta (relative, below 1e-8 up
-    to N = 10^6) counts as above delta, so the rank may be one too large, but never too small.
+    A tail within its round-off of delta counts as above it, so the rank may be one too large, but never too
+    small.
 
     Source: Wilks (1941), tolerance limits; Vovk (2012), "Conditional validity of inductive conformal
     predictors".
@@ -148,6 +150,7 @@ def compute_confident_rank(size: int, tau: Fraction, delta: Level | Fraction) ->
 
     Raises:
         InputError: If delta is not a number strictly between 0 and 1.
+        MissingExtraError: If SciPy is not installed.
 
     Examples:
         >>> [compute_confident_rank(size, compute_tau(0.1), 0.1) for size in (21, 22, 200, 1000, 9000)]
@@ -157,32 +160,12 @@ def compute_confident_rank(size: int, tau: Fraction, delta: Level | Fraction) ->
     if not 0 < allowed < 1:
         msg = f"delta must lie strictly between 0 and 1; got {allowed}"
         raise InputError(msg)
-    first, tails = _binomial_tails(size, tau, allowed)
-    above = tails * (1.0 + TAIL_ROUND_OFF * len(tails)) > float(allowed)
-    return max(compute_conformal_rank(size, tau), first + int(np.count_nonzero(above)))
-
-
-def _binomial_tails(size: int, tau: Fraction, delta: Fraction) -> tuple[int, FloatArray]:
-    """Compute P(Bin(N, tau) >= k) from a first k on, past the k where it falls to delta.
-
-    Counts further than w from N tau are left out: each side has probability at most exp(-2 w^2 / N)
-    (Hoeffding 1963), and w is chosen so that this is below delta times half of the floats' resolution. So
-    only about sqrt(N) counts are visited.
-
-    Logarithms of the n probabilities kept, up to a common factor, are summed from the mode outwards: fewer
-    than n additions, with sums of at most 745 in size, since `exp` leaves nothing of smaller probabilities.
-    That makes them accurate to 750 n 2^-53. A tail is a sum of positive numbers, added from the top, over the
-    sum of all of them, hence accurate to about twice that, and to less than 2^-42 n with all else counted.
-    """
-    reach = math.ceil(math.sqrt(size / 2 * (54 * math.log(2) - math.log(delta)))) + 1
-    mode = math.floor((size + 1) * tau)
-    first, last = max(0, mode - reach), min(size, mode + reach)
-    counts = np.arange(first, last)
-    steps = np.log((size - counts) / (counts + 1) * float(tau / (1 - tau)))
-    below, beyond = steps[: mode - first], steps[mode - first :]
-    logs = np.concatenate([-np.cumsum(below[::-1])[::-1], [0.0], np.cumsum(beyond)])
-    tails = np.cumsum(np.exp(logs)[::-1])[::-1]
-    return first, tails / tails[0]
+    tail = require("scipy.special", "calibrate", "a guarantee with confidence").betainc
+    least, most = compute_conformal_rank(size, tau), float(allowed) / (1.0 + TAIL_ROUND_OFF)
+    # The tail decreases in the rank.
+    return least + bisect_left(
+        range(least, size + 1), True, key=lambda rank: tail(rank, size + 1 - rank, float(tau)) <= most
+    )
 
 
 @dataclass(frozen=True)
