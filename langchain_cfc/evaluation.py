@@ -27,7 +27,6 @@ from langchain_cfc.certificates.bounds import clopper_pearson, lower_bound, uppe
 from langchain_cfc.certificates.coverage import Outcomes
 from langchain_cfc.decision import EVERY_PROMPT, compute_bot_scores
 from langchain_cfc.errors import FingerprintWarning
-from langchain_cfc.features import GuaranteedWeight
 from langchain_cfc.guarantee import WrongRateCertificate
 from langchain_cfc.records import LabelledRecord, Provenance
 from langchain_cfc.records.files import find_provenance
@@ -145,29 +144,6 @@ class LevelReport(ReportData):
     attainable_coverage: float
 
 
-class StatedLevelReport(ReportData):
-    """Results on the test prompts for which the same coverage is stated.
-
-    Attributes:
-        stated_coverage: The coverage stated for these prompts.
-        n: Number of these prompts.
-        coverage: Share of them whose returned set holds a correct answer.
-        kept_promise: Share covered or flagged as not certifiable.
-        kept_promise_ci: Interval of `kept_promise`; the intervals of all levels hold simultaneously with
-            confidence 95 % (Bonferroni).
-        not_certifiable_rate: Share flagged.
-        claims: Figures of their claims; None if whole answers are kept.
-    """
-
-    stated_coverage: float
-    n: int
-    coverage: float
-    kept_promise: float
-    kept_promise_ci: tuple[float, float]
-    not_certifiable_rate: float
-    claims: ClaimsFigures | None = None
-
-
 class MethodReport(MethodFigures):
     """Results of one threshold rule over all test prompts.
 
@@ -188,7 +164,7 @@ class MethodReport(MethodFigures):
     refused_rate: float = 0.0
     abstention_ci: tuple[float, float]
     groups: list[GroupReport]
-    stated_levels: list[StatedLevelReport] = []
+    stated_levels: list[GroupReport] = []
     claims: ClaimsFigures | None = None
 
 
@@ -236,8 +212,6 @@ class EvaluationReport(LevelReport):
         answers: Results of bot mode at each certified rate, ascending.
         batches: Results of random batches of the test prompts; empty if the artifact promises only sets or
             keeps no scores for batches, or there are too few test prompts.
-        n_unknown_category: Number of test prompts of a category that was not calibrated on. The artifact's
-            own rule flags them, unless it is the marginal rule.
         mean_draws: Mean number of candidates drawn for a prompt; None without a draw rule.
         certified_by_people: What people's labels certify about the level and bot mode, in words.
     """
@@ -251,7 +225,6 @@ class EvaluationReport(LevelReport):
     methods: dict[str, MethodReport]
     answers: tuple[AnswersReport, ...] = ()
     batches: tuple[BatchFigures, ...] = ()
-    n_unknown_category: int = 0
     mean_draws: float | None = None
     certified_by_people: tuple[str, ...] = ()
 
@@ -393,10 +366,9 @@ def evaluate(
             compared = compute_outcomes(artifact, labelled, level, marginal=True)
             methods["marginal"] = _report_method(artifact, labelled, compared)
         contradicted = _find_contradicted(artifact, level, methods["conditional"], len(labelled))
-        unknown = artifact.feature_map.has_unknown_category(outcomes.decisions.features)
     else:  # a bot alone
         guarantee = artifact.make_bot_guarantee(max_wrong_rate=certificates[0].max_wrong_rate)
-        level, methods, contradicted, unknown = guarantee.alpha, {}, [], np.zeros(1, dtype=np.bool_)
+        level, methods, contradicted = guarantee.alpha, {}, []
     return EvaluationReport(
         alpha=float(level),
         target_coverage=guarantee.target_coverage,
@@ -419,7 +391,6 @@ def evaluate(
             for one in artifact.people_certificates
             if one.alpha == level or one.about == "answers"
         ),
-        n_unknown_category=int(unknown.sum()),
     )
 
 
@@ -460,6 +431,14 @@ def _report_method(
     flagged = decisions.not_certifiable
     sizes = decisions.accepted.sum(axis=1).astype(np.float64)
     empty = sizes == 0.0
+    guaranteed = [
+        (one.name, one.words, one.compute_values(decisions.features))
+        for one in artifact.feature_map.list_guaranteed_weights()[1:]
+    ]
+    by_level = [
+        (f"stated {one:.12g}", f"a stated coverage of {format_percent(one, 'g')}", outcomes.stated == one)
+        for one in np.unique(outcomes.stated)[::-1].tolist()
+    ]
     return MethodReport(
         stated_coverage=float(outcomes.stated.mean()),
         coverage=float(outcomes.covered.mean()),
@@ -473,8 +452,8 @@ def _report_method(
         abstention_ci=_compute_interval(empty),
         mean_set_size=float(sizes.mean()),
         mean_distinct_answers=float(decisions.distinct_answers.mean()),
-        groups=_report_groups(artifact.feature_map.list_guaranteed_weights()[1:], labelled, outcomes),
-        stated_levels=_report_stated_levels(labelled, outcomes) if np.ptp(outcomes.stated) > 0.0 else [],
+        groups=_report_groups(guaranteed, labelled, outcomes),
+        stated_levels=_report_groups(by_level, labelled, outcomes) if len(by_level) > 1 else [],
         claims=_report_claims(labelled, decisions.accepted, np.ones(len(labelled))),
     )
 
@@ -493,29 +472,6 @@ def _report_claims(labelled: LabelledBatch, kept: BoolArray, weights: FloatArray
         unsupported=float(weights @ wrong.sum(axis=1)) / total,
         unsupported_kept=float(weights @ (wrong & kept).sum(axis=1)) / shown if shown > 0.0 else 0.0,
     )
-
-
-def _report_stated_levels(labelled: LabelledBatch, outcomes: Outcomes) -> list[StatedLevelReport]:
-    """Report the results on the prompts of each stated coverage."""
-    levels = np.unique(outcomes.decisions.stated_alphas)
-    reports = []
-    for alpha in levels:
-        members = outcomes.decisions.stated_alphas == alpha
-        n = int(members.sum())
-        reports.append(
-            StatedLevelReport(
-                stated_coverage=round(1.0 - float(alpha), 12),
-                n=n,
-                coverage=float(outcomes.covered[members].mean()),
-                kept_promise=float(outcomes.kept[members].mean()),
-                kept_promise_ci=clopper_pearson(
-                    float(outcomes.kept[members].sum()), n, 1.0 - 0.05 / len(levels)
-                ),
-                not_certifiable_rate=float(outcomes.decisions.not_certifiable[members].mean()),
-                claims=_report_claims(labelled, outcomes.decisions.accepted, members.astype(np.float64)),
-            )
-        )
-    return reports
 
 
 def _find_contradicted(
@@ -554,24 +510,27 @@ def _find_contradicted(
 
 
 def _report_groups(
-    weights: Sequence[GuaranteedWeight], labelled: LabelledBatch, outcomes: Outcomes
+    weightings: Sequence[tuple[str, str, FloatArray | BoolArray]], labelled: LabelledBatch, outcomes: Outcomes
 ) -> list[GroupReport]:
-    """Report the weightings that hold test prompts; their intervals hold simultaneously (Bonferroni)."""
-    values = [np.maximum(weight.compute_values(outcomes.decisions.features), 0.0) for weight in weights]
-    represented = [(weight, shares) for weight, shares in zip(weights, values, strict=True) if shares.any()]
+    """Report weightings, by name, words and (N,) weights, that hold test prompts.
+
+    Their intervals hold simultaneously (Bonferroni).
+    """
+    values = [(name, words, np.maximum(weights, 0.0)) for name, words, weights in weightings]
+    represented = [one for one in values if one[2].any()]
     sizes = outcomes.decisions.accepted.sum(axis=1).astype(np.float64)
     groups = []
-    for weight, shares in represented:
+    for name, words, shares in represented:
         total = float(shares.sum())
         # Kish's effective sample size, which is the number of prompts for a group.
         effective = total**2 / float(shares @ shares)
         kept = float(shares @ outcomes.kept) / total
         groups.append(
             GroupReport(
-                name=weight.name,
-                words=weight.words,
+                name=name,
+                words=words,
                 n=total,
-                stated_coverage=float(shares @ outcomes.stated) / total,
+                stated_coverage=round(float(shares @ outcomes.stated) / total, 12),
                 coverage=float(shares @ outcomes.covered) / total,
                 kept_promise=kept,
                 kept_promise_ci=clopper_pearson(kept * effective, effective, 1.0 - 0.05 / len(represented)),

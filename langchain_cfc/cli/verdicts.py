@@ -19,7 +19,6 @@ from langchain_cfc.evaluation import (
     EvaluationReport,
     GroupReport,
     MethodReport,
-    StatedLevelReport,
     state_other_parts,
 )
 from langchain_cfc.guarantee import format_share
@@ -168,14 +167,14 @@ def _make_stated_table(method: MethodReport) -> Table:
             shares = (level.claims.kept, level.claims.emptied)
         table.add_row(
             f"{100 * level.stated_coverage:g}",
-            f"{level.n}",
+            f"{level.n:.0f}",
             _format_kept(level, level.stated_coverage),
             *(f"{100 * share:.0f}" for share in shares),
         )
     return table
 
 
-def _format_kept(group: GroupReport | StatedLevelReport, target: float) -> str:
+def _format_kept(group: GroupReport, target: float) -> str:
     share = f"{100 * group.kept_promise:.0f}"
     if group.kept_promise_ci[1] < target:
         share = f"[bold red]{share}[/]"

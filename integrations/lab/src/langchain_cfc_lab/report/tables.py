@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -17,7 +16,6 @@ from langchain_cfc.evaluation import (
     EvaluationReport,
     GroupReport,
     MethodReport,
-    StatedLevelReport,
 )
 from langchain_cfc.features import describe_group, name_group
 from langchain_cfc.guarantee import (
@@ -29,7 +27,7 @@ from langchain_cfc.guarantee import (
 )
 from langchain_cfc.support.text import pluralize
 from langchain_cfc_lab.comparison_report import GroupComparison
-from langchain_cfc_lab.report._text import NO_BREAK, format_interval, to_percent
+from langchain_cfc_lab.report._text import format_interval, to_percent
 from langchain_cfc_lab.report.hardest import HardAnswer, HardPrompt
 
 Tone: TypeAlias = Literal["", "good", "bad"]
@@ -134,7 +132,7 @@ def tabulate_stated_levels(method: MethodReport) -> Table:
     """Tabulate the results by the coverage stated for the test prompts."""
     confidence = 1.0 - 0.05 / len(method.stated_levels)
 
-    def make_row(level: StatedLevelReport) -> Row:
+    def make_row(level: GroupReport) -> Row:
         results = (
             [
                 _make_share_cell(level.coverage, level.n, confidence),
@@ -143,7 +141,7 @@ def tabulate_stated_levels(method: MethodReport) -> Table:
             if level.claims is None
             else _make_claims_cells(level.claims, level.n, confidence)
         )
-        cells = (Cell(f"{level.n:,}"), make_promise_cell(level, level.stated_coverage), *results)
+        cells = (Cell(f"{level.n:,.0f}"), make_promise_cell(level, level.stated_coverage), *results)
         return Row(format_share(level.stated_coverage), cells)
 
     results = ("Set holds a correct answer", "Flagged") if method.claims is None else _CLAIMS_HEADINGS
@@ -223,7 +221,7 @@ def make_group_row(group: GroupReport | GroupComparison | CertifiedShare, cells:
 
 
 def make_promise_cell(
-    group: GroupReport | GroupComparison | StatedLevelReport,
+    group: GroupReport | GroupComparison,
     target: float,
     *,
     broken: bool = False,
@@ -274,10 +272,6 @@ def tabulate_certificate(certificate: CoverageCertificate) -> Table:
         f"All bounds hold together with confidence {format_share(1.0 - float(certificate.delta))}, for "
         "prompts independent and identically distributed with those held out."
     )
-    if not is_about_sets:
-        most = f"{math.ceil(100 * certificate.mean_size_at_most)}{NO_BREAK}%"
-        seen = to_percent(certificate.mean_size)
-        note = f"At most {most} of an answer's claims are dropped on average (seen: {seen}). {note}"
     return Table(
         id="certificate",
         caption=f"Certified on {certificate.prompts:,} prompts",
