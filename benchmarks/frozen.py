@@ -178,7 +178,7 @@ def _serve(artifact: CalibrationArtifact, source: Records) -> dict[str, Any]:
     parts = make_replay_parts(source)
     found: dict[str, Any] = {}
     for promise in artifact.promises:
-        name, value = promise.argument
+        name, value = promise
         chain = CFCRunnable(artifact=artifact, **{name: value}, **parts)
         results = [chain.invoke(record.input) for record in list(source.read_all())[::12]]
         # The decisions of a bot use no threshold.

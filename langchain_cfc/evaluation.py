@@ -414,7 +414,7 @@ def _report_answers(
 
 
 def _report_batches(artifact: CalibrationArtifact, labelled: LabelledBatch) -> tuple[BatchFigures, ...]:
-    if artifact.batch is None or all(one.argument[0] == "alpha" for one in artifact.promises):
+    if artifact.batch is None or all(one.option == "alpha" for one in artifact.promises):
         return ()
     scores = compute_bot_scores(artifact, labelled.draws)
     wrong = compute_outcomes(artifact, labelled, None, cut=EVERY_PROMPT).wrong

@@ -141,26 +141,21 @@ class TradeOff(ArtifactData):
 
 
 class Promise(NamedTuple):
-    """One promise that a chain can serve: answer sets at an error level, or a bot's answers at a rate.
+    """One promise that a chain can serve, by the argument that names it.
 
     Attributes:
-        alpha: Error level whose thresholds are used, as decimal text; of a bot, as in its certificate.
-        max_wrong_rate: Certified rate of wrong answers among the answered prompts, as decimal text.
-        max_wrong_of_all: Rate of wrong answers among all prompts, as decimal text; it equals `alpha`.
+        option: `alpha` for answer sets; for a bot `max_wrong_rate`, among the answered prompts, or
+            `max_wrong_of_all`, among all prompts.
+        level: Error level or rate as decimal text.
     """
 
-    alpha: str
-    max_wrong_rate: str | None = None
-    max_wrong_of_all: str | None = None
+    option: str
+    level: str
 
     @property
-    def argument(self) -> tuple[str, str]:
-        """The argument that names it, with its value."""
-        if self.max_wrong_of_all is not None:
-            return "max_wrong_of_all", self.max_wrong_of_all
-        if self.max_wrong_rate is not None:
-            return "max_wrong_rate", self.max_wrong_rate
-        return "alpha", self.alpha
+    def max_wrong_rate(self) -> str | None:
+        """The certified rate; None for a promise of another kind."""
+        return self.level if self.option == "max_wrong_rate" else None
 
 
 class CertifiedBot(ArtifactData):

@@ -187,13 +187,11 @@ class CalibrationArtifact(ArtifactContent):
     def promises(self) -> tuple[Promise, ...]:
         """What a chain can serve: certified rates, then the error levels that were asked for, ascending."""
         certificates = [] if self.bot is None else self.bot.certificates
-        rates = [Promise(one.alpha, one.max_wrong_rate) for one in certificates]
-        is_of_all = self.parsed_set_rule.option == "max_wrong_of_all"
-        levels = [Promise(one, None, one if is_of_all else None) for one in self.alphas]
-        return (*rates, *levels)
+        rates = [Promise("max_wrong_rate", one.max_wrong_rate) for one in certificates]
+        return (*rates, *(Promise(self.parsed_set_rule.option, one) for one in self.alphas))
 
     def _list_promises(self) -> str:
-        return ", ".join("=".join(one.argument) for one in self.promises)
+        return ", ".join("=".join(one) for one in self.promises)
 
     def select_promise(
         self,
@@ -223,7 +221,7 @@ class CalibrationArtifact(ArtifactContent):
             raise InputError(msg)
         if max_wrong_rate is not None:
             certificate = self.certified_bot.find_certificate(max_wrong_rate)
-            return Promise(certificate.alpha, certificate.max_wrong_rate)
+            return Promise("max_wrong_rate", certificate.max_wrong_rate)
         for name, value in named.items():
             if name != self.parsed_set_rule.option or not self.alphas:
                 msg = (
@@ -231,10 +229,9 @@ class CalibrationArtifact(ArtifactContent):
                     f"{self._list_promises()}"
                 )
                 raise InputError(msg)
-            level = self.select_level(value)
-            return Promise(level, None, level if name == "max_wrong_of_all" else None)
+            return Promise(name, self.select_level(value))
         if len(self.promises) > 1:
-            name, value = self.promises[0].argument
+            name, value = self.promises[0]
             msg = (
                 f"the artifact holds several promises ({self._list_promises()}): before asking any question, "
                 f"name one, such as CFCRunnable(..., {name}={value}), or --{name.replace('_', '-')} {value} "

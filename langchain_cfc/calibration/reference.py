@@ -53,7 +53,7 @@ def make_reference_histograms(
         _, test_within = _measure_prompts(artifact, test)
         for promise in artifact.promises:
             if promise.max_wrong_rate is None:
-                histograms += _make_threshold_histograms(artifact, promise.alpha, fit, test, test_within)
+                histograms += _make_threshold_histograms(artifact, promise.level, fit, test, test_within)
             histograms.append(_make_decision_histogram(artifact, promise, test, test_within))
     return histograms
 
@@ -83,7 +83,7 @@ def _make_decision_histogram(
     within: Mapping[str, BoolArray],
 ) -> ReferenceHistogram:
     """Count the decisions under a promise."""
-    alpha, rate = promise.alpha, promise.max_wrong_rate
+    alpha, rate = promise.level, promise.max_wrong_rate
     cut = None if rate is None else artifact.certified_bot.find_certificate(rate).cut
     decisions = decide(artifact, test.draws, alpha, cut=cut)
     kinds = np.where(decisions.not_certifiable, 0.0, 1.0 + decisions.answered)

@@ -123,7 +123,7 @@ def ask(
         # A batch has a promise of its own, and any of the artifact's makes the chain.
         promise = {"alpha": alpha, "max_wrong_rate": max_wrong_rate, "max_wrong_of_all": max_wrong_of_all}
         if batch is not None and len(artifact.promises) > 1:
-            promise = dict([artifact.promises[0].argument])
+            promise = dict([artifact.promises[0]])
         parts: dict[str, Any] = {
             "output": artifact.unit,
             "generator_id": generator_id,

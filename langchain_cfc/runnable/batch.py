@@ -168,8 +168,8 @@ class QuestionBatch:
             answered=int((scores <= selected.max_mean_score).sum()),
         )
         guarantee = self.artifact.make_batch_guarantee(answered, binding)
-        # A cut needs no level.
-        promise = ServedPromise(Promise(self.max_wrong_share), selected.max_mean_score, {None: guarantee})
+        named = Promise("max_wrong_share", self.max_wrong_share)
+        promise = ServedPromise(named, selected.max_mean_score, {None: guarantee})
         decided = [
             _make_failed(guarantee) if isinstance(one, CFCError) else pipeline.decide(promise, one)
             for one in outcomes

@@ -299,7 +299,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
 
     def _make_served_promise(self, promise: Promise, binding: Binding) -> ServedPromise:
         """Return a promise with its cut, and its guarantee for every level that may be stated."""
-        artifact, alpha, rate = self.artifact, promise.alpha, promise.max_wrong_rate
+        artifact, alpha, rate = self.artifact, promise.level, promise.max_wrong_rate
         stated = (None, *artifact.list_stated_levels(alpha))
         keys = [None if one is None else float(one) for one in stated]
         if rate is not None:

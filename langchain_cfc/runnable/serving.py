@@ -133,7 +133,7 @@ class ServingPipeline:
         return (
             yield from register.draw_once(
                 (self.artifact.digest, self.generator, digest_prompt(prompt)),
-                (*promise.promise.argument, self.show_rejected),
+                (*promise.promise, self.show_rejected),
                 partial(self.serve, prompt, promise, config, progress),
             )
         )
@@ -207,7 +207,7 @@ class ServingPipeline:
         if one.texts is None:
             return self._decide_claims(promise, one)
         draws, texts = one.draws, one.texts
-        decisions = decide(self.artifact, one.batch, promise.promise.alpha, cut=promise.cut)
+        decisions = decide(self.artifact, one.batch, promise.promise.level, cut=promise.cut)
         # The best spelling of each distinct answer, by its code.
         spelled: dict[int, str] = {}
         for slot in decisions.list_best_first(0).tolist() if decisions.answered[0] else ():
@@ -258,7 +258,7 @@ class ServingPipeline:
                 described={**nothing, **one.common},
                 hidden=not self.show_rejected,
             )
-        decisions = decide(self.artifact, one.batch, promise.promise.alpha, cut=promise.cut)
+        decisions = decide(self.artifact, one.batch, promise.promise.level, cut=promise.cut)
         kept = decisions.accepted[0].tolist()
         return ClaimsResult.from_claims(
             answer,

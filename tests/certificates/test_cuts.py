@@ -477,7 +477,7 @@ def test_bot_and_sets_side_by_side_are_each_as_alone(alphas: list[str]) -> None:
         assert promise.kind == "conditional"
         digest = {"artifact_digest": promise.artifact_digest}
         assert sets.make_guarantee(alpha).model_copy(update=digest) == promise
-    assert [one.argument for one in both.promises] == [
+    assert [tuple(one) for one in both.promises] == [
         *(("max_wrong_rate", rate) for rate in rates),
         *(("alpha", alpha) for alpha in alphas),
     ]
@@ -500,7 +500,7 @@ def test_refused_rate_beside_sets_leaves_the_sets() -> None:
     assert reload_artifact(made) == made
     assert (made.certified_bot.certificates, made.certified_bot.curve) == ([], [])
     assert list(made.certified_bot.refused) == ["0.001", "0.002"]
-    assert [one.argument for one in made.promises] == [("alpha", "0.4")]
+    assert [tuple(one) for one in made.promises] == [("alpha", "0.4")]
     assert made.make_guarantee().kind == "conditional"
     assert [one.certified for one in made.attempts] == [False]
     assert CalibrationConfig.from_artifact(made).wrong_rates == ("0.001", "0.002")

@@ -57,7 +57,7 @@ def test_calibrate_takes_the_conformal_quantile_of_the_confidences_of_wrong_answ
     bot: CalibrationArtifact,
 ) -> None:
     assert bot.solve(np.ones((1, 1))).values == pytest.approx([0.75])
-    assert bot.promises[0].argument == ("max_wrong_of_all", "0.25")
+    assert bot.promises[0] == ("max_wrong_of_all", "0.25")
     assert bot.is_bot_alone
     assert bot.bot is None
     # Right answers cost nothing: with as many of them, all wrong ones but half may be shown.
@@ -217,6 +217,4 @@ def test_certificate_of_the_bot_speaks_of_all_questions() -> None:
     certified = certify(calibrate(records[::2], max_wrong_of_all="0.1"), records[1::2])
     (one,) = certified.certificates
     assert "the question is answered rightly or not at all" in one.sentence
-    assert "% of the questions are answered" in one.sentence
-    assert one.mean_size_at_most <= 1
     assert all(check.agrees for check in recompute_certificates(reload_artifact(certified)))

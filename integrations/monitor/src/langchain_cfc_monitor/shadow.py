@@ -99,7 +99,7 @@ class ShadowComparison(Data):
         they should be a fair sample (`Traffic.select_sampled`). Returns None without results.
         """
         traffic = traffic.select_promise(promise)
-        alpha, rate = promise.alpha, promise.max_wrong_rate
+        alpha, rate = promise.level, promise.max_wrong_rate
         if not traffic.results:
             return None
         table = traffic.to_batch_for(other)
@@ -184,7 +184,7 @@ def compare_in_shadow(
 
 
 def _list_promises(artifact: CalibrationArtifact) -> str:
-    return ", ".join("=".join(one.argument) for one in artifact.promises)
+    return ", ".join("=".join(one) for one in artifact.promises)
 
 
 def _check_parts(served: Provenance | None, other: Provenance | None) -> None:

@@ -67,9 +67,8 @@ class Traffic:
         """Select the results served under one promise; the same rate may have another level of sets."""
 
         def is_served(one: ObservedResult) -> bool:
-            rates = one.max_wrong_rate, one.max_wrong_of_all
-            same = rates == (promise.max_wrong_rate, promise.max_wrong_of_all)
-            return same and (promise.max_wrong_rate is not None or one.alpha == promise.alpha)
+            held = {name: getattr(one, name) for name in ("max_wrong_rate", "max_wrong_of_all", "alpha")}
+            return next(named for named in held.items() if named[1] is not None) == promise
 
         return replace(self, results=tuple(filter(is_served, self.results)))
 

@@ -55,7 +55,7 @@ class ServedModel:
     def list_choices(self, name: str) -> list[str]:
         """Return the levels or rates that a request may choose, of the argument that names a promise."""
         held = () if self.first is None else self.first.artifact.promises
-        return [value for one in held for argument, value in [one.argument] if argument == name]
+        return [one.level for one in held if one.option == name]
 
     def describe(self, created: int) -> dict[str, Any]:
         """Return the model's entry in the list of models."""
@@ -95,7 +95,7 @@ class ServedModel:
         if promise is not None:
             # A copy of the chain, with a separate `max_concurrency`.
             if promise not in self._chains_by_promise:
-                self._chains_by_promise[promise] = configure_chain(chain, dict([promise.argument]), {})
+                self._chains_by_promise[promise] = configure_chain(chain, dict([promise]), {})
             chain = self._chains_by_promise[promise]
         try:
             found = await chain.ainvoke(prompt)
