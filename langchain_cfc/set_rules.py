@@ -137,10 +137,6 @@ class SetRule(ABC):
         del share
         return np.full(len(draws), CAP)
 
-    def measure_sizes(self, draws: CandidateBatch, accepted: BoolArray) -> tuple[FloatArray, float]:
-        """Return (N,) sizes, here numbers of candidates in the (N, n) accepted sets, and the largest size."""
-        return accepted.sum(axis=1).astype(np.float64), float(draws.n)
-
     def compute_success_scores(self, labelled: LabelledBatch, cap: float = CAP) -> FloatArray:
         """Compute the paper's S(X): the smallest level among a prompt's correct candidates, else `cap`.
 
@@ -301,11 +297,6 @@ class BestAnswer(SetRule):
         del draws
         return np.isfinite(levels) & ~select_candidates(levels, thresholds)
 
-    def measure_sizes(self, draws: CandidateBatch, accepted: BoolArray) -> tuple[FloatArray, float]:
-        """Return (N,) whether each prompt is answered, as 0 or 1, and 1."""
-        del draws
-        return accepted.sum(axis=1).astype(np.float64), 1.0
-
     def _compute_success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
         del cap  # never needed, because showing nothing keeps the promise
         levels = self.compute_levels(labelled.draws)
@@ -363,10 +354,6 @@ class Claims(SetRule):
         needed = [max(1, math.ceil(Fraction(share or 0) * count)) for count in draws.counts.tolist()]
         ordered = np.sort(np.where(draws.is_drawn, self._compute_levels(draws), 0.0), axis=1)
         return np.asarray(ordered[np.arange(len(ordered)), draws.n - np.array(needed)], np.float64)
-
-    def measure_sizes(self, draws: CandidateBatch, accepted: BoolArray) -> tuple[FloatArray, float]:
-        """Return the (N,) shares of claims that are dropped, and the largest possible share."""
-        return np.asarray(1.0 - accepted.sum(axis=1) / draws.counts, dtype=np.float64), 1.0
 
     def _compute_success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
         del cap  # never needed, because dropping all claims always keeps the promise

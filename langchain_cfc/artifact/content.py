@@ -6,7 +6,7 @@ of a loaded file are functions of this content alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -208,12 +208,3 @@ class ArtifactContent(ArtifactData):
         for name in set(copied.__dict__) - set(type(self).model_fields):
             del copied.__dict__[name]
         return copied
-
-    def with_levels(self, levels: Sequence[LevelState], **update: Any) -> Self:
-        """Return the artifact with these levels only, without the arrays of the others.
-
-        Served thresholds are then the running maximum over these levels. `update` changes other fields.
-        """
-        named = {name for one in levels for state in (one.rule, one.marginal) for name in state.values()}
-        arrays = {name: array for name, array in self.arrays.items() if name in named}
-        return self.model_copy(update={"levels": list(levels), "arrays": arrays, **update})

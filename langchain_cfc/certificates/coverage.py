@@ -18,7 +18,7 @@ from langchain_cfc.artifact import (
     tabulate_held_out,
 )
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.certificates.bounds import lower_bound, mean_upper_bound
+from langchain_cfc.certificates.bounds import lower_bound
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
 from langchain_cfc.features import name_records_in_errors
@@ -152,9 +152,8 @@ def certify(
     Given the artifact, however its thresholds were computed, the promise is kept on each independent prompt
     with the same unknown probability, so exact binomial bounds hold (Clopper and Pearson 1934). This is an
     attempt on the labels, at its share of delta (see `AttemptLedger`), divided among the levels. Half of that
-    goes to the three bounds over all prompts, the other half is divided among those of the groups
-    (Bonferroni), so that all of them hold together. The mean set size is bounded by the empirical Bernstein
-    inequality (Maurer and Pontil 2009).
+    goes to the two bounds over all prompts, the other half is divided among those of the groups (Bonferroni),
+    so that all of them hold together.
 
     Args:
         artifact: The artifact.
@@ -236,14 +235,11 @@ def certify_level(
     """Certify the sets at one error level, with a part of delta as the level of its bounds."""
     labelled = attempt.labelled
     seen = compute_outcomes(artifact, labelled, alpha)
-    everyone, *groups = sample_groups(artifact, labelled, seen.decisions.features)
-    # Three bounds over all prompts, two for every group.
-    overall, *each = divide_delta(level, len(groups))
-    overall /= 3
+    groups = sample_groups(artifact, labelled, seen.decisions.features)
     is_adaptive = artifact.feature_map.adaptive_alpha is not None
-    sizes, largest = artifact.parsed_set_rule.measure_sizes(labelled.draws, seen.decisions.accepted)
 
-    def certify_share(group: PromptGroup, failing: float) -> CertifiedShare:
+    def certify_share(group: PromptGroup, part: float) -> CertifiedShare:
+        failing = part / 2  # of each of two bounds
         prompts = int(group.members.sum())
         kept, covered = int(seen.kept[group.members].sum()), int(seen.covered[group.members].sum())
         return CertifiedShare(
@@ -263,13 +259,8 @@ def certify_level(
         attempt=attempt.number,
         level=level,
         prompts=len(labelled),
-        shares=(
-            certify_share(everyone, overall),
-            *(certify_share(group, failing / 2) for group, failing in zip(groups, each, strict=True)),
-        ),
+        shares=tuple(map(certify_share, groups, divide_delta(level, len(groups) - 1))),
         set_rule=artifact.set_rule,
-        mean_size=float(sizes.mean()),
-        mean_size_at_most=mean_upper_bound(sizes, largest, overall),
         records_digest=compute_records_digest(labelled),
         artifact_digest=artifact.frozen_digest,
     )

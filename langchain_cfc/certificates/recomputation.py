@@ -10,11 +10,10 @@ import math
 from collections.abc import Iterator
 from fractions import Fraction
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot, Confidence, PeopleEvidence
-from langchain_cfc.certificates.bounds import binomial_p_value, lower_bound, mean_upper_bound, upper_bound
+from langchain_cfc.certificates.bounds import binomial_p_value, lower_bound, upper_bound
 from langchain_cfc.certificates.cuts import CURVE_POINTS
 from langchain_cfc.certificates.e_processes import compute_mean_wealth
 from langchain_cfc.certificates.judged import BROKEN, KEPT, KNOWN, UNLABELLED, JudgedEProcess
@@ -58,14 +57,13 @@ def recompute_certificates(artifact: CalibrationArtifact) -> list[BoundCheck]:
         artifact: The artifact.
 
     Returns:
-        The bounds, certificate by certificate; none if nothing is certified. Bounds on the size of sets need
-        more than the artifact holds and are not recomputed, nor are bounds by people without their evidence.
+        The bounds, certificate by certificate; none if nothing is certified. Bounds by people without their
+        evidence are not recomputed.
 
     Raises:
         MissingExtraError: If SciPy is not installed.
     """
-    largest = float(artifact.n) if any(one.is_about_sets for one in artifact.certificates) else 1.0
-    checks = [check for one in artifact.certificates for check in _recompute_coverage(one, largest)]
+    checks = [check for one in artifact.certificates for check in _recompute_coverage(one)]
     if artifact.bot is not None:
         checks += _recompute_bot(artifact.bot)
     evidence = {one.subject: one for one in artifact.people_evidence}
@@ -112,29 +110,15 @@ def _add_up_levels(artifact: CalibrationArtifact) -> Iterator[BoundCheck]:
         )
 
 
-def _recompute_coverage(one: CoverageCertificate, largest: float) -> Iterator[BoundCheck]:
-    """Yield the bounds on sets, three over all prompts and two for every group.
-
-    The variance of sizes, each at most `largest`, is not stored: their bound is compared with the least
-    possible one.
-    """
+def _recompute_coverage(one: CoverageCertificate) -> Iterator[BoundCheck]:
+    """Yield the bounds on sets, two over all prompts and two for every group."""
     name = f"sets at alpha = {one.alpha}"
     parts = divide_delta(one.level, len(one.shares) - 1)
     for share, part in zip(one.shares, parts, strict=True):
-        failing = part / (3 if share is one.shares[0] else 2)
-        kept = lower_bound(share.kept, share.prompts, failing)
+        kept = lower_bound(share.kept, share.prompts, part / 2)
         yield _compare_bounds(name, f"kept at least, {share.name}", share.kept_at_least, kept)
-        covered = lower_bound(share.covered, share.prompts, failing)
+        covered = lower_bound(share.covered, share.prompts, part / 2)
         yield _compare_bounds(name, f"covered at least, {share.name}", share.coverage_at_least, covered)
-    equal = np.full(one.prompts, min(one.mean_size, largest))
-    least = mean_upper_bound(equal, largest, parts[0] / 3)
-    yield BoundCheck(
-        certificate=name,
-        bound="mean size at most",
-        stated=one.mean_size_at_most,
-        recomputed=None,
-        agrees=one.mean_size <= largest and one.mean_size_at_most >= least * (1.0 - _TOLERANCE),
-    )
 
 
 def _recompute_bot(bot: CertifiedBot) -> Iterator[BoundCheck]:

@@ -17,29 +17,17 @@ from langchain_cfc.guarantee.certified import compute_share
 from langchain_cfc.support.text import format_percent
 
 
-def explain_needed(
-    rate: str, level: float, *, wrong: str = "wrong", prompts: str = "answered prompts"
-) -> str:
-    """Say how many prompts a test needs, for shares of wrong ones that are assumed and not observed.
-
-    Args:
-        rate: The rate to certify, as decimal text.
-        level: Level of the test.
-        wrong: What counts against the rate.
-        prompts: What is counted.
-
-    Returns:
-        A sentence.
-    """
+def explain_needed(rate: str, level: float) -> str:
+    """Say how many prompts the test of a rate needs, for assumed shares of wrong answers."""
     target = Fraction(rate)
     steps = []
     for share in (Fraction(0), target / 4, target / 2):
         needed = required_size(share, target, level)
         number = f"more than {LARGEST_SIZE:,}" if needed is None else f"{needed:,}"
         steps.append(
-            f"{number} if {format_percent(float(share), '.3g') if share else 'none'} of them are {wrong}"
+            f"{number} if {format_percent(float(share), '.3g') if share else 'none'} of them are wrong"
         )
-    return f"Its test needs about this many {prompts}: {', '.join(steps)}."
+    return f"Its test needs about this many answered prompts: {', '.join(steps)}."
 
 
 def make_refusal(reason: str, attempt: PlannedAttempt, delta: str) -> UnattainableTargetError:

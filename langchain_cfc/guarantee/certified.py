@@ -145,14 +145,10 @@ class CoverageCertificate(TestedCertificate):
     Attributes:
         shares: All prompts first, then every guaranteed weighting.
         set_rule: Text form of the set rule, which says what is promised.
-        mean_size: Mean number of candidates in a set; for claims, mean share of an answer's claims dropped.
-        mean_size_at_most: Upper bound on the expected size or share.
     """
 
     shares: tuple[CertifiedShare, ...] = Field(min_length=1)
     set_rule: str
-    mean_size: Annotated[float, Field(ge=0.0)]
-    mean_size_at_most: Annotated[float, Field(ge=0.0)]
 
     @property
     def is_about_sets(self) -> bool:
@@ -174,18 +170,14 @@ class CoverageCertificate(TestedCertificate):
 
     @property
     def sentence(self) -> str:
-        """The claim, the bound on the size of sets or on what is dropped, and the attempt, in sentences."""
-        largest = math.ceil(100 * self.mean_size_at_most)
-        size = f"At most {largest} % of its claims are dropped on average."
-        if parse_set_rule(self.set_rule).option == "max_wrong_of_all":
-            size = f"At most {largest} % of the questions are answered."
-        elif self.is_about_sets:
-            covered = format_bound(self.shares[0].coverage_at_least)
-            size = (
-                f"A set holds a correct answer with probability at least {covered}, and has at most "
-                f"{largest / 100:.2f} candidates on average."
-            )
-        return f"{self.claim} {size} {self._attempt_words}"
+        """The claim, for sets how often they hold a correct answer, and the attempt, in sentences."""
+        covered = format_bound(self.shares[0].coverage_at_least)
+        held = (
+            f" A set holds a correct answer with probability at least {covered}."
+            if self.is_about_sets
+            else ""
+        )
+        return f"{self.claim}{held} {self._attempt_words}"
 
 
 class CertifiedAnswers(_CertifiedGroup):

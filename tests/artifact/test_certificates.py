@@ -187,7 +187,6 @@ def test_load_refuses_a_certificate_without_artifact_digest(forged: dict[str, An
         ("prompts", -1, "prompts"),
         ("prompts", "120", "not in the canonical form"),
         ("shares", [], "shares"),
-        ("mean_size_at_most", None, "mean_size_at_most"),
         ("shares.0.kept", 121, None),
         ("shares.0.kept", "1", None),
         ("shares.0.covered", -1, None),

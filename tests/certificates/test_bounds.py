@@ -8,7 +8,6 @@ these places are part of every grid.
 from __future__ import annotations
 
 import math
-import statistics
 import sys
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -21,13 +20,11 @@ from scipy import special, stats
 from langchain_cfc.certificates.bounds import (
     binomial_p_value,
     lower_bound,
-    mean_upper_bound,
     required_size,
     upper_bound,
 )
-from langchain_cfc.errors import InputError, MissingExtraError
-from langchain_cfc.support.arrays import FloatArray
-from tests.lengths import LONG, mostly_long, repetitions
+from langchain_cfc.errors import MissingExtraError
+from tests.lengths import mostly_long, repetitions
 
 Bound = Callable[[int, int, float], float]
 
@@ -334,173 +331,7 @@ def test_required_size_at_the_ends() -> None:
     assert required_size(0.0, 0.05, 0.05) == math.ceil(math.log(0.05) / math.log(0.95)) == 59
 
 
-# Means ----------------------------------------------------------------------------------------------------
-
-
-def test_mean_upper_bound_is_that_of_maurer_and_pontil() -> None:
-    rng = np.random.default_rng(0)
-    for size, largest, delta in ((2, 1.0, 0.05), (400, 1.0, 0.1), (5000, 20.0, 1e-4)):
-        values = (largest * rng.random(size)).tolist()
-        log = math.log(2 / delta)
-        spread = math.sqrt(2 * statistics.variance(values) * log / size)
-        bound = statistics.fmean(values) + spread + 7 * largest * log / (3 * (size - 1))
-        found = mean_upper_bound(values, largest, delta)
-        assert found == pytest.approx(min(bound, largest), rel=1e-8)
-        assert found >= min(bound, largest)
-
-
-def test_mean_upper_bound_never_exceeds_the_largest_value() -> None:
-    assert mean_upper_bound([], 5.0, 0.05) == mean_upper_bound([1.0], 5.0, 0.05) == 5.0
-    assert mean_upper_bound([0.0, 1.0], 5.0, 0.05) == mean_upper_bound([5.0] * 10_000, 5.0, 0.05) == 5.0
-    assert mean_upper_bound([0.0] * 100, 0.0, 0.05) == 0.0
-    assert mean_upper_bound(np.full(10**6, 1e300), 1.5e308, 0.05) < 1e304
-
-
-def test_mean_upper_bound_scales_with_its_values() -> None:
-    values = np.random.default_rng(1).random(300)
-    assert mean_upper_bound(20 * values, 20.0, 0.05) == pytest.approx(
-        20 * mean_upper_bound(values, 1.0, 0.05)
-    )
-
-
-def compute_normal_bound(values: FloatArray, largest: float, delta: float) -> float:
-    """Mean plus a normal quantile of standard errors, which is not a valid bound."""
-    deviation = float(values.std(ddof=1))
-    return min(
-        largest, float(values.mean()) + float(stats.norm.isf(delta)) * deviation / math.sqrt(len(values))
-    )
-
-
-def compute_bound_without_range(values: FloatArray, largest: float, delta: float) -> float:
-    """The empirical Bernstein bound without its last term."""
-    spread = math.sqrt(2 * float(values.var(ddof=1)) * math.log(2 / delta) / len(values))
-    return min(largest, float(values.mean()) + spread)
-
-
-def compute_two_point_failure(bound: Any, size: int, delta: float) -> float:
-    """The largest failure probability for values 0 and 1, exactly: the bound depends on a binomial count."""
-    counts = np.arange(size + 1)
-    bounds = np.array([bound(np.repeat([0.0, 1.0], [size - k, k]), 1.0, delta) for k in counts])
-    assert (bounds[: size // 2] < 1.0).all()  # A trivial bound would never fail.
-    return max(
-        float(stats.binom.pmf(counts[bounds < p], size, p).sum())
-        for p in list_rates_beyond(bounds.tolist(), 1.0)
-    )
-
-
-@pytest.mark.parametrize("delta", [0.01, 0.1, 0.5])
-def test_mean_upper_bound_of_two_points_fails_at_most_with_delta(delta: float) -> None:
-    for size in (100, 400)[: 2 if LONG else 1]:
-        assert compute_two_point_failure(mean_upper_bound, size, delta) <= delta
-        assert compute_two_point_failure(compute_normal_bound, size, delta) > delta
-        assert compute_two_point_failure(compute_bound_without_range, size, delta) > delta
-
-
-# Law: R independent samples; the bound fails in at most delta of them, so that the number of failures is
-# stochastically at most Binomial(R, delta), and its upper tail is the exact p-value of the claim.
-ROUNDS, SAMPLE, DELTA = 2000, 300, 0.1
-LAWS: dict[str, tuple[float, Callable[[np.random.Generator], FloatArray]]] = {
-    "two points": (0.5, lambda rng: np.where(rng.random(SAMPLE) < 0.05, 10.0, 0.0)),
-    "uniform": (5.0, lambda rng: 10.0 * rng.random(SAMPLE)),
-    "skewed": (10.0 / 101.0, lambda rng: 10.0 * rng.beta(0.01, 1.0, SAMPLE)),
-    "skewed to the left": (10.0 * 100 / 101.0, lambda rng: 10.0 * rng.beta(1.0, 0.01, SAMPLE)),
-}
-
-
-def count_failures(law: str, bound: Any) -> int:
-    truth, draw = LAWS[law]
-    rng = np.random.default_rng(5)
-    return sum(bound(draw(rng), 10.0, DELTA) < truth for _ in range(ROUNDS))
-
-
-def is_alarm(failed: int) -> bool:
-    return bool(stats.binom.sf(failed - 1, ROUNDS, DELTA) <= FALSE_ALARM / len(LAWS))
-
-
-@pytest.mark.parametrize("law", LAWS)
-def test_mean_upper_bound_holds_for_several_laws(law: str) -> None:
-    assert not is_alarm(count_failures(law, mean_upper_bound))
-    # The bound is not trivial: a trivial one could not fail.
-    _, draw = LAWS[law]
-    rng = np.random.default_rng(6)
-    assert law == "skewed to the left" or all(
-        mean_upper_bound(draw(rng), 10.0, DELTA) < 9.0 for _ in range(20)
-    )
-
-
-def test_normal_approximation_of_a_mean_fails_on_a_skewed_law() -> None:
-    assert is_alarm(count_failures("skewed", compute_normal_bound))
-
-
 # Refusals -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("bound", [lower_bound, upper_bound])
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((-1, 3, 0.05), r"successes is -1; expected a whole number in 0 \.\.\. 3"),
-        ((4, 3, 0.05), "successes is 4"),
-        ((1.0, 3, 0.05), "successes is 1.0"),
-        ((True, 3, 0.05), "successes is True"),
-        ((0, 3.0, 0.05), "size is 3.0; expected a whole number, at least 0"),
-        ((1, 3, 0.0), "delta is 0.0; expected strictly between 0 and 1"),
-        ((1, 3, 1.0), "delta is 1.0"),
-        ((1, 3, math.nan), "delta is nan"),
-    ],
-)
-def test_bounds_refuse_invalid_counts_and_delta(bound: Any, arguments: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        bound(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((4, 3, 0.05), r"count is 4; expected a whole number in 0 \.\.\. 3"),
-        ((0.5, 3, 0.05), "count is 0.5"),
-        ((0, -1, 0.05), "size is -1; expected a whole number, at least 0"),
-        ((1, 3, 1.1), r"rate is 1\.1; expected in \[0, 1\]"),
-        ((1, 3, math.nan), "rate is nan"),
-        ((1, 3, Fraction(-1, 2)), "rate is Fraction"),
-    ],
-)
-def test_binomial_p_value_refuses_invalid_counts_and_rates(arguments: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        binomial_p_value(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([0.5, -0.1], 1.0, 0.05), r"values\[1\] is .*-0\.1.*; expected in \[0, 1\]"),
-        (([0.5, 1.1], 1.0, 0.05), r"values\[1\]"),
-        (([math.nan, 0.5], 1.0, 0.05), r"values\[0\]"),
-        (([math.inf], 1.0, 0.05), r"values\[0\]"),
-        (([[0.5], [0.5]], 1.0, 0.05), r"values is \(2, 1\); expected one row"),
-        (([0.5], math.inf, 0.05), "largest is inf; expected a finite number"),
-        (([0.5], math.nan, 0.05), "largest is nan"),
-        (([], -1.0, 0.05), "largest is -1.0"),
-        (([0.5], 1.0, 0.0), "delta is 0.0"),
-    ],
-)
-def test_mean_upper_bound_refuses_invalid_values(arguments: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        mean_upper_bound(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((-0.1, 0.5, 0.1), "share"),
-        ((0.1, 1.5, 0.1), "rate"),
-        ((0.1, 0.5, 1), "delta"),
-        ((0.5, 0.1, 0), "delta"),
-    ],
-)
-def test_required_size_refuses_invalid_shares(arguments: Any, message: str) -> None:
-    with pytest.raises(InputError, match=f"{message} is"):
-        required_size(*arguments)
 
 
 def test_bounds_accept_numpy_numbers() -> None:

@@ -86,11 +86,11 @@ def test_certify_bounds_equal_an_independent_computation(alpha: str, delta: str)
     whole = 0.8 * float(delta)  # the first test on these labels
     assert (found.alpha, found.delta, found.prompts) == (alpha, delta, 300)
     assert [group.name for group in groups] == [f"group(topic)={topic}" for topic in TOPICS]
-    # Half of delta for three bounds over all prompts, half for two bounds on each of three groups.
+    # Half of delta for two bounds over all prompts, half for two bounds on each of three groups.
     members = {everyone.name: np.ones(300, dtype=np.bool_)}
     members |= {f"group(topic)={topic}": seen["topic"] == topic for topic in TOPICS}
     for share in found.shares:
-        failing = whole / 6 if share is everyone else whole / (2 * 2 * 3)
+        failing = whole / 4 if share is everyone else whole / (2 * 2 * 3)
         inside = members[share.name]
         assert share.prompts == inside.sum()
         assert (share.kept, share.covered) == (seen["kept"][inside].sum(), seen["covered"][inside].sum())
@@ -100,19 +100,12 @@ def test_certify_bounds_equal_an_independent_computation(alpha: str, delta: str)
         assert share.coverage_at_least == pytest.approx(
             compute_lower_bound(share.covered, share.prompts, failing), abs=1e-7
         )
-        # With all of delta for one bound it would be larger, and five others would have nothing left.
+        # With all of delta for one bound it would be larger, and the others would have nothing left.
         assert share.kept_at_least < compute_lower_bound(share.kept, share.prompts, whole) - 1e-3
-    sizes = seen["size"]
-    logarithm = math.log(2 / (whole / 6))
-    bernstein = (
-        sizes.mean() + math.sqrt(2 * sizes.var(ddof=1) * logarithm / 300) + 7 * 4 * logarithm / (3 * 299)
-    )
-    assert found.mean_size == pytest.approx(sizes.mean())
-    assert found.mean_size_at_most == pytest.approx(min(4.0, bernstein), rel=1e-6)
 
 
 def test_certify_without_groups_spends_delta_on_all_prompts() -> None:
-    found = certify_and_get(calibrate_known("1"), delta="0.375")
+    found = certify_and_get(calibrate_known("1"), delta="0.25")
     (everyone,) = found.shares
     assert everyone.kept_at_least == pytest.approx(compute_lower_bound(everyone.kept, 300, 0.1), abs=1e-7)
     assert everyone.kept_at_least > compute_lower_bound(everyone.kept, 300, 0.05) + 1e-3

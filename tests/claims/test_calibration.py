@@ -71,8 +71,7 @@ def test_certify_claims_states_and_checks_claims(artifact: CalibrationArtifact, 
     certified = certify(artifact, make_answers(np.random.default_rng(5), 400))
     (one,) = certified.certificates
     assert one.set_rule == "claims(1)"
-    assert one.mean_size < one.mean_size_at_most < 1.0
-    assert "at most 1 unsupported claim is left in the answer. At most" in one.sentence
+    assert "at most 1 unsupported claim is left in the answer. First test" in one.sentence
     path = tmp_path / "artifact.json"
     certified.save(path)
     assert CalibrationArtifact.load(path).digest == certified.digest

@@ -192,7 +192,8 @@ def test_call_refuses_a_promise_not_held(
 
 def test_only_promise_of_an_artifact_is_served(bot: CalibrationArtifact) -> None:
 
-    one_rate = with_bot(make_artifact(alpha=["0.25", "0.5"], extracted=True).with_levels([]))
+    bare = make_artifact(alpha="0.25", extracted=True).model_copy(update={"levels": [], "arrays": {}})
+    one_rate = with_bot(bare)
     parts = {"generator": ScriptedModel(texts=TEXTS), "answer": answer_of}
     assert (
         make_chain(one_rate, **parts).invoke("x").guarantee.wrong_answers

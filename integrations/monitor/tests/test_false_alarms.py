@@ -12,6 +12,7 @@ import pytest
 from langchain_cfc_monitor.sequential_tests import (
     RANK_EXPERT_COUNT,
     RATE_EXPERT_COUNT,
+    MixtureEProcess,
     add_to_counts,
     compute_rank_payoffs,
     compute_ranks,
@@ -19,7 +20,7 @@ from langchain_cfc_monitor.sequential_tests import (
 )
 from scipy import stats
 
-from langchain_cfc.certificates.e_processes import EProcess, MixtureEProcess
+from langchain_cfc.certificates.e_processes import EProcess
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from tests.lengths import mostly_long, repetitions
 

@@ -27,7 +27,7 @@ from langchain_cfc.guarantee import (
 )
 from langchain_cfc.support.text import pluralize
 from langchain_cfc_lab.comparison_report import GroupComparison
-from langchain_cfc_lab.report._text import format_interval, to_percent
+from langchain_cfc_lab.report._text import NO_BREAK, format_interval, to_percent
 from langchain_cfc_lab.report.hardest import HardAnswer, HardPrompt
 
 Tone: TypeAlias = Literal["", "good", "bad"]
