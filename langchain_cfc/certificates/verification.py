@@ -1,8 +1,8 @@
-"""`verify`: check an artifact's thresholds with solvers that share no code with this library.
+"""`verify`: check an artifact's thresholds with a solver that shares no code with this library.
 
 The artifact holds calibration prompts one by one and the sums of all others, so any solver can solve the same
-regression that its thresholds come from. Here CVXPY passes it to HiGHS (simplex) and Clarabel (interior
-points); with a ridge it is no linear programme, and goes to Clarabel alone.
+regression that its thresholds come from. Here CVXPY passes it to HiGHS (simplex); with a ridge it is no
+linear programme, and goes to Clarabel (interior points).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.support.imports import require
 from langchain_cfc.thresholds import ConditionalThreshold, compute_tau
 
-# Thresholds may differ by this much, objectives by this share. HiGHS solves for theta just below tau, which
-# stands for the limit; its own tolerances are far smaller.
+# Thresholds may differ by this much. They are solved for theta just below tau, which stands for the limit;
+# the solvers' own tolerances are far smaller.
 TOLERANCE = 1e-6
 THETA_DISTANCE = 1e-8
 HIGHS_OPTIONS = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
@@ -40,10 +40,7 @@ class LevelVerification(BaseModel):
         infinite: How many of them have an infinite threshold.
         outside: How many lie outside the certified region, and were left out.
         contradicted: How many thresholds are infinite here but not for the other solver, or the reverse.
-        largest_difference: Largest difference between finite thresholds, HiGHS (or Clarabel, with a ridge)
-            against ours.
-        largest_gap: Largest relative difference between optimal objectives, Clarabel against ours, including
-            the base regression.
+        largest_difference: Largest difference between finite thresholds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,12 +53,11 @@ class LevelVerification(BaseModel):
     outside: int
     contradicted: int
     largest_difference: float
-    largest_gap: float
 
     @property
     def agrees(self) -> bool:
-        """Whether the other solvers confirm every threshold."""
-        return self.contradicted == 0 and max(self.largest_difference, self.largest_gap) <= TOLERANCE
+        """Whether the other solver confirms every threshold."""
+        return self.contradicted == 0 and self.largest_difference <= TOLERANCE
 
 
 def verify(
@@ -70,7 +66,7 @@ def verify(
     prompts: int = 20,
     progress: Callable[[Iterable[FloatArray]], Iterable[FloatArray]] = iter,
 ) -> list[LevelVerification]:
-    """Solve the base regression and a sample of thresholds again, with HiGHS and Clarabel.
+    """Solve a sample of thresholds again, with HiGHS, or with Clarabel if there is a ridge.
 
     Args:
         artifact: An artifact with the conditional rule.
@@ -106,8 +102,8 @@ def _verify_level(
     features, size = state["features"], len(state["features"])
     chosen = np.random.default_rng(0).choice(size, min(prompts, size), replace=False)
     sample = np.vstack([features.mean(axis=0, keepdims=True), features[np.sort(chosen)]])
-    solvers = _ReferenceSolvers(state, rule)
-    differences, gaps = [0.0], [solvers.compute_base_gap(rule)]
+    solver = _ReferenceSolver(state, rule)
+    differences = [0.0]
     infinite = outside = contradicted = 0
     for reduced in progress(sample):
         phi = _restore_features(reduced, state)
@@ -120,17 +116,13 @@ def _verify_level(
             outside += 1
             continue
         tau = float(compute_tau(rule.alpha if alpha is None else alpha))
-        theirs = solvers.compute_threshold(reduced, tau)
+        theirs = solver.compute_threshold(reduced, tau)
         reaches = theirs >= rule.cap - TOLERANCE
         infinite += bool(np.isinf(ours))
         if np.isinf(ours) != reaches:
             contradicted += 1
         elif not reaches:
             differences.append(abs(ours - theirs))
-        certificate = rule.make_certificate(phi, alpha)
-        if certificate is not None:
-            objective = solvers.compute_objective(tau * reduced)
-            gaps.append(abs(certificate.primal - objective) / max(1.0, abs(objective)))
     return LevelVerification(
         alpha=str(rule.alpha),
         complete=not state["rest"].any(),
@@ -140,7 +132,6 @@ def _verify_level(
         outside=outside,
         contradicted=contradicted,
         largest_difference=max(differences),
-        largest_gap=max(gaps),
     )
 
 
@@ -155,8 +146,8 @@ def _restore_features(reduced: FloatArray, state: Mapping[str, FloatArray]) -> F
     return phi * scale
 
 
-class _ReferenceSolvers:
-    """The regression of one level, solved by HiGHS and Clarabel through CVXPY."""
+class _ReferenceSolver:
+    """The regression of one level, solved through CVXPY."""
 
     def __init__(self, state: Mapping[str, FloatArray], rule: ConditionalThreshold) -> None:
         self._cvxpy: Any = require("cvxpy", "verify", "verification")
@@ -187,32 +178,12 @@ class _ReferenceSolvers:
     def compute_threshold(self, phi: FloatArray, tau: float) -> float:
         """Return the smallest fit at a prompt of coverage tau; `inf` if the problem is unbounded."""
         self._linear.value = (tau - THETA_DISTANCE) * phi
+        settings: dict[str, Any] = {"solver": "HIGHS", "highs_options": HIGHS_OPTIONS}
         if self._penalised:
-            self._solve(solver=self._cvxpy.CLARABEL, **CLARABEL_OPTIONS)
-        else:
-            self._solve(solver=self._cvxpy.HIGHS, highs_options=HIGHS_OPTIONS)
-        return float(phi @ self._beta.value) if self._problem.status == "optimal" else np.inf
-
-    def compute_objective(self, linear: FloatArray) -> float:
-        """Return the optimal value by Clarabel, given a prompt's features times its coverage."""
-        self._linear.value = linear
-        self._solve(solver=self._cvxpy.CLARABEL, **CLARABEL_OPTIONS)
-        return float(self._problem.value)
-
-    def _solve(self, **settings: Any) -> None:
+            settings = {"solver": "CLARABEL", **CLARABEL_OPTIONS}
         try:
             self._problem.solve(**settings)
         except self._cvxpy.error.SolverError as error:
             msg = f"{settings['solver']} could not compute a threshold, so it cannot be verified: {error}"
             raise ThresholdError(msg) from error
-
-    def compute_base_gap(self, rule: ConditionalThreshold) -> float:
-        """Return the relative difference between the base regression's objective and ours."""
-        try:
-            certificate = rule.make_certificate(np.zeros(rule.dimension))
-        except OutsideCertifiedRegionError:
-            return 0.0
-        if certificate is None:  # every feature is zero
-            return 0.0
-        objective = self.compute_objective(np.zeros(self._linear.shape))
-        return abs(certificate.primal - objective) / max(1.0, abs(objective))
+        return float(phi @ self._beta.value) if self._problem.status == "optimal" else np.inf

@@ -53,8 +53,7 @@ def inspect(
         bool,
         typer.Option(
             "--verify",
-            help="Recompute all certificates from their counts, and a sample of thresholds with HiGHS and "
-            "Clarabel.",
+            help="Recompute all certificates from their counts, and a sample of thresholds with HiGHS.",
         ),
     ] = False,
     prompts: Annotated[int, typer.Option(min=1, help="Number of prompts that --verify samples.")] = 20,
@@ -140,7 +139,7 @@ def _print_bounds(bounds: Sequence[BoundCheck]) -> None:
 
 def _print_verification(levels: Sequence[LevelVerification]) -> None:
     table = Table(title="Thresholds solved again", title_justify="left", box=None, header_style="bold")
-    for heading in ("alpha", "prompts", "infinite", "outside", "HiGHS off by", "Clarabel gap", ""):
+    for heading in ("alpha", "prompts", "infinite", "outside", "off by", ""):
         table.add_column(heading, justify="right")
     for level in levels:
         table.add_row(
@@ -149,7 +148,6 @@ def _print_verification(levels: Sequence[LevelVerification]) -> None:
             str(level.infinite),
             str(level.outside),
             f"{level.largest_difference:.0e}",
-            f"{level.largest_gap:.0e}",
             "agree" if level.agrees else f"[red]{level.contradicted} contradicted[/]",
         )
     console = get_console()
