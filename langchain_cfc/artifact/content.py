@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
@@ -34,7 +34,7 @@ from langchain_cfc.records import Provenance
 from langchain_cfc.set_rules import SetRule, parse_set_rule
 from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.support.normalisation import NORMALISATION
-from langchain_cfc.thresholds import compute_tau, format_alpha
+from langchain_cfc.thresholds import CAP, compute_tau, format_alpha
 
 
 class SelfCheck(ArtifactData):
@@ -57,7 +57,7 @@ class LevelState(ArtifactData):
     Attributes:
         alpha: Error level as decimal text.
         rule: State of the artifact's own threshold rule.
-        marginal: State of the marginal rule, kept for comparison.
+        marginal: The one threshold for all prompts, kept for comparison; the cap if none can be certified.
         effective_alpha: The smaller level at which the artifact's own rule was fitted, as decimal text; `0`
             if nothing is left of alpha and every prompt is flagged, None if the rule was fitted at alpha.
         self_check: Result of the self-check; None for rules other than the conditional one.
@@ -65,7 +65,7 @@ class LevelState(ArtifactData):
 
     alpha: str
     rule: dict[str, str]
-    marginal: dict[str, str]
+    marginal: Annotated[float, Field(ge=0.0, le=CAP)]
     effective_alpha: str | None = None
     self_check: SelfCheck | None = None
 

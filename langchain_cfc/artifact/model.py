@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.support.files import atomic_writer, read_regular
 from langchain_cfc.support.suggestions import suggest_file
 from langchain_cfc.thresholds import (
+    CAP,
     ConditionalThreshold,
     GroupedThreshold,
     Level,
@@ -78,11 +79,10 @@ class CalibrationArtifact(ArtifactContent):
         if self.n < 1 or alphas != sorted({format_alpha(alpha) for alpha in alphas}, key=float):
             msg = "expected n >= 1, and levels with alphas ascending in canonical form"
             raise ValueError(msg)
-        for rules, expected in ((self._rules, self.feature_map.dimension), (self._marginal_rules, 1)):
-            dimensions = {rule.dimension for rule in rules.values()}
-            if not dimensions <= {expected}:
-                msg = f"expected threshold states for {expected} features, got {sorted(dimensions)}"
-                raise ValueError(msg)
+        dimensions, expected = {rule.dimension for rule in self._rules.values()}, self.feature_map.dimension
+        if not dimensions <= {expected}:
+            msg = f"expected threshold states for {expected} features, got {sorted(dimensions)}"
+            raise ValueError(msg)
         _ = self.parsed_set_rule
         problem = next(find_problems(self), None)
         if problem is not None:
@@ -146,13 +146,6 @@ class CalibrationArtifact(ArtifactContent):
                 ridge=0.0 if self.pac is None else self.pac.ridge,
                 levels=() if adaptive is None else adaptive.list_levels(level.alpha),
             ).restore(self.unpack_state(level.rule))
-            for level in self.levels
-        }
-
-    @cached_property
-    def _marginal_rules(self) -> dict[str, GroupedThreshold]:
-        return {
-            level.alpha: GroupedThreshold(level.alpha).restore(self.unpack_state(level.marginal))
             for level in self.levels
         }
 
@@ -269,19 +262,17 @@ class CalibrationArtifact(ArtifactContent):
         """
         text = self.select_level(alpha)
         adaptive = self.feature_map.adaptive_alpha
-        if marginal:
-            rules: Mapping[str, ConditionalThreshold | GroupedThreshold] = self._marginal_rules
-            features = np.ones((len(features), 1))
-        else:
-            rules = self._rules
-            unknown = self.feature_map.has_unknown_category(features)
-            if unknown.any():
-                return self._solve_known_categories(features, text, ~unknown)
+        if marginal:  # it never decreases from a larger alpha to a smaller one
+            (one,) = [level.marginal for level in self.levels if level.alpha == text]
+            return Thresholds.apply_cap(np.full(len(features), one), np.zeros(len(features)), CAP)
+        unknown = self.feature_map.has_unknown_category(features)
+        if unknown.any():
+            return self._solve_known_categories(features, text, ~unknown)
         solved = [
             rule.solve(features, alphas=None if adaptive is None else adaptive.read_alphas(features, level))
             if isinstance(rule, ConditionalThreshold)
             else rule.solve(features)
-            for level, rule in rules.items()
+            for level, rule in self._rules.items()
             if float(level) >= float(text)
         ]
         if len(solved) == 1:

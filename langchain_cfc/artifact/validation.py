@@ -43,8 +43,7 @@ def _check_header(artifact: ArtifactContent) -> Iterator[str]:
 
 def _check_references(artifact: ArtifactContent) -> Iterator[str]:
     """Check arrays, and which artifact, level and attempt each certificate is about."""
-    states = [state for level in artifact.levels for state in (level.rule, level.marginal)]
-    for stray in sorted(set(artifact.arrays).difference(*(state.values() for state in states))):
+    for stray in sorted(set(artifact.arrays).difference(*(level.rule.values() for level in artifact.levels))):
         yield f"array {stray!r} belongs to no level"
     tested: list[TestedCertificate] = [*artifact.certificates]
     tested += [] if artifact.bot is None else artifact.bot.certificates

@@ -213,12 +213,12 @@ def fit_levels(
         elif effective != "0":
             fitted = rule.fit(data.features, data.success_scores)
         alike = data.success_scores[fair] if fair.any() else np.full(1, CAP)
-        compared = GroupedThreshold(alpha).fit(np.ones((len(alike), 1)), alike)
+        compared = GroupedThreshold(alpha).fit(np.ones((len(alike), 1)), alike).threshold([1.0])
         levels.append(
             LevelState(
                 alpha=alpha,
                 rule=store(_get_state(fitted, data)),
-                marginal=store(compared.get_state_data()),
+                marginal=min(CAP, compared),
                 effective_alpha=effective,
                 self_check=check,
             )

@@ -292,8 +292,10 @@ def encode_numbers(*numbers: float) -> str:
         ({"shape": [1], "float64": encode_numbers(5.0)}, "none above the cap"),
     ],
 )
-def test_load_refuses_an_invalid_array(forged: dict[str, Any], message: str, content: dict[str, Any]) -> None:
-    content["arrays"][content["levels"][0]["marginal"]["quantiles"]] = forged
+def test_load_refuses_an_invalid_array(forged: dict[str, Any], message: str) -> None:
+    made = calibrate(make_records(0, 60), alpha="0.2", features="1", delta="0.1")
+    content = made.model_dump(mode="json")
+    content["arrays"][content["levels"][0]["rule"]["quantiles"]] = forged
     with pytest.raises(ArtifactFormatError, match=message):
         load_content(content)
 

@@ -114,9 +114,8 @@ def test_evaluate_counts_refused_prompts_apart_from_not_certifiable_ones() -> No
     narrow = replace(fitted, _state=replace(fitted.fitted, near=few))
     arrays = {key: PackedArray.pack(array) for key, array in narrow.get_state_data().items()}
     level = artifact.levels[0].model_copy(update={"rule": {key: one.name for key, one in arrays.items()}})
-    marginal = {name: artifact.arrays[name] for name in level.marginal.values()}
     refusing = artifact.model_copy(
-        update={"levels": [level], "arrays": {**marginal, **{one.name: one for one in arrays.values()}}}
+        update={"levels": [level], "arrays": {one.name: one for one in arrays.values()}}
     )
     fresh = [one.model_copy(update={"id": f"new {one.id}"}) for one in make_prompts(1, 200, n=4)]
     method = evaluate(refusing, fresh).methods["conditional"]
