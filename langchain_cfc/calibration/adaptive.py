@@ -73,7 +73,6 @@ def fit_adaptive_alpha(
 
     Raises:
         CalibrationError: If the fit split is empty.
-        MissingExtraError: If SciPy is not installed.
     """
     require_fit_split(fit_split, "adaptive levels are fitted on")
     success_scores = set_rule.compute_success_scores(fit_split)

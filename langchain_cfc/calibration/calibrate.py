@@ -105,7 +105,7 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
             rate or confidence is not certified with them; its `attempts` belong to the next attempt.
         OverlapError: If figures from the labels of all prompts that would certify were looked at before
             these settings were tried.
-        MissingExtraError: If SciPy is not installed, but levels are adaptive or something is certified.
+        MissingExtraError: If SciPy is not installed, but something is certified or holds with confidence.
 
     Warns:
         AttainabilityWarning: If the target is out of reach for a guaranteed group, or beside an alpha no

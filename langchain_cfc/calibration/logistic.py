@@ -14,10 +14,9 @@ import numpy as np
 
 from langchain_cfc.errors import CalibrationError
 from langchain_cfc.support.arrays import BoolArray, FloatArray
-from langchain_cfc.support.imports import require
 
-# Largest gradient per prompt at which the objective counts as minimal; largest number of Newton steps.
-_GRADIENT_TOLERANCE, _MAX_NEWTON_STEPS = 1e-12, 100
+# Largest gradient per prompt at which the objective counts as minimal, and the most steps and halvings.
+_GRADIENT_TOLERANCE, _MAX_NEWTON_STEPS, _MAX_HALVINGS = 1e-12, 100, 30
 
 
 def fit_logistic(
@@ -36,9 +35,7 @@ def fit_logistic(
 
     Raises:
         CalibrationError: If no minimum is found.
-        MissingExtraError: If SciPy is not installed.
     """
-    optimize = require("scipy.optimize", "calibrate", "fitting a logistic regression")
     size = float(weights.sum())
     penalties = np.array([0.0] + [ridge] * (x.shape[1] - 1))  # none on the intercept
 
@@ -56,26 +53,20 @@ def fit_logistic(
         curvature = (x.T * (weights * p * (1.0 - p))) @ x
         return np.asarray((curvature + np.diag(penalties)) / size)
 
-    solution = optimize.minimize(
-        objective,
-        np.zeros(x.shape[1]),
-        method="trust-exact",
-        jac=gradient,
-        hess=hessian,
-        options={"gtol": 1e-6, "maxiter": 1000},
-    )
-    # The solver compares objective values, which round-off makes equal within about sqrt(epsilon) of the
-    # minimum. Newton steps use the gradient and reach the last digits.
-    theta, largest = np.asarray(solution.x, dtype=np.float64), np.inf
+    # Damped Newton steps: the objective is strictly convex, so a short enough step always lowers it. Near the
+    # minimum round-off hides the fall, and the gradient decides.
+    theta, largest = np.zeros(x.shape[1]), np.inf
     for _ in range(_MAX_NEWTON_STEPS):
         slope = gradient(theta)
         largest = float(np.abs(slope).max())
         if largest <= _GRADIENT_TOLERANCE:
             return theta
-        theta = theta - np.linalg.solve(hessian(theta), slope)
+        step, before = np.linalg.solve(hessian(theta), slope), objective(theta)
+        lengths = (2.0**-halvings for halvings in range(_MAX_HALVINGS))
+        theta = theta - step * next((one for one in lengths if objective(theta - one * step) < before), 1.0)
     msg = (
-        f"logistic regression could not be fitted: the gradient is still {largest:.1e} ({solution.message}); "
-        "look for outliers among the scores"
+        f"logistic regression could not be fitted: the gradient is still {largest:.1e}; look for outliers "
+        "among the scores"
     )
     raise CalibrationError(msg)
 
