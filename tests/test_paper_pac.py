@@ -147,15 +147,6 @@ def test_statement_names_the_claim_and_its_missing_proof() -> None:
     assert "alpha = 0.09675407154 instead of 0.1" in text
     for reason in ("needs a penalty", "identically distributed", "no jump", "not groups"):
         assert reason in text
-    assert "vacuous" not in text
-
-
-def test_statement_says_that_the_slack_is_vacuous() -> None:
-    text = PaperPAC("0.05").statement("0.125", 100)
-    assert "at least 95 % over calibration sets" in text
-    assert "is at least 87.5 %" in text
-    assert "Nothing is left of alpha = 0.125: the claim is vacuous" in text
-    assert "instead of" not in text
 
 
 # -- the proof, step by step ---------------------------------------------------------------------------------

@@ -87,12 +87,6 @@ def test_verify_confirms_a_ridge_and_contradicts_another_one() -> None:
     assert not other.agrees
 
 
-def test_verify_skips_levels_that_flag_every_prompt() -> None:
-    pac = PaperPAC(delta=1e-12)
-    artifact = calibrate(make_recorded(100), alpha="0.3", features="mean_score", pac=pac)
-    assert verify(artifact) == []
-
-
 def test_verify_confirms_infinite_thresholds() -> None:
     with pytest.warns(AttainabilityWarning):
         artifact = calibrate(

@@ -34,7 +34,7 @@ from langchain_cfc.records import Provenance
 from langchain_cfc.set_rules import SetRule, parse_set_rule
 from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.support.normalisation import NORMALISATION
-from langchain_cfc.thresholds import CAP, compute_tau, format_alpha
+from langchain_cfc.thresholds import CAP, format_alpha
 
 
 class SelfCheck(ArtifactData):
@@ -58,8 +58,8 @@ class LevelState(ArtifactData):
         alpha: Error level as decimal text.
         rule: State of the artifact's own threshold rule.
         marginal: The one threshold for all prompts, kept for comparison; the cap if none can be certified.
-        effective_alpha: The smaller level at which the artifact's own rule was fitted, as decimal text; `0`
-            if nothing is left of alpha and every prompt is flagged, None if the rule was fitted at alpha.
+        effective_alpha: The smaller level at which the artifact's own rule was fitted, as decimal text; None
+            if it was fitted at alpha.
         self_check: Result of the self-check; None for rules other than the conditional one.
     """
 
@@ -72,9 +72,7 @@ class LevelState(ArtifactData):
     @model_validator(mode="after")
     def _check_effective_alpha(self) -> LevelState:
         level = self.effective_alpha
-        if level in {None, "0"}:
-            return self
-        if format_alpha(str(level)) != level or float(level) >= float(self.alpha):
+        if level is not None and (format_alpha(level) != level or float(level) >= float(self.alpha)):
             msg = f"effective_alpha: expected decimal text below alpha = {self.alpha}, got {level!r}"
             raise ValueError(msg)
         return self
@@ -137,12 +135,6 @@ class ArtifactContent(ArtifactData):
         """List the error levels that may be stated at `alpha`, ascending; only `alpha` if not adaptive."""
         adaptive = self.feature_map.adaptive_alpha
         return (alpha,) if adaptive is None else adaptive.list_levels(alpha)
-
-    def list_adaptive_coverages(self, alpha: str) -> tuple[float, ...]:
-        """List the coverages that may be stated at `alpha`, ascending; none if levels are not adaptive."""
-        adaptive = self.feature_map.adaptive_alpha
-        levels = () if adaptive is None else reversed(adaptive.list_levels(alpha))
-        return tuple([float(compute_tau(one)) for one in levels])
 
     @cached_property
     def digest(self) -> str:

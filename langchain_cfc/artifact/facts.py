@@ -369,10 +369,9 @@ def make_threshold_rule(
 ) -> ConditionalThreshold | GroupedThreshold:
     """Make an unfitted threshold rule: conditional, or with `delta` an order statistic for each group.
 
-    An `effective_alpha` of `0` flags every prompt. `levels` are error levels that prompts may have instead of
-    alpha; only the conditional rule uses them.
+    `levels` are error levels that prompts may have instead of alpha; only the conditional rule uses them.
     """
-    if delta is not None or effective_alpha == "0":
+    if delta is not None:
         return GroupedThreshold(alpha, delta=delta)
     level = alpha if effective_alpha is None else effective_alpha
     return ConditionalThreshold(level, ridge=ridge, levels=levels)

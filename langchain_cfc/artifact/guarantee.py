@@ -177,14 +177,14 @@ def _find_people(
 
 def _list_coverages(artifact: ArtifactContent, alpha: str, stated_alpha: str | None) -> tuple[float, ...]:
     """List the coverages that may be stated, or the one stated; none if levels are not adaptive."""
-    coverages = artifact.list_adaptive_coverages(alpha)
-    if stated_alpha is None:
-        return coverages
-    stated_alphas = artifact.list_stated_levels(alpha)
-    if stated_alpha not in stated_alphas:
-        msg = f"the artifact states the levels {', '.join(stated_alphas)} at {alpha}, not {stated_alpha}"
+    levels = artifact.list_stated_levels(alpha)
+    if stated_alpha is not None and stated_alpha not in levels:
+        msg = f"the artifact states the levels {', '.join(levels)} at {alpha}, not {stated_alpha}"
         raise InputError(msg)
-    return (float(compute_tau(stated_alpha)),) if coverages else ()
+    if artifact.feature_map.adaptive_alpha is None:
+        return ()
+    stated = reversed(levels) if stated_alpha is None else [stated_alpha]
+    return tuple([float(compute_tau(one)) for one in stated])
 
 
 def _state_claim(artifact: ArtifactContent, target: float, coverages: Sequence[float]) -> str:

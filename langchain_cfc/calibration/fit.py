@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from langchain_cfc.artifact import (
 from langchain_cfc.calibration.checks import compute_attainable_groups
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.candidates import LabelledBatch, list_ids_and_clusters
-from langchain_cfc.errors import CalibrationError
+from langchain_cfc.errors import CalibrationError, UnattainableTargetError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.splits import Part, SplitPlan, digest_ids
@@ -39,7 +38,6 @@ from langchain_cfc.thresholds import CAP, ConditionalThreshold, GroupedThreshold
 SELF_CHECK_SIZE = 1_000
 # Factor by which the window of a rule grows if one of them fails.
 WINDOW_GROWTH = 4
-Rule: TypeAlias = ConditionalThreshold | GroupedThreshold
 
 
 @dataclass(frozen=True)
@@ -196,6 +194,12 @@ def fit_levels(
         effective = None
         if config.pac is not None:
             effective = config.pac.effective_alpha(alpha, len(data.labelled))
+            if effective == "0":
+                msg = (
+                    f"pac: its slack leaves nothing of alpha = {alpha} with {len(data.labelled)} calibration "
+                    "prompts: add records, or choose a larger alpha"
+                )
+                raise UnattainableTargetError(msg)
         adaptive = data.feature_map.adaptive_alpha
         stated = None if adaptive is None else adaptive.read_alphas(data.features, alpha)
         stated_levels = () if adaptive is None else adaptive.list_levels(alpha)
@@ -206,18 +210,17 @@ def fit_levels(
             ridge=0.0 if config.pac is None else config.pac.ridge,
             levels=stated_levels,
         )
-        fitted: Rule | None = None
         check = None
         if isinstance(rule, ConditionalThreshold):
-            fitted, check = _fit_rule(rule, data, stated)
-        elif effective != "0":
-            fitted = rule.fit(data.features, data.success_scores)
+            rule, check = _fit_rule(rule, data, stated)
+        else:
+            rule = rule.fit(data.features, data.success_scores)
         alike = data.success_scores[fair] if fair.any() else np.full(1, CAP)
         compared = GroupedThreshold(alpha).fit(np.ones((len(alike), 1)), alike).threshold([1.0])
         levels.append(
             LevelState(
                 alpha=alpha,
-                rule=store(_get_state(fitted, data)),
+                rule=store(rule.get_state_data()),
                 marginal=min(CAP, compared),
                 effective_alpha=effective,
                 self_check=check,
@@ -245,13 +248,6 @@ def _fit_rule(
         rule = replace(fitted, window=wider if wider < len(data.features) else None)
     kept = len(fitted.get_state_data()["success_scores"])
     return fitted, SelfCheck(asked=len(chosen), refused=refused, kept=kept)
-
-
-def _get_state(fitted: Rule | None, data: CalibrationData) -> dict[str, FloatArray]:
-    """Return the state of a rule; for None, the state of a rule that flags every prompt."""
-    if fitted is not None:
-        return fitted.get_state_data()
-    return {"quantiles": np.full(data.feature_map.dimension, CAP)}
 
 
 def make_facts(

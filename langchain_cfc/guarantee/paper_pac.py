@@ -94,7 +94,7 @@ class PaperPAC(BaseModel):
     def effective_alpha(self, alpha: Level, size: int) -> str:
         """Compute the level that remains, max(0, alpha - eps), rounded down to 12 decimals.
 
-        `0` means that nothing remains and no set can be certified; the paper then accepts every candidate.
+        `0` means that nothing remains: `calibrate` refuses it, and the paper accepts every candidate.
 
         Examples:
             >>> PaperPAC().effective_alpha("0.1", 10_000)
@@ -117,13 +117,7 @@ class PaperPAC(BaseModel):
             f"The slack is {self.slack(size):.4g}, from N = {size} calibration prompts and the constant 1 of "
             "the paper's tables, which does not follow from its theorem."
         )
-        outcome = (
-            f"Nothing is left of alpha = {level}: the claim is vacuous, and every prompt is flagged as not "
-            "certifiable."
-            if left == "0"
-            else f"The rule runs at alpha = {left} instead of {level}."
-        )
-        return f"{claim} {slack} {outcome} {_NOT_PROVEN}"
+        return f"{claim} {slack} The rule runs at alpha = {left} instead of {level}. {_NOT_PROVEN}"
 
     def _compute_exact_slack(self, size: int) -> Decimal:
         """Compute eps, rounded up by less than one part in 1e49."""

@@ -12,7 +12,7 @@ import pytest
 from langchain_cfc import calibrate
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import InputError
+from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.thresholds import GroupedThreshold
@@ -197,21 +197,11 @@ def test_pac_makes_levels_stricter_and_is_called_a_heuristic() -> None:
         assert plain.make_guarantee().heuristics == ()
 
 
-def test_pac_with_a_too_large_slack_flags_every_prompt() -> None:
-    pac = PaperPAC(delta=1e-12)
-    artifact = calibrate(make_prompts(0, 100), alpha=["0.2", "0.9"], features="group(topic)", pac=pac)
-    loaded = reload_artifact(artifact)
-    assert (loaded, loaded.digest) == (artifact, artifact.digest)
-    assert [one.effective_alpha == "0" for one in loaded.levels] == [True, False]
-    draws = tabulate(make_prompts(1, 50)).draws
-    flagged = decide(loaded, draws, "0.2")
-    assert flagged.not_certifiable.all()
-    assert not flagged.accepted.any()
-    assert flagged.find_reason(0) == "not_certifiable"
-    assert "the claim is vacuous, and every prompt is flagged" in loaded.make_guarantee("0.2").heuristics[0]
-    # The other level is served as usual, and so is the marginal rule beside the first.
-    assert decide(loaded, draws, "0.9").accepted.any()
-    assert decide(loaded, draws, "0.2", marginal=True).accepted.any()
+def test_pac_with_a_too_large_slack_is_refused() -> None:
+    pac, records = PaperPAC(delta=1e-12), make_prompts(0, 100)
+    with pytest.raises(UnattainableTargetError, match=r"leaves nothing of alpha = 0\.2 with \d+ calibration"):
+        calibrate(records, alpha=["0.2", "0.9"], features="group(topic)", pac=pac)
+    assert calibrate(records, alpha="0.9", features="group(topic)", pac=pac).levels[0].effective_alpha
 
 
 def test_pac_with_a_ridge_smooths_thresholds_and_promises_nothing() -> None:
