@@ -95,7 +95,7 @@ from langchain_cfc.artifact import (
     has_separate_scores,
 )
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.certificates.bounds import binomial_p_value, required_size, upper_bound
+from langchain_cfc.certificates.bounds import binomial_p_value, upper_bound
 from langchain_cfc.certificates.coverage import (
     Outcomes,
     compute_outcomes,
@@ -261,41 +261,6 @@ def list_shares(prompts: int) -> list[int]:
     return list(
         dict.fromkeys(math.ceil(prompts * step / CURVE_POINTS) for step in range(1, CURVE_POINTS + 1))
     )
-
-
-def list_complete_ties(scores: FloatArray) -> list[int]:
-    """Return the sizes of `list_shares`, each enlarged to the end of the tie that it divides.
-
-    Args:
-        scores: (m,) mean scores, ascending.
-
-    Examples:
-        >>> list_complete_ties(np.array([0.0] * 90 + [0.1] * 8 + [0.2] * 2))
-        [90, 98, 100]
-    """
-    places = np.array(list_shares(len(scores)), dtype=np.int64) - 1
-    return list(dict.fromkeys(np.searchsorted(scores, scores[places], side="right").tolist()))
-
-
-def project_sizes(wrong: IntArray, rate: Fraction, delta: float, sizes: Iterable[int]) -> dict[int, int]:
-    """Estimate, for each k, how many prompts are needed to certify the cut behind the first k prompts.
-
-    Args:
-        wrong: (m + 1,) number of wrong answers among the first 0 ... m prompts by mean score.
-        rate: The largest wrong-answer rate.
-        delta: Level of the test.
-        sizes: Values of k, 1 <= k <= m. If too many of the first k are wrong, k is left out.
-
-    Returns:
-        By k, how many prompts are needed in all if the share answered and the wrong rate stay as they are.
-    """
-    everyone = len(wrong) - 1
-    return {
-        size: math.ceil(trials * everyone / size)
-        for size in sizes
-        for trials in [required_size(Fraction(int(wrong[size]), size), rate, delta)]
-        if trials is not None
-    }
 
 
 def _find_passing(ranking: _Ranking, rate: Fraction, delta: float, *, every: bool = False) -> IntArray:

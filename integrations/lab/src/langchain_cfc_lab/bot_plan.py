@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -17,8 +17,7 @@ from langchain_cfc.certificates.cuts import (
     FIRST_SHARE,
     SECOND_START,
     compute_least_abstention,
-    list_complete_ties,
-    project_sizes,
+    list_shares,
 )
 from langchain_cfc.decision import AnswerSets
 from langchain_cfc.errors import InputError
@@ -145,12 +144,12 @@ def plan_bot(
         raise InputError(msg)
     # All prompts that are not held out certify; prompts with only blank answers are never answered.
     kept = Fraction(size, len(independent)) * (1 - Fraction(str(test_fraction)))
-    shares, second = list_complete_ties(means), math.ceil(size * SECOND_START)
+    shares, second = _list_complete_ties(means), math.ceil(size * SECOND_START)
 
     def plan_rate(rate: Fraction) -> BotRatePlan:
         # The first sequence of tests has a share of the level, the second one all of it if that is passed.
-        needed = project_sizes(wrong, rate, level * FIRST_SHARE, [one for one in shares if one < second])
-        needed |= project_sizes(wrong, rate, level, [one for one in shares if one >= second])
+        needed = _project_sizes(wrong, rate, level * FIRST_SHARE, [one for one in shares if one < second])
+        needed |= _project_sizes(wrong, rate, level, [one for one in shares if one >= second])
         fewest: int | None = None
         steps: list[BotStep] = []
         for count in reversed(shares):
@@ -202,3 +201,38 @@ def rank_answerable(labelled: LabelledBatch) -> tuple[FloatArray, IntArray]:
     order = answerable[np.argsort(means[answerable], kind="stable")]
     wrong = np.concatenate([[0], np.cumsum(~labelled.correct[order, sets.best[order]])]).astype(np.int64)
     return means[order], wrong
+
+
+def _list_complete_ties(scores: FloatArray) -> list[int]:
+    """Return the sizes of `list_shares`, each enlarged to the end of the tie that it divides.
+
+    Args:
+        scores: (m,) mean scores, ascending.
+
+    Examples:
+        >>> _list_complete_ties(np.array([0.0] * 90 + [0.1] * 8 + [0.2] * 2))
+        [90, 98, 100]
+    """
+    places = np.array(list_shares(len(scores)), dtype=np.int64) - 1
+    return list(dict.fromkeys(np.searchsorted(scores, scores[places], side="right").tolist()))
+
+
+def _project_sizes(wrong: IntArray, rate: Fraction, delta: float, sizes: Iterable[int]) -> dict[int, int]:
+    """Estimate, for each k, how many prompts are needed to certify the cut behind the first k prompts.
+
+    Args:
+        wrong: (m + 1,) number of wrong answers among the first 0 ... m prompts by mean score.
+        rate: The largest wrong-answer rate.
+        delta: Level of the test.
+        sizes: Values of k, 1 <= k <= m. If too many of the first k are wrong, k is left out.
+
+    Returns:
+        By k, how many prompts are needed in all if the share answered and the wrong rate stay as they are.
+    """
+    everyone = len(wrong) - 1
+    return {
+        size: math.ceil(trials * everyone / size)
+        for size in sizes
+        for trials in [required_size(Fraction(int(wrong[size]), size), rate, delta)]
+        if trials is not None
+    }
