@@ -43,13 +43,12 @@ the smallest m >= mu of the grid has been rejected, which has probability at mos
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from langchain_cfc.artifact import PeopleEvidence
-from langchain_cfc.certificates.e_processes import EProcess
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 
 # Strata of prompts: the judge says that the promise is kept, and is sure or in doubt; it says that the
@@ -138,7 +137,8 @@ class JudgedEProcess:
     """The evidence of one or several sequences of prompts that a promise is kept often enough."""
 
     targets: FloatArray  # (g,) hypotheses, ascending
-    wealth: EProcess  # (..., g) against each of them
+    wealth: FloatArray  # (..., g) logarithm of the wealth against each of them
+    peak: FloatArray  # (..., g) its largest value so far; evidence is not taken back
     fractions: FloatArray  # (..., g) part of the wealth that is bet
     kept: FloatArray  # (..., s) promises kept by people's labels, by stratum
     labelled: FloatArray  # (..., s) people's labels
@@ -158,7 +158,8 @@ class JudgedEProcess:
         by_stratum = np.zeros((*shape, len(_PRIOR_LABELS)))
         return cls(
             targets=targets,
-            wealth=EProcess.start([*shape, len(targets)], 1),
+            wealth=np.zeros((*shape, len(targets))),
+            peak=np.zeros((*shape, len(targets))),
             fractions=np.zeros((*shape, len(targets))),
             kept=by_stratum + _PRIOR_LABELS[:, 0],
             labelled=by_stratum + _PRIOR_LABELS.sum(axis=1),
@@ -205,11 +206,12 @@ class JudgedEProcess:
             fractions, self.targets, prediction[..., np.newaxis], inclusion[..., np.newaxis]
         )
         by_label = np.where(kept[..., np.newaxis], pay_kept, pay_broken)
-        payoffs = np.where(sampled[..., np.newaxis], by_label, pay)[..., np.newaxis]
+        wealth = self.wealth + np.log(np.where(sampled[..., np.newaxis], by_label, pay))
         seen = member & sampled[..., np.newaxis]
         return replace(
             self,
-            wealth=self.wealth.update(payoffs, float(self.prompts + 1), fixed_share=0.0),
+            wealth=wealth,
+            peak=np.maximum(self.peak, wealth),
             fractions=fractions,
             kept=self.kept + (seen & kept[..., np.newaxis]),
             labelled=self.labelled + seen,
@@ -234,7 +236,7 @@ class JudgedEProcess:
 
     def compute_bound(self, delta: float) -> FloatArray:
         """Return (...) lower bounds on the probability that the promise is kept; 0 if nothing is shown."""
-        rejected = self.wealth.peak >= math.log(1.0 / delta) + _ROUND_OFF
+        rejected = self.peak >= math.log(1.0 / delta) + _ROUND_OFF
         count = np.logical_and.accumulate(rejected, axis=-1).sum(axis=-1)
         return np.asarray(np.concatenate([[0.0], self.targets])[count], dtype=np.float64)
 
@@ -259,13 +261,11 @@ class JudgedEProcess:
             return np.repeat(values[np.newaxis], _FORECASTS, axis=0)
 
         one = slice(place, place + 1)
-        wealth = EProcess(
-            **{field.name: repeat(getattr(self.wealth, field.name)[one]) for field in fields(EProcess)}
-        )
         state = replace(
             self,
             targets=self.targets[one],
-            wealth=wealth,
+            wealth=repeat(self.wealth[one]),
+            peak=repeat(self.peak[one]),
             fractions=repeat(self.fractions[one]),
             kept=repeat(self.kept),
             labelled=repeat(self.labelled),
@@ -275,12 +275,12 @@ class JudgedEProcess:
         truth = rng.beta(state.kept, state.labelled - state.kept)
         needed = math.log(1.0 / delta) + _ROUND_OFF
         spent = 0
-        if self.wealth.peak[place] >= needed:
+        if self.peak[place] >= needed:
             return 0
         for row in range(min(len(upcoming.strata), _FORECAST_STEPS)):
             chance = truth[:, int(upcoming.strata[row])]
             state = state.update(*upcoming.get(row), rng.random(_FORECASTS) < chance)
             spent += bool(upcoming.needs_label[row])
-            if 2 * int((state.wealth.peak[:, 0] >= needed).sum()) >= _FORECASTS:
+            if 2 * int((state.peak[:, 0] >= needed).sum()) >= _FORECASTS:
                 return spent
         return None

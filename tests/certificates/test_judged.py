@@ -100,7 +100,7 @@ def test_mean_wealth_over_all_labels_and_samples_is_one() -> None:
             chance *= np.where(kept, kinds[stratum], 1 - kinds[stratum])
             one = np.full(len(paths), stratum)
             state = state.update(one, np.full(len(paths), inclusion), sampled, kept)
-        total += float((chance * np.exp(state.wealth.log[:, 0])).sum())
+        total += float((chance * np.exp(state.wealth[:, 0])).sum())
     assert total == pytest.approx(1.0, abs=1e-12)
 
 
@@ -126,10 +126,9 @@ def test_judged_bound_is_zero_at_first_and_never_falls() -> None:
 
 def test_judged_bound_rejects_a_target_only_with_all_smaller_ones() -> None:
     state = update_with_labels([True] * 100)
-    peak = state.wealth.peak.copy()
+    peak = state.peak.copy()
     peak[20] = 0.0
-    wealth = state.wealth.__class__(**{**state.wealth.__dict__, "peak": peak})
-    held_back = state.__class__(**{**state.__dict__, "wealth": wealth})
+    held_back = state.__class__(**{**state.__dict__, "peak": peak})
     assert held_back.compute_bound(0.05) == state.targets[19]
     assert state.compute_bound(0.05) > 0.9
 

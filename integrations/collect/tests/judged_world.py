@@ -82,7 +82,7 @@ def count_labels(
             sampled &= ~hard
         spent += sampled & ~certified
         state = state.update(strata, inclusion, sampled, judged if labels == "judge as people" else kept)
-        certified = state.wealth.peak[:, 0] >= math.log(1.0 / DELTA)
+        certified = state.peak[:, 0] >= math.log(1.0 / DELTA)
         if certified.all():
             break
     return spent, certified

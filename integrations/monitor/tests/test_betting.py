@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from langchain_cfc_monitor.e_processes import EProcess
 from langchain_cfc_monitor.sequential_tests import (
     RANK_EXPERT_COUNT,
     RATE_EXPERT_COUNT,
@@ -14,8 +15,6 @@ from langchain_cfc_monitor.sequential_tests import (
     compute_ranks,
     compute_rate_payoffs,
 )
-
-from langchain_cfc.certificates.e_processes import EProcess
 
 
 def test_rank_payoffs_have_mean_one_under_uniform_ranks() -> None:

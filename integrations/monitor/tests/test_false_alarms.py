@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from langchain_cfc_monitor.e_processes import EProcess, MixtureEProcess
 from langchain_cfc_monitor.sequential_tests import (
     RANK_EXPERT_COUNT,
     RATE_EXPERT_COUNT,
-    MixtureEProcess,
     add_to_counts,
     compute_rank_payoffs,
     compute_ranks,
@@ -20,7 +20,6 @@ from langchain_cfc_monitor.sequential_tests import (
 )
 from scipy import stats
 
-from langchain_cfc.certificates.e_processes import EProcess
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from tests.lengths import mostly_long, repetitions
 

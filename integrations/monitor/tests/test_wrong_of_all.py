@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from langchain_cfc_monitor import CFCMonitor, Label
+from langchain_cfc_monitor.e_processes import EProcess
 from langchain_cfc_monitor.sequential_tests import (
     RATE_EXPERT_COUNT,
     compute_rate_payoffs,
@@ -21,7 +22,6 @@ from scipy import stats
 from langchain_cfc import CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import upper_bound
-from langchain_cfc.certificates.e_processes import EProcess
 from langchain_cfc.demo import load_recording
 from langchain_cfc.demo.replay import make_replay_parts
 from tests.lengths import repetitions

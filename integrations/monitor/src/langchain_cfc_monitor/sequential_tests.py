@@ -17,9 +17,9 @@ import numpy as np
 
 from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram, compute_monitored_values
 from langchain_cfc.candidates import CandidateBatch
-from langchain_cfc.certificates.e_processes import EProcess, WealthPath
 from langchain_cfc.features.weights import WeightMatrix
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc_monitor.e_processes import EProcess, MixtureEProcess
 from langchain_cfc_monitor.observed import Label, ObservedResult
 
 if TYPE_CHECKING:
@@ -94,30 +94,6 @@ def add_to_counts(counts: IntArray, bins: IntArray, seen: BoolArray | None = Non
         met &= seen[..., np.newaxis]
     more: IntArray = counts + met
     return more
-
-
-@dataclass(frozen=True)
-class MixtureEProcess(WealthPath):
-    """The mean of the wealth of several tests over time: one test of all their hypotheses together.
-
-    A mean of e-values is an e-value under any dependence between them, and essentially the only symmetric way
-    to merge them (Vovk and Wang 2021, "E-values: Calibration, combination and applications"). It is at least
-    max / m, so an alarm at a mean of 1 / level never comes later than one by Bonferroni, where one of m tests
-    must reach m / level, and it comes earlier if several tests move.
-    """
-
-    @classmethod
-    def start(cls, shape: Sequence[int] = (), now: float = 0.0) -> MixtureEProcess:
-        """Start with a mean of 1 for each stream of an array of this shape."""
-        return cls(**cls._start_path(shape, now))
-
-    def update(self, wealth: EProcess, now: float) -> MixtureEProcess:
-        """Return the mean of the wealth of (..., m) tests after an outcome; unchanged where m is 0."""
-        tests = wealth.log.shape[-1]
-        if tests == 0:
-            return self
-        log = np.logaddexp.reduce(wealth.log, axis=-1) - np.log(tests)
-        return MixtureEProcess(**self._update_path(log, now))
 
 
 @dataclass(frozen=True)
