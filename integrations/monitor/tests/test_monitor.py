@@ -178,7 +178,7 @@ def test_monitor_refuses_artifacts_of_claims(tmp_path: Path) -> None:
         calibrate(answers, unit="claims", at_most=1, alpha=0.2),
         calibrate(answers, unit="claims", max_wrong_rate="0.5", features="1"),
     ):
-        with pytest.raises(InputError, match="watches whole answers.*evaluate"):
+        with pytest.raises(InputError, match=r"watches whole answers.*evaluate"):
             CFCMonitor(artifact, tmp_path / "monitor.db")
 
 
