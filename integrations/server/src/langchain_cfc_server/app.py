@@ -47,7 +47,13 @@ def create_app(models: Mapping[str, Runnable[Any, Any]], settings: Settings) -> 
     served = make_served_models(models, settings.abstain_message, settings.ignore)
     traffic = Traffic(settings.concurrency, settings.connections)
     tokens = ClientTokens(settings.tokens, settings.token_file)
-    cooldowns = {name: Cooldown(name, settings.cooldown_after, settings.cooldown) for name in served}
+    by_upstream: dict[object, Cooldown] = {}
+    cooldowns = {
+        name: by_upstream.setdefault(
+            model.upstream, Cooldown(name, settings.cooldown_after, settings.cooldown)
+        )
+        for name, model in served.items()
+    }
     metrics = Metrics(traffic, tokens, cooldowns)
     chains = ChainThread()
     completions = Completions(served, cooldowns, settings, chains)

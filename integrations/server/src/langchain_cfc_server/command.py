@@ -77,7 +77,7 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
         float, typer.Option(help="Maximum seconds that a request may take.")
     ] = _DEFAULT.time_limit,
     cooldown_after: Annotated[
-        int, typer.Option(help="Consecutive failures of a model that start its cooldown; 0 for never.")
+        int, typer.Option(help="Consecutive failures of an upstream that start a cooldown; 0 for never.")
     ] = _DEFAULT.cooldown_after,
     cooldown: Annotated[float, typer.Option(help="Length of the cooldown in seconds.")] = _DEFAULT.cooldown,
     drain: Annotated[float, typer.Option(help="Seconds to keep listening after SIGTERM.")] = 5.0,

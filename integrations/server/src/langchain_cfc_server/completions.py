@@ -14,7 +14,7 @@ from langchain_cfc_server.answers import Answer
 from langchain_cfc_server.chain_thread import ChainThread
 from langchain_cfc_server.cooldown import Cooldown
 from langchain_cfc_server.errors import RefusedError
-from langchain_cfc_server.limits import is_overdue
+from langchain_cfc_server.limits import get_client
 from langchain_cfc_server.messages import to_langchain_messages
 from langchain_cfc_server.models import ServedModel
 from langchain_cfc_server.observing import get_note
@@ -32,7 +32,7 @@ class Completions:
 
     Args:
         models: The models by name.
-        cooldowns: The cooldown of each model, by name.
+        cooldowns: The cooldown of each model's upstream, by the model's name.
         settings: The operator's settings.
         chains: The thread that runs the chains.
     """
@@ -105,7 +105,8 @@ class Completions:
         prompt = model.prepare_messages(to_langchain_messages(messages), given.ignored)
         if self._log_content:
             note.prompt = [one.model_dump(exclude_none=True) for one in messages]
-        with self._cooldowns[model.name].watch(lambda: is_overdue(request.scope)):
+        client = get_client(request.scope)
+        with self._cooldowns[model.name].watch(None if client is None else client.name):
             message = await self._chains.run(lambda: model.ask(prompt, promise, with_claims=options.claims))
         answer = Answer(f"{prefix}{note.id}", int(time.time()), model.name, message, given.ignored)
         note.record_decision(answer.reason, answer.usage, answer.promise)

@@ -1,39 +1,76 @@
-"""`Cooldown`: a circuit breaker that refuses requests to a model while its upstream keeps failing.
+"""`Cooldown`: a circuit breaker that refuses requests to an upstream while it keeps failing.
 
 Without it, every request to a provider that is down would occupy a place until it fails, and add to the load
 under which the provider must recover.
+
+A prompt can make a model fail too: by its length, its topic, or an answer that a verifier cannot read. Were
+such failures counted, one client could have the model refused to all others. So only what the upstream says
+about itself counts: a refused key or account, a rate limit, a server error, no connection. Time-outs do not,
+because a long answer exceeds them as well. As no status proves that a prompt is not the cause, each client
+has a count of its own.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from langchain_cfc.errors import DrawError, ServingTimeoutError, VerifierError
+from langchain_cfc.errors import DrawError, VerifierError
+from langchain_cfc.execution import read_status
 from langchain_cfc_server.errors import RefusedError, list_causes
 
 _LOG = logging.getLogger("langchain_cfc_server")
-_FAILURES = (DrawError, VerifierError, ServingTimeoutError)
-# Statuses with which a provider rejects a prompt, for example because it is too long.
-_PROMPT_STATUSES = frozenset({400, 413, 422})
+_SERVER_ERROR = 500
+# A refused key, an empty account, a rate limit. Prompts that are moderated or of an unsupported kind get 403
+# or 404 from some providers.
+_UPSTREAM_STATUSES = frozenset({401, 402, 429})
+# Of gateways: the upstream did not answer in time.
+_TIMEOUT_STATUSES = frozenset({504, 522, 524, 598, 599})
+# Names of exceptions of clients and of Python if there is no connection.
+_NOT_CONNECTED = frozenset(
+    {
+        *("ConnectionError", "ConnectError", "ConnectTimeout", "ReadError", "RemoteProtocolError"),
+        *("ClientConnectorError", "ServerDisconnectedError", "NewConnectionError", "EndpointConnectionError"),
+        "gaierror",
+    }
+)
+
+
+def is_upstream_failure(error: BaseException) -> bool:
+    """Return whether an upstream failed by itself, according to its status or a missing connection."""
+    causes = list_causes(error)
+    statuses = [status for one in causes if (status := read_status(one)) is not None]
+    if statuses:
+        first = statuses[0]
+        return first in _UPSTREAM_STATUSES or (first >= _SERVER_ERROR and first not in _TIMEOUT_STATUSES)
+    kinds = {kind.__name__ for one in causes for kind in type(one).__mro__}
+    return not kinds.isdisjoint(_NOT_CONNECTED)
+
+
+@dataclass
+class _Streak:
+    """The failures that one client has met since the upstream last answered."""
+
+    failures: int = 0
+    ends: float | None = None
+    is_probed: bool = False
 
 
 class Cooldown:
-    """Refuses requests to a model for some time after several consecutive failures.
+    """Refuses a client's requests to an upstream for some time after several consecutive failures.
 
-    Afterwards, one request at a time is let through as a probe: an answer ends the cooldown, and a failure
-    starts the next one. Failures are errors of the model or its verifier, and requests that exceed their time
-    limit. A prompt that the provider rejects is not a failure; otherwise one client could block all others.
+    Afterwards, one request of the client at a time is let through as a probe: a failure starts its next
+    cooldown. An answer to any client ends all cooldowns.
 
     Attributes:
         times: Number of cooldowns so far.
 
     Args:
-        model: The model's name, for logs.
+        model: The name of a model with this upstream, for logs.
         after: Number of consecutive failures after which a cooldown starts; 0 for never.
         seconds: Duration of a cooldown, in seconds.
     """
@@ -43,64 +80,58 @@ class Cooldown:
         self._model = model
         self._after = after
         self._seconds = seconds
-        self._failures = 0
-        self._ends: float | None = None
-        self._is_probed = False
+        self._streaks: dict[str | None, _Streak] = {}
 
     @property
     def is_active(self) -> bool:
         """Whether a cooldown has started and no request has been answered since."""
-        return self._ends is not None
+        return any(streak.ends is not None for streak in self._streaks.values())
 
     @contextmanager
-    def watch(self, is_overdue: Callable[[], bool]) -> Iterator[None]:
+    def watch(self, client: str | None) -> Iterator[None]:
         """Record the outcome of the request inside the block, or refuse the request.
 
         Args:
-            is_overdue: Called when the request is cancelled; returns whether its time limit had passed.
+            client: Name of the client that makes the request.
 
         Raises:
-            RefusedError: If the model is cooling down.
+            RefusedError: If the upstream is cooling down for this client.
         """
-        is_probe = self._admit()
+        streak = self._streaks.setdefault(client, _Streak())
+        is_probe = _admit(streak)
         try:
             yield
-        except asyncio.CancelledError:
-            if is_overdue():
-                self._record_failure(is_probe=is_probe)
-            raise
-        except _FAILURES as error:
-            if not any(getattr(one, "status_code", None) in _PROMPT_STATUSES for one in list_causes(error)):
-                self._record_failure(is_probe=is_probe)
+        except (DrawError, VerifierError) as error:
+            if is_upstream_failure(error):
+                self._record_failure(client, streak, is_probe=is_probe)
             raise
         else:
-            self._record_answer()
+            if self.is_active:
+                _LOG.info("upstream answers again", extra={"fields": {"model": self._model}})
+            self._streaks.clear()
         finally:
             if is_probe:
-                self._is_probed = False
+                streak.is_probed = False
 
-    def _admit(self) -> bool:
-        """Return whether an admitted request is a probe; raise a `RefusedError` during a cooldown."""
-        if self._ends is None:
-            return False
-        left = self._ends - time.monotonic()
-        if left > 0 or self._is_probed:
-            msg = "the model behind this server failed several times in a row and is cooling down"
-            again = {"Retry-After": str(max(1, math.ceil(left)))}
-            raise RefusedError(503, "upstream_cooling_down", msg, headers=again)
-        self._is_probed = True
-        return True
-
-    def _record_failure(self, *, is_probe: bool) -> None:
-        self._failures += 1
-        if is_probe or (self._ends is None and 0 < self._after <= self._failures):
-            self._ends = time.monotonic() + self._seconds
+    def _record_failure(self, client: str | None, streak: _Streak, *, is_probe: bool) -> None:
+        streak.failures += 1
+        if is_probe or (streak.ends is None and 0 < self._after <= streak.failures):
+            streak.ends = time.monotonic() + self._seconds
             self.times += 1
-            fields = {"model": self._model, "failures": self._failures, "seconds": self._seconds}
+            fields = {"model": self._model, "failures": streak.failures, "seconds": self._seconds}
+            if client is not None:
+                fields["client"] = client
             _LOG.warning("cooldown of a failing upstream", extra={"fields": fields})
 
-    def _record_answer(self) -> None:
-        if self._ends is not None:
-            _LOG.info("upstream answers again", extra={"fields": {"model": self._model}})
-        self._failures = 0
-        self._ends = None
+
+def _admit(streak: _Streak) -> bool:
+    """Return whether an admitted request is a probe; raise a `RefusedError` during a cooldown."""
+    if streak.ends is None:
+        return False
+    left = streak.ends - time.monotonic()
+    if left > 0 or streak.is_probed:
+        msg = "the model behind this server failed several times in a row and is cooling down"
+        again = {"Retry-After": str(max(1, math.ceil(left)))}
+        raise RefusedError(503, "upstream_cooling_down", msg, headers=again)
+    streak.is_probed = True
+    return True

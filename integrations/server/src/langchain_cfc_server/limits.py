@@ -21,18 +21,12 @@ METRICS = "/metrics"
 _SCHEME = b"bearer"
 _CLIENT = "langchain_cfc_server.client"
 _MINUTE = 60.0
-_IS_OVERDUE = "langchain_cfc_server.is_overdue"
 
 
 def get_client(scope: Scope) -> Client | None:
     """Return the client whose token a request presented; None if no token was checked."""
     client: Client | None = scope.get(_CLIENT)
     return client
-
-
-def is_overdue(scope: Scope) -> bool:
-    """Return whether the time limit of a request passed before it was answered."""
-    return bool(scope.get(_IS_OVERDUE))
 
 
 class Authentication:
@@ -151,7 +145,7 @@ class Limits:
             work = self._traffic.work(lambda: self._app(scope, _replay_body(body), exchange.send), name)
             # From here on, the request is counted until its work has ended.
             stack.pop_all()
-        await self._finish(scope, work, exchange, receive, end)
+        await self._finish(work, exchange, receive, end)
 
     def _admit(self, client: Client | None, name: str | None) -> None:
         traffic = self._traffic
@@ -208,7 +202,7 @@ class Limits:
         return RefusedError(413, "request_too_large", f"the body has more than {self._body_limit} bytes")
 
     async def _finish(
-        self, scope: Scope, work: asyncio.Task[None], exchange: _Exchange, receive: Receive, end: float
+        self, work: asyncio.Task[None], exchange: _Exchange, receive: Receive, end: float
     ) -> None:
         """Wait for the work until it ends, the time limit passes, or the client disconnects."""
         left = asyncio.ensure_future(_wait_for_disconnect(receive))
@@ -221,7 +215,6 @@ class Limits:
                 await asyncio.wait({work})
         finally:
             exchange.closed = not work.done()
-            scope[_IS_OVERDUE] = not work.done() and time.monotonic() >= end
             left.cancel()
             work.cancel()
         if not work.done():

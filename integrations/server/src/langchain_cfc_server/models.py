@@ -139,6 +139,21 @@ class ServedModel:
         return None if has_own and first.artifact.select_promise(**own) == wanted else wanted
 
     @property
+    def upstream(self) -> frozenset[tuple[Any, Any]]:
+        """The addresses that generator and verifier send to, each with the model that they name there.
+
+        A gateway has many models at one address, of which one may fail. Models whose address is not known
+        share their upstream with no others.
+        """
+        found = set()
+        for part in () if self.first is None else (self.first.generator, self.first.verifier):
+            stated = compute_fingerprint(part)
+            for name, address in stated.items():
+                if name.rpartition(".")[2] == "address" and address is not None:
+                    found.add((address, stated.get(f"{name.removesuffix('address')}model")))
+        return frozenset(found or {(None, self.name)})
+
+    @property
     def has_structure(self) -> bool:
         """Whether the generator is bound to tools or to a response format; True if it cannot be found."""
         return self.first is None or bool(compute_fingerprint(self.first.generator).get("tools_digest"))

@@ -32,9 +32,9 @@ class Settings:
         connections: Maximum number of open connections. Beyond it, a new connection replaces the one that
             has been idle longest; if none is idle, the new one is refused.
         time_limit: Maximum seconds from the start of a request to its answer, including waiting.
-        cooldown_after: Number of consecutive failures of a model or its verifier that start a cooldown; 0
-            for never.
-        cooldown: Duration of a cooldown, in seconds; the model's requests get a 503 meanwhile.
+        cooldown_after: Number of consecutive failures of a model's upstream that start a cooldown for the
+            client that met them; 0 for never.
+        cooldown: Duration of a cooldown, in seconds; the client's requests to the model get a 503 meanwhile.
         log_content: Whether logs hold prompts, answers, and error texts, which may quote either.
 
     Raises:
