@@ -4,11 +4,18 @@ A signature is a separate file next to the artifact: the 64 bytes of RFC 8032 ov
 the artifact's format does not depend on it, `openssl pkeyutl` makes and checks the same signatures, and
 nothing is parsed before the signature is checked. Keys come from `openssl genpkey -algorithm ed25519` or
 `ssh-keygen -t ed25519`. Signing and checking need no network; Sigstore would need one.
+
+RFC 8032 accepts every point as a public key A, but for a point of low order, [8]A = 0, anyone can sign: with
+s = 0 and R = -[k]A, which is one of at most eight points, [s]B = R + [k]A holds for any message. Such keys
+are refused. A point (x, y) of the curve -x^2 + y^2 = 1 + d x^2 y^2 has order 1 or 2 if y = 1 or y = -1,
+order 4 if y = 0, and order 8 if doubling it gives y = 0, that is x^2 = -y^2, which the curve turns into
+d y^4 + 2 y^2 = 1.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,6 +31,9 @@ if TYPE_CHECKING:
 PublicKey: TypeAlias = "str | os.PathLike[str]"
 _SIGNATURE_BYTES = 64
 _MAX_FILE_BYTES = 1 << 16
+# The field of the curve edwards25519, and its constant d = -121665/121666 (RFC 8032, section 5.1).
+_FIELD = 2**255 - 19
+_CURVE = -121665 * pow(121666, -1, _FIELD)
 _PEM_START, _SSH_START = b"-----BEGIN ", b"ssh-ed25519 "
 _EXPECTED_PUBLIC_KEY = (
     "expected an Ed25519 public key in PEM or OpenSSH format, as made by `openssl pkey -in key.pem "
@@ -44,7 +54,8 @@ def load_private_key(path: str | os.PathLike[str], password: bytes | None = None
     """Load the private signing key from a file in PEM (PKCS 8) or OpenSSH format.
 
     Raises:
-        InputError: If the file cannot be read, holds no Ed25519 key, or the password is wrong.
+        InputError: If the file cannot be read, others may write it, it holds no Ed25519 key, or the password
+            is wrong.
         MissingExtraError: If `cryptography` is not installed.
     """
     serialization = _require_primitives("serialization")
@@ -77,7 +88,8 @@ def check_signature(path: str | os.PathLike[str], data: bytes, keys: PublicKey |
 
     Raises:
         ArtifactSignatureError: If the signature is missing, malformed, or by none of the keys.
-        InputError: If a key cannot be read, is of another kind, or none is given.
+        InputError: If a key cannot be read, others may write its file, it is of another kind or of low order,
+            or none is given.
         MissingExtraError: If `cryptography` is not installed.
     """
     listed = [keys] if isinstance(keys, (str, os.PathLike)) else list(keys)
@@ -139,7 +151,16 @@ def _load_public_key(key: PublicKey) -> Ed25519PublicKey:
         msg = f"{name}: {_EXPECTED_PUBLIC_KEY}, one per file"
         raise InputError(msg)
     public: Ed25519PublicKey = _load_key(load, (data,), name, "Ed25519PublicKey", _EXPECTED_PUBLIC_KEY)
+    if _is_low_order(public.public_bytes_raw()):
+        msg = f"{name}: with this key of low order anyone can sign any file; {_EXPECTED_PUBLIC_KEY}"
+        raise InputError(msg)
     return public
+
+
+def _is_low_order(point: bytes) -> bool:
+    """Return whether eight times an encoded point is the neutral element, also if y is not reduced."""
+    y = int.from_bytes(point, "little") % 2**255
+    return y * (y**2 - 1) * (_CURVE * y**4 + 2 * y**2 - 1) % _FIELD == 0
 
 
 def _load_key(load: Any, arguments: tuple[Any, ...], name: str, kind: str, expected: str) -> Any:
@@ -157,10 +178,15 @@ def _load_key(load: Any, arguments: tuple[Any, ...], name: str, kind: str, expec
 
 def _read_key_file(path: Path) -> bytes:
     try:
-        return read_regular(path, _MAX_FILE_BYTES)
+        data = read_regular(path, _MAX_FILE_BYTES)
+        is_open = os.name != "nt" and path.stat().st_mode & stat.S_IWOTH
     except (OSError, InputError) as error:
         msg = f"{path}: the key cannot be read ({getattr(error, 'strerror', None) or error})"
         raise InputError(msg) from error
+    if is_open:
+        msg = f"{path}: every user of this machine may replace this key: `chmod o-w` it if it is still yours"
+        raise InputError(msg)
+    return data
 
 
 def _require_primitives(module: str) -> Any:

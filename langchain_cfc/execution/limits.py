@@ -37,6 +37,8 @@ RunManager: TypeAlias = CallbackManagerForChainRun | AsyncCallbackManagerForChai
 _LIMITER = "__cfc_limit"
 # Keys of a config that identify a single run, and are not passed on to its children.
 _RUN_KEYS = {"run_name", "run_id"}
+# How long a call may take to end once it is cancelled.
+_CANCELLATION_SECONDS = 0.1
 _DEADLINE_PASSED = "the time limit of this prompt passed before a call could start"
 
 
@@ -375,16 +377,30 @@ def run_with_timeout(run: Callable[[], T], seconds: float | None) -> T:
 
 
 async def arun_with_timeout(awaitable: Awaitable[T], seconds: float | None) -> T:
-    """Await the result; after `seconds`, cancel it and raise a `ServingTimeoutError`. None waits for ever."""
+    """Await the result; after `seconds`, cancel it and raise a `ServingTimeoutError`. None waits for ever.
+
+    A call that ignores its cancellation is left to itself, and so is what it returns.
+    """
     if seconds is None:
         return await awaitable
-    task = asyncio.ensure_future(awaitable)
+    task, deadline = asyncio.ensure_future(awaitable), time.monotonic() + seconds
     try:
-        return await asyncio.wait_for(task, seconds)
-    except asyncio.TimeoutError:
-        if not task.cancelled():  # the task's own error
-            raise
-        raise _make_timeout_error(seconds) from None
+        await asyncio.wait({task}, timeout=seconds)
+        # One that blocked the event loop may be done, but too late.
+        if task.done() and time.monotonic() <= deadline:
+            return task.result()
+    finally:
+        task.add_done_callback(_discard_outcome)
+        if task.cancel():
+            # Others clean up at once; `asyncio.wait_for` would wait for this one to its end.
+            await asyncio.wait({task}, timeout=_CANCELLATION_SECONDS)
+    raise _make_timeout_error(seconds)
+
+
+def _discard_outcome(task: asyncio.Future[Any]) -> None:
+    # An error that is never looked at would be logged.
+    if not task.cancelled():
+        task.exception()
 
 
 def _make_timeout_error(seconds: float) -> ServingTimeoutError:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates import certify
@@ -188,6 +188,37 @@ def test_require_signature_refuses_missing_or_unreadable_keys(path: Path, key: K
     # A key that cannot be read is an error.
     with pytest.raises(InputError, match="the key cannot be read"):
         load_signed(path, key.public, tmp_path / "none.pub")
+
+
+# y of the points of order 1, 2, 4 and 8; the sign of x and adding the field's modulus encode them otherwise.
+ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+FIELD = 2**255 - 19
+
+
+@pytest.mark.parametrize("sign", [0, 1 << 255])
+@pytest.mark.parametrize("y", [0, 1, FIELD - 1, ORDER_8, FIELD - ORDER_8, FIELD, FIELD + 1])
+def test_require_signature_refuses_keys_of_low_order_for_which_anyone_can_sign(
+    path: Path, y: int, sign: int
+) -> None:
+    point = (y | sign).to_bytes(32, "little")
+    key = Ed25519PublicKey.from_public_bytes(point)
+    path.with_name("artifact.json.sig").write_bytes((1).to_bytes(64, "little"))
+    if y == 1 and not sign:
+        key.verify((1).to_bytes(64, "little"), path.read_bytes())  # the forgery is valid: the control
+    with pytest.raises(InputError, match="anyone can sign"):
+        load_signed(path, key.public_bytes(ENCODING.OpenSSH, PUBLIC.OpenSSH).decode())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
+def test_key_files_that_others_may_write_are_refused(path: Path, key: Key) -> None:
+    sign_artifact(path, key)
+    for file in (key.private, key.public):
+        file.chmod(0o666)
+    with pytest.raises(InputError, match="chmod o-w"):
+        load_signed(path, key.public)
+    ran = run("sign", path, "--key", key.private)
+    assert ran.code == 2
+    assert "chmod o-w" in ran.err
 
 
 def test_sign_command_reads_the_key_password_from_the_environment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 import time
@@ -184,6 +185,37 @@ def test_arun_with_timeout_cancels_calls_and_frees_permits() -> None:
     assert len(cancelled) == gauge.passed
     assert gauge.inside == 0
     assert limit._free == 2
+
+
+async def ignore_cancellation() -> str:
+    for _ in range(30):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.1)
+    return "late"
+
+
+async def block_the_loop() -> str:
+    time.sleep(0.3)  # noqa: ASYNC251 - as careless verifiers do
+    return "late"
+
+
+async def fail_when_cancelled() -> str:
+    try:
+        return await asyncio.get_running_loop().create_future()
+    finally:
+        msg = "while it was cleaning up"
+        raise VerifierError(msg)
+
+
+@pytest.mark.parametrize("late", [ignore_cancellation, block_the_loop, fail_when_cancelled])
+def test_arun_with_timeout_answers_nothing_late(late: Callable[[], Awaitable[str]]) -> None:
+    async def inside() -> float:
+        began = time.monotonic()
+        with pytest.raises(ServingTimeoutError, match=r"not decided within 0\.05 seconds"):
+            await arun_with_timeout(late(), 0.05)
+        return time.monotonic() - began
+
+    assert asyncio.run(inside()) < 2  # `ignore_cancellation` takes three seconds
 
 
 def test_cancelled_arun_with_timeout_raises_cancelled_error() -> None:
