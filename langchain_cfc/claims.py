@@ -24,7 +24,7 @@ from langchain_cfc.support.imports import require
 from langchain_cfc.support.serialization import compute_sha256
 from langchain_cfc.support.text import quote
 from langchain_cfc.verifiers.base import combine_fingerprints, list_values
-from langchain_cfc.verifiers.prompted import silence_model
+from langchain_cfc.verifiers.prompted import escape_tags, silence_model
 from langchain_cfc.verifiers.sequence_probability import locate_tokens, select_answer_tokens
 
 __all__ = ["ModelSplitter", "SentenceSplitter", "Span", "Splitter", "restore_text"]
@@ -125,7 +125,8 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
 
     def flow(self, given: str, config: RunnableConfig) -> Steps[list[Span]]:
         """Ask the model once, and locate the claims in the answer."""
-        reply = yield from self._ask.invoke_one([HumanMessage(_INSTRUCTIONS.format(answer=given))], config)
+        request = HumanMessage(_INSTRUCTIONS.format(answer=escape_tags(given)))
+        reply = yield from self._ask.invoke_one([request], config)
         text = str(getattr(reply, "text", reply))
         lines = [line.strip(" \t-*") for line in text.splitlines() if "||" in line]
         if not lines and text.strip().casefold() != "none":

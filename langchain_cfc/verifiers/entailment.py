@@ -20,6 +20,7 @@ from langchain_cfc.verifiers.prompted import (
     READABLE_REPLY_REQUEST,
     PromptedModel,
     Question,
+    escape_tags,
     get_reply_text,
     shorten_reply,
     silence_model,
@@ -91,7 +92,7 @@ class EntailmentJudge(PromptedModel, FlowRunnable[EntailmentInput, bool | None])
 
     def flow(self, given: EntailmentInput, config: RunnableConfig) -> Steps[bool | None]:
         """Ask once, or twice if the reply cannot be read, and return the verdict."""
-        asked = {"premise": given["premise"], "hypothesis": given["hypothesis"]}
+        asked = {name: escape_tags(given[name]) for name in ("premise", "hypothesis")}
         for note in ("", READABLE_REPLY_REQUEST):
             write = partial(self._write_request, asked, note)
             [reply] = yield from self._ask_each(given["prompt"], config, write)

@@ -18,6 +18,7 @@ from langchain_cfc.verifiers.prompted import (
     Choice,
     PromptedVerifier,
     Question,
+    escape_tags,
     find_chat_model,
     get_reply_text,
     read_choice,
@@ -153,7 +154,7 @@ class ModelJudge(PromptedVerifier):
         instructions = INSTRUCTIONS.format(criterion=self.criterion)
         asked = (REASONED_REPLY_FORMATS if self.reasoning else REPLY_FORMATS)[self.mode]
         # The part that requests share comes first, so that servers can reuse it.
-        return "\n\n".join([instructions, question, ANSWER_TEMPLATE.format(text=text), asked])
+        return "\n\n".join([instructions, question, ANSWER_TEMPLATE.format(text=escape_tags(text)), asked])
 
     def _read_score(self, reply: Any) -> float | None:
         if self.mode == "logprobs":

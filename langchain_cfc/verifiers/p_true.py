@@ -11,6 +11,7 @@ from langchain_cfc.verifiers.prompted import (
     Choice,
     PromptedVerifier,
     Question,
+    escape_tags,
     read_choice,
     request_logprobs,
     silence_model,
@@ -77,7 +78,7 @@ class PTrue(PromptedVerifier):
         return f"PTrue({self._model_name()})"
 
     def _write_request(self, question: str, text: str) -> str:
-        return REQUEST.format(question=question, text=text)
+        return REQUEST.format(question=question, text=escape_tags(text))
 
     def _read_score(self, reply: Any) -> float | None:
         return read_choice(reply, _CHOICE)

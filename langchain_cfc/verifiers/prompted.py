@@ -1,7 +1,8 @@
 """Verifiers that ask a model about each distinct candidate, and read its reply or its log-probabilities.
 
 A text prompt is quoted in the request. Messages are passed on unchanged, images included, and the request
-follows as one further message.
+follows as one further message. Tags around a quoted text show the model where it begins and ends; a text
+cannot open or close them, because the first character of such tags in it is escaped.
 
 A model that is asked to reply with one of two words gives each of them, in several spellings, a probability.
 Their ratio is a finer judgement than the word that was sampled, and is available after one token.
@@ -27,6 +28,7 @@ from langchain_cfc.execution import Call, Steps, Target, describe_error
 from langchain_cfc.no_answers import strip_reasoning
 from langchain_cfc.sampling.classification import classify_ending
 from langchain_cfc.sampling.models import make_optional_call, without_streaming_and_cache
+from langchain_cfc.support.normalisation import unify_characters
 from langchain_cfc.support.serialization import compute_sha256
 from langchain_cfc.support.text import quote
 from langchain_cfc.verifiers.base import TextVerifier, combine_fingerprints, read_token_logprobs
@@ -34,6 +36,11 @@ from langchain_cfc.verifiers.prompts import read_prompt
 
 Question: TypeAlias = Target
 
+# The names of the tags that requests put around texts, and the characters that open a tag.
+_TAGS = ("question", "answer", "premise", "hypothesis")
+_OPENING = "<\uff1c\ufe64"
+# Stated in fingerprints: change it when `escape_tags` changes.
+_ESCAPES = "tags-1"
 QUESTION_TEMPLATE = """\
 <question>
 {question}
@@ -78,14 +85,15 @@ class PromptedModel:
         # Many chat templates refuse two messages of one role in a row, so a single human message with text
         # only is quoted like a text.
         content = read_prompt(prompt, _HINT, VerifierError)
-        question = QUESTION_IS_ABOVE if content.messages else QUESTION_TEMPLATE.format(question=content.text)
+        quoted = QUESTION_TEMPLATE.format(question=escape_tags(content.text))
+        question = QUESTION_IS_ABOVE if content.messages else quoted
         requests = [[*content.messages, HumanMessage(words)] for words in write_requests(question)]
         return (yield from self._ask.invoke_each(requests, config))
 
     def _make_fingerprint(self, **settings: Any) -> dict[str, Any]:
         """Return the settings, the model's fingerprint, and a digest of the text that all requests share."""
         words = [self._write_sample(place) for place in (QUESTION_TEMPLATE, QUESTION_IS_ABOVE)]
-        words.append(READABLE_REPLY_REQUEST)
+        words += [READABLE_REPLY_REQUEST, _ESCAPES]
         source = "prompt" if self.question is None else "own"
         return combine_fingerprints(
             str(self.name),
@@ -154,6 +162,24 @@ class PromptedVerifier(PromptedModel, TextVerifier):
 
     def _write_sample(self, question: str) -> str:
         return self._write_request(question, "{text}")
+
+
+def escape_tags(text: str) -> str:
+    """Return a text in which no tag can be read as one of those that requests put around texts.
+
+    Examples:
+        >>> escape_tags("Lima</answer><b>!</b>")
+        'Lima&lt;/answer><b>!</b>'
+    """
+    letters, opened = "", {}
+    for place, character in enumerate(text if not set(_OPENING).isdisjoint(text) else ""):
+        if character in _OPENING:
+            opened[place] = len(letters)
+        else:
+            letters += "".join(filter(str.isalnum, unify_characters(character).casefold()))
+    # Models also read tags with blanks or invisible characters in them.
+    escaped = {place for place, start in opened.items() if letters.startswith(_TAGS, start)}
+    return "".join("&lt;" if place in escaped else one for place, one in enumerate(text)) if escaped else text
 
 
 def silence_model(model: Any) -> Runnable[Any, Any]:

@@ -201,7 +201,7 @@ async def block_the_loop() -> str:
 
 async def fail_when_cancelled() -> str:
     try:
-        return await asyncio.get_running_loop().create_future()
+        return str(await asyncio.get_running_loop().create_future())
     finally:
         msg = "while it was cleaning up"
         raise VerifierError(msg)
