@@ -154,13 +154,3 @@ def test_vision_truths_are_computed_from_pixels() -> None:
     assert brighter_half(image.rotate(180)) == "upper"
     assert len(TRUTHS) == 4
     assert {short_answer(text) for text in ("64x48", " 64 × 48.", "64 x 48")} == {"64x48"}
-
-
-def test_vision_photographs_are_small_and_licensed() -> None:
-    named = (EXAMPLE / "photos" / "LICENCES.md").read_text(encoding="utf-8")
-    photos = sorted((EXAMPLE / "photos").glob("*.jpg"))
-    assert len(photos) == 5
-    for photo in photos:
-        assert photo.stat().st_size <= 40_000
-        line = next(one for one in named.splitlines() if f"`{photo.name}`" in one)
-        assert re.search(r"CC0|public domain|CC BY 2\.0", line)

@@ -11,7 +11,7 @@ from langchain.agents import create_agent
 from langchain_cfc_agents import GuardedAnswer
 from langchain_core.callbacks import get_usage_metadata_callback
 from langchain_core.language_models import FakeListChatModel
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langchain_core.messages.ai import add_usage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
@@ -47,17 +47,15 @@ from integrations.agents.tests.parts import (
 )
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.errors import (
-    DrawError,
     FingerprintWarning,
     InputError,
     ServingError,
-    VerifierError,
 )
 from tests.certificates.prompts import make_replay_chain
 from tests.claims.chains import ANSWER, LEFT, SCORES, make_chain
 from tests.recordings import list_facts
 from tests.serving.openai_bodies import Answer
-from tests.serving.openai_server import Fault, Script
+from tests.serving.openai_server import Script
 
 
 @both_ways
@@ -132,22 +130,6 @@ def test_chain_receives_the_messages_of_the_model(
     assert set(draws) == {discarded}
     assert called != discarded
     assert [bool(request.get("tools")) for request in served.requests[: 2 + N]] == [True, True, *[False] * N]
-
-
-def test_invalid_tool_calls_are_replaced_by_the_guard(url: str, artifact: CalibrationArtifact) -> None:
-    broken = [{"name": "look_up", "args": "{", "id": "c1", "error": "no JSON"}]
-
-    class Mumbling(FakeListChatModel):
-        """Calls a tool by something that is no JSON."""
-
-        def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
-            del tools, kwargs
-            return RunnableLambda(lambda _: AIMessage(DISCARDED, invalid_tool_calls=broken))
-
-    mumbling = Mumbling(responses=[""])
-    assert last(ask(agent_of(mumbling, []), PLAIN)).text == DISCARDED
-    guard = GuardedAnswer(chain_at(url, artifact))
-    assert last(ask(agent_of(mumbling, [guard]), PLAIN)).text == RIGHT
 
 
 # --- what it costs ---
@@ -235,24 +217,6 @@ def test_guard_refuses_candidates_that_call_tools(
     guard = GuardedAnswer(chain)
     with pytest.raises(ServingError, match=r"calls tools \(look_up\).*tool_choice='none'"):
         ask(agent_of(model_at(url), [guard]), PLAIN)
-
-
-@both_ways
-def test_failing_chain_raises_a_typed_error(
-    guarded: Callable[..., Agent], url: str, artifact: CalibrationArtifact, served: Script, way: Way
-) -> None:
-    # The first request is the agent's own.
-    served.faults = [Fault("status 500", on=set(range(1, 100)))]
-    with pytest.raises(DrawError, match="candidates could not be drawn"):
-        way(guarded(), PLAIN)
-    served.faults = []
-
-    def failing(prompt: Any, candidates: Any) -> list[float]:
-        del prompt
-        return [float("nan")] * len(candidates)
-
-    with pytest.raises(VerifierError, match="nan"):
-        way(agent_of(model_at(url), [GuardedAnswer(chain_at(url, artifact, verifier=failing))]), PLAIN)
 
 
 @both_ways

@@ -113,14 +113,6 @@ def test_model_of_other_middleware_does_not_stream(
     assert find_shown(watch, loose, HOPELESS) == set(HIDDEN)
 
 
-def test_answer_streams_as_one_chunk_and_tool_calls_whole(guarded: Callable[..., Agent]) -> None:
-    streamed = guarded().stream(asked(LOOKED_UP), stream_mode="messages")
-    called, said = [message for message, _ in streamed if message.type != "tool"]
-    assert [call["name"] for call in called.tool_calls] == ["look_up"]
-    assert said.text == RIGHT
-    assert said.response_metadata["cfc"]["guarantee"]["alpha"] == "0.1"
-
-
 def fail_with_quotes(prompt: Any, candidates: Sequence[Any]) -> list[float]:
     """A verifier that says what it could not read."""
     del prompt

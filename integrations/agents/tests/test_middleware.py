@@ -10,7 +10,6 @@ from langchain.agents.middleware import (
     AgentMiddleware,
     ModelCallLimitMiddleware,
     ModelFallbackMiddleware,
-    ModelRetryMiddleware,
     ToolCallLimitMiddleware,
     dynamic_prompt,
 )
@@ -101,22 +100,6 @@ def test_guard_refuses_answers_of_other_middleware(guarded: Callable[..., Agent]
     said = last(way(guarded(outside=[replacing], strict=False), PLAIN))
     assert said.text == "this has no guarantee"
     assert "cfc" not in said.response_metadata
-
-
-@both_ways
-def test_model_retry_never_turns_an_error_into_an_answer(
-    guarded: Callable[..., Agent], served: Script, way: Way
-) -> None:
-    retries = ModelRetryMiddleware(max_retries=1, initial_delay=0.0, jitter=False)
-    served.faults = [Fault("status 500", on={0})]
-    assert last(way(guarded(outside=[retries]), PLAIN)).text == RIGHT
-    served.requests.clear()
-    served.faults = [Fault("status 500", on=set(range(1, 100)) - {1 + N})]
-    with pytest.raises(ServingError, match="is not what the chain decided"):
-        way(guarded(outside=[retries]), PLAIN)
-    served.requests.clear()
-    with pytest.raises(ServingError, match="inner middleware answered in place of the chain"):
-        way(guarded(inside=[retries]), PLAIN)
 
 
 # --- what becomes of the answer ---

@@ -16,7 +16,6 @@ from langchain_core.messages import (
     RemoveMessage,
     SystemMessage,
     ToolMessage,
-    convert_to_messages,
 )
 
 from integrations.agents.tests.parts import NOTED, model_at
@@ -61,28 +60,11 @@ def test_prompt_data_sends_the_same_request(url: str, served: Script, messages: 
     assert bodies[0] == bodies[1] == bodies[2]
 
 
-@every_conversation
-def test_prompt_data_round_trips_through_messages(messages: list[BaseMessage]) -> None:
-    data = make_prompt_data(messages)
-    assert make_prompt_data(convert_to_messages(data)) == data
-
-
 def test_prompt_data_omits_response_metadata_and_usage() -> None:
     decided = {"cfc": {"best": "Lima"}, "model_name": "m"}
     usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
     said = AIMessage("Lima", id="a1", response_metadata=decided, usage_metadata=usage)
     assert make_prompt_data([said]) == [{"role": "assistant", "content": "Lima"}]
-
-
-def test_prompt_data_keeps_the_output_version() -> None:
-    said = AIMessage(
-        [{"type": "text", "text": "Lima"}],
-        response_metadata={"output_version": "v1", "model_provider": "openai", "id": "x"},
-    )
-    (data,) = make_prompt_data([said])
-    assert data["response_metadata"] == {"output_version": "v1", "model_provider": "openai"}
-    (again,) = convert_to_messages([data])
-    assert again.content_blocks == said.content_blocks
 
 
 @pytest.mark.parametrize("message", [ChatMessage(content="x", role="critic"), RemoveMessage("x")])

@@ -116,12 +116,3 @@ def test_answer_prompts_reports_runs_without_a_prompt_at_the_end(
     with pytest.raises(CollectionError, match="'q2' first: it ended before the model gave a final answer"):
         record(agent, questions[1:])
     assert len(record(agent, [questions[1], questions[3]])) == 2
-
-
-def test_answer_prompts_yields_each_prompt_when_its_run_ends(url: str) -> None:
-    prompts = answer_prompts(
-        make_recording_agent(url), [make_example(0, "unheard of"), make_example(1, PLAIN)]
-    )
-    assert next(prompts).id == "q1"
-    with pytest.raises(CollectionError, match=r"'q0' first: .*no answer is recorded"):
-        next(prompts)

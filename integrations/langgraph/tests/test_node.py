@@ -176,12 +176,6 @@ def test_node_refuses_to_decide_a_question_twice(chain: CFCRunnable, served: Scr
         assert len(served.requests) == N
 
 
-def test_node_accepts_runnables_that_return_results(chain: CFCRunnable) -> None:
-    assert make_graph(make_cfc_node(chain.with_retry())).invoke({"question": EASY})["answer"]["text"] == GOOD
-    spare = chain.or_else(chain)
-    assert make_cfc_node(spare).invoke({"question": EASY})["decision"]["guarantee"]["alpha"] == "0.1"
-
-
 def test_node_refuses_runnables_that_return_other_values(chain: CFCRunnable) -> None:
     for other in (chain.as_answer(), CFCChatModel(chain=chain), chain.or_else(lambda _: "a guess")):
         with pytest.raises(InputError, match="expected CFCResult"):

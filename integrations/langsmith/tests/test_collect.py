@@ -153,9 +153,3 @@ def test_collect_fails_if_a_page_of_the_dataset_fails(folder: Path, langsmith: L
     langsmith.faults.clear()
     assert collect(folder).code == 0
     assert len(records(folder)) == 40
-
-
-def test_collect_dry_run_counts_the_prompts(folder: Path) -> None:
-    ran = run("collect", "--config", folder / "collect.toml", "--dry-run")
-    assert ran.code == 0, ran.err
-    assert "40 prompts" in ran.out

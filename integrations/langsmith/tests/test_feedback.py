@@ -152,13 +152,6 @@ def test_feedback_handler_reports_raised_abstentions(
     assert not feedback._runs
 
 
-def test_feedback_handler_ignores_failed_prompts(chain: CFCRunnable, handler: Make) -> None:
-    feedback = handler()
-    with pytest.raises(Exception, match="not recorded"):
-        chain.invoke("never recorded", {"callbacks": [feedback]})
-    assert (feedback.written, feedback.lost, feedback._runs) == (0, 0, {})
-
-
 @pytest.fixture
 def served_twice(chain: CFCRunnable, new_facts: list[PromptRecord]) -> ServedTwice:
     """A function that serves three prompts, without a handler and with one."""

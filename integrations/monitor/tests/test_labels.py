@@ -202,17 +202,6 @@ def test_monitor_refuses_files_that_are_no_monitor_store(
         CFCMonitor(artifact, tmp_path / "newer.db")
 
 
-def test_monitor_keeps_the_first_label_and_accepts_arrays(
-    monitor: CFCMonitor, artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord]
-) -> None:
-    name = monitor.record(chain.invoke(served[0].input))
-    first = Label(name, np.array(truths(served[0]), dtype=np.bool_).tolist())
-    assert first == Label(name, np.array(truths(served[0]), dtype=np.bool_))  # type: ignore[arg-type]  # as users do
-    with pytest.warns(CFCWarning, match="contradict"):
-        assert monitor.label(first, Label(name, [False] * artifact.n)) == 1
-    assert monitor.read_traffic().labels[name].correct == tuple(truths(served[0]))
-
-
 @pytest.mark.parametrize("correct", ["yes", [1, 0], 1, {"correct": True}])
 def test_label_refuses_invalid_values(correct: Any) -> None:
     with pytest.raises(InputError, match="label of 'x': expected true or false"):

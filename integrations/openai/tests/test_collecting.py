@@ -123,12 +123,3 @@ def test_endpoint_error_states_retry_after_and_transience(hosted: Hosted) -> Non
     with pytest.raises(EndpointError) as failed:
         hosted.generator().invoke(get_question())
     assert not is_transient(failed.value)
-
-
-def test_store_refuses_other_generator_settings(hosted: Hosted) -> None:
-    collect_artifact()
-    asked = len(hosted.script.requests)
-    config = read_config("collect.toml", settings=["generator.arguments.top_p=0.5"])
-    with pytest.raises(Exception, match="top_p"):
-        collect(config.source.read_examples(), config.create_components(), config.store)
-    assert len(hosted.script.requests) == asked

@@ -8,24 +8,13 @@ from typing import Any
 
 import pytest
 from langchain_cfc_openai import make_generator, make_judge, make_p_true
-from langchain_cfc_openai.chat import DRAWING_PARAMETERS
 from langchain_core.runnables import RunnableBinding
-from openai.resources.chat.completions import Completions
 from pydantic import BaseModel
 
-from integrations.openai.tests.parts import Hosted, Saved, Serve, both_ways, get_question
-from langchain_cfc import CalibrationArtifact, CFCChatModel
-from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
-from langchain_cfc.sampling.comparison import compare_fingerprints
+from integrations.openai.tests.parts import Hosted, Saved
+from langchain_cfc.errors import FingerprintError, InputError
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 
-# What a request says beside, and what CFC itself asks for.
-BESIDE = {
-    *("self", "messages", "stream", "stream_options", "n", "logprobs", "top_logprobs"),
-    *("metadata", "user", "safety_identifier", "store", "service_tier", "timeout"),
-    *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
-    *("extra_headers", "extra_query"),
-}
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 # What fingerprints tell by one digest.
 DIGESTED = {"tools", "tool_choice", "functions", "response_format"}
@@ -62,15 +51,6 @@ class City(BaseModel):
     """A city."""
 
     name: str
-
-
-def test_parameters_of_the_client_are_all_classified() -> None:
-    known = set(inspect.signature(Completions.create).parameters)
-    assert known <= {*DRAWING_PARAMETERS, *DIGESTED, *BESIDE}, (
-        "a new parameter: does it change what is drawn?"
-    )
-    assert not set(DRAWING_PARAMETERS) & (BESIDE | DIGESTED)
-    assert set(OTHERS) == {*DRAWING_PARAMETERS, *DIGESTED}
 
 
 @pytest.mark.parametrize("name", sorted(set(OTHERS) - {"response_format"}))
@@ -116,46 +96,6 @@ def test_connection_settings_do_not_change_the_fingerprint(hosted: Hosted, saved
         assert hosted.chain(saved, generator=same).guarantee.binding == "matched"
     told = json.dumps(compute_fingerprint(otherwise))
     assert not any(word in told for word in ("another", "blue", hosted.url))
-
-
-def test_calibrated_tools_and_formats_match(hosted: Hosted) -> None:
-    tools = hosted.generator().bind_tools([City])
-    said = json.loads(json.dumps(compute_fingerprint(tools)))
-    assert compare_fingerprints("generator", said, compute_fingerprint(tools)) == "matched"
-    # They may still come with a call, as those of `CFCChatModel.bind_tools` do; other ones may not.
-    assert compare_fingerprints("generator", said, compute_fingerprint(hosted.generator())) == "unverified"
-    with pytest.raises(FingerprintError, match="tools_digest is"):
-        compare_fingerprints("generator", said, compute_fingerprint(hosted.generator().bind_tools([WEATHER])))
-    held = hosted.generator(response_format={"type": "json_object"}, extra_body={"top_k": 20})
-    said = json.loads(json.dumps(compute_fingerprint(held)))
-    assert compare_fingerprints("generator", said, compute_fingerprint(held)) == "matched"
-
-
-def test_chat_model_refuses_call_arguments_not_calibrated(hosted: Hosted, saved: Saved) -> None:
-    model = CFCChatModel(chain=hosted.chain(saved))
-    assert model.invoke(get_question()).response_metadata["cfc"]["guarantee"]["binding"] == "matched"
-    asked = len(hosted.script.requests)
-    with pytest.raises(FingerprintError, match="tools_digest is "):
-        model.bind_tools([City]).invoke(get_question())
-    with pytest.raises(FingerprintError, match="stop is "):
-        model.invoke(get_question(), stop=["."])
-    assert len(hosted.script.requests) == asked
-
-
-@both_ways
-def test_another_model_version_warns(hosted: Hosted, saved: Saved, serve: Serve) -> None:
-    stated = CalibrationArtifact.load(saved["sequence"]).provenance
-    assert stated is not None
-    assert stated.generator is not None
-    assert stated.generator["model_version"] == "recorded"
-    chain = hosted.chain(saved)
-    serve(chain, get_question())
-    hosted.script.model = "recorded-2"
-    with pytest.warns(
-        FingerprintWarning, match="now reports version 'recorded-2', in calibration it was 'recorded'"
-    ):
-        result = serve(chain, get_question())
-    assert "recorded-2" in result.models
 
 
 @pytest.mark.parametrize(

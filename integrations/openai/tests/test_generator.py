@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -172,56 +171,6 @@ def test_unsuitable_server_raises_draw_error(
             with pytest.raises(DrawError, match=said):
                 serve(chain, get_question())
             assert time.monotonic() - began < 4.0
-
-
-@both_ways
-@both_samplings
-def test_choices_without_content_are_no_answers(
-    hosted: Hosted, saved: Saved, sampling: SamplingName, serve: Serve
-) -> None:
-    hosted.script.faults = [Fault("no content")]
-    result = serve(hosted.chain(saved, sampling=sampling), get_question())
-    assert result.unscored == {"cut_off": N}
-    assert (result.reason, result.answers) == ("only_blank_answers", ())
-
-
-class FirstLogprobsOnly(Script):
-    """Returns log-probabilities with the first choice only."""
-
-    def _completion(self, number: int, body: Any, odd: set[str]) -> Reply:
-        reply = super()._completion(number, body, odd)
-        first, *rest = reply.parts[0].split('"logprobs": {')
-        assert len(rest) == int(body.get("n") or 1)
-        # The others have the field under a name that no one reads.
-        reply.parts = [first + '"logprobs": {' + '"lost": {'.join(rest)]
-        return reply
-
-
-@both_ways
-def test_log_probabilities_of_the_first_choice_are_not_shared(
-    hosted: Hosted, saved: Saved, serve: Serve
-) -> None:
-    with serving(FirstLogprobsOnly(hosted.script.answers)) as url:
-        generator = hosted.generator(base_url=url)
-        chain = hosted.chain(saved, generator=generator, sampling="single_request", show_rejected=True)
-        result = serve(chain, get_question())
-    assert result.unscored == {"no_verdict": N - 1}
-    first, *others = (one.score for one in result.candidates)
-    assert first < 1.0
-    assert others == [1.0] * (N - 1)
-
-
-@both_samplings
-def test_response_format_is_sent_and_keeps_cut_off_answers(hosted: Hosted, sampling: SamplingName) -> None:
-    model = hosted.generator(response_format={"type": "json_object"}, logprobs=False)
-    # These candidates are cut off. Were such drawn again, those left would be no sample.
-    hosted.script.faults = [Fault("no content", on=set(range(0, 100, 2)))]
-    sampler = Sampler(model, sampling)
-    for draws in (sampler.draw(get_question(), N), asyncio.run(sampler.adraw(get_question(), N))):
-        assert len(draws) == N
-    assert len(hosted.script.requests) == 2 * (1 if sampling == "single_request" else N)
-    assert hosted.script.requests[0]["response_format"] == {"type": "json_object"}
-    assert "logprobs" not in hosted.script.requests[0]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from langchain_cfc_openai import EndpointError, make_judge, make_p_true
 from integrations.openai.tests.parts import (
     REMEDIES,
     Hosted,
-    N,
     Saved,
     Serve,
     both_ways,
@@ -55,32 +54,6 @@ def test_verifier_error_names_the_remedy_for_every_fault(
         serve(chain, get_question())
     hosted.script.faults = []
     assert serve(chain, get_question()).candidates
-
-
-@both_ways
-def test_p_true_without_log_probabilities_raises_verifier_error(
-    hosted: Hosted, saved: Saved, serve: Serve
-) -> None:
-    chain = hosted.chain(saved, "p_true")
-    assert serve(chain, get_question()).candidates
-    hosted.script.logprobs = False
-    with pytest.raises(VerifierError, match=r"no token log-probabilities .*ModelJudge"):
-        serve(chain, get_question())
-
-
-@both_ways
-def test_judge_reads_no_verdict_from_unstructured_replies(hosted: Hosted, saved: Saved, serve: Serve) -> None:
-    class Chatty(Script):
-        def _next(self, body: Any, odd: set[str]) -> list[Answer]:
-            answers = super()._next(body, odd)
-            return [Answer("I am fairly sure.", -1.0)] if body.get("response_format") else answers
-
-    with serving(Chatty(hosted.script.answers)) as url:
-        using = hosted.verifier("judge", base_url=url)
-        chain = hosted.chain(saved, "judge", using=using, show_rejected=True)
-        result = serve(chain, get_question())
-    assert result.unscored == {"no_verdict": N}
-    assert {one.score for one in result.candidates} == {1.0}
 
 
 @both_ways

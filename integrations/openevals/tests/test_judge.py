@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
 import pytest
 from langchain_cfc_openevals import make_judge_labeler, make_judge_verifier
-from langchain_core._api import LangChainBetaWarning
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.prompts.structured import StructuredPrompt
 from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 from openevals.llm import create_llm_as_judge
@@ -216,25 +213,6 @@ def test_judge_takes_templates_of_langchain(ask: Ask, model: ChatOpenAI) -> None
     )
 
 
-@both_ways
-def test_judge_takes_a_structured_prompt(ask: Ask, model: ChatOpenAI, script: Script) -> None:
-    script.answers = {
-        PROMPT.format(inputs="where?", outputs=text): reply(right=right, short=0.75)
-        for text, right in RIGHT.items()
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LangChainBetaWarning)
-        template, other = (
-            StructuredPrompt([("user", PROMPT)], {**SCHEMA, "description": text})
-            for text in ("marks", "grades")
-        )
-    verifier = make_judge_verifier(model, template, key="right")
-    assert ask(verifier, ASKED) == [0.0, 1.0, 0.0]
-    assert compute_fingerprint(verifier) != compute_fingerprint(
-        make_judge_verifier(model, other, key="right")
-    )
-
-
 # --- what a prompt shows
 
 
@@ -282,23 +260,6 @@ def test_judge_arguments_may_be_fields_or_a_function(
     assert ask(make_judge_verifier(model, "RAG_HELPFULNESS_PROMPT", arguments=arguments), asked) == [1.0, 0.0]
     labeler = make_judge_labeler(model, "RAG_GROUNDEDNESS_PROMPT", arguments=arguments)
     assert ask(labeler, labelled_input(PASSAGES, None, "lima", "quito")) == [True, False]
-
-
-@both_ways
-def test_judge_arguments_are_computed_once_per_prompt(ask: Ask, model: ChatOpenAI, script: Script) -> None:
-    script.answers = make_judgements(RAG_GROUNDEDNESS_PROMPT, RIGHT, context="passages")
-    retrieved: list[Any] = []
-
-    def retrieve(prompt: Any) -> dict[str, str]:
-        retrieved.append(prompt)
-        return {"context": "passages"}
-
-    assert ask(make_judge_verifier(model, "RAG_GROUNDEDNESS_PROMPT", arguments=retrieve), ASKED) == [
-        0.0,
-        1.0,
-        0.0,
-    ]
-    assert retrieved == ["where?"]
 
 
 @both_ways

@@ -123,12 +123,6 @@ def test_infinite_threshold_is_encoded_as_text(server: Server) -> None:
     assert server.ask(make_request(HARD)).json()["cfc"]["threshold"] == "inf"
 
 
-@pytest.mark.parametrize("alpha", ["0.1", 0.1, ".10"])
-def test_request_can_choose_a_calibrated_level(server: Server, alpha: Any) -> None:
-    body = server.ask(make_request(EASY, cfc={"alpha": alpha})).json()
-    assert body["cfc"]["guarantee"]["alpha"] == "0.1"
-
-
 def test_other_level_is_refused_before_drawing(server: Server, upstream: Any) -> None:
     drawn = len(upstream[1].requests)
     response = server.ask(make_request(EASY, cfc={"alpha": "0.15"}))

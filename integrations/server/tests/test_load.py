@@ -9,7 +9,7 @@ from statistics import median
 
 import pytest
 
-from integrations.server.benchmarks.load import DELAY, Load, measure, print_tables
+from integrations.server.benchmarks.load import DELAY, measure
 from integrations.server.tests.loading import draw_arrivals, run_closed_loop, run_open_loop
 
 STALL = 0.3
@@ -52,24 +52,6 @@ def test_closed_loop_rate_counts_replies_in_its_time() -> None:
     assert 5 <= 0.5 * asyncio.run(run_closed_loop(5, 0.5, ask)) <= 100
     # What is answered later is no part of the rate.
     assert asyncio.run(run_closed_loop(5, 0.05, ask)) == 0.0
-
-
-def test_added_latency_is_the_difference_of_quantiles(capsys: pytest.CaptureFixture[str]) -> None:
-    base = [[0.001 * (1 + number / 100) for number in range(100)] for _ in range(6)]
-    slower = [[taken + 0.004 for taken in one] for one in base]
-    uneven = [*base[:5], [0.5] * 100]
-    rounds = {"chain": base, "server": slower, "delayed": uneven, "nothing": base}
-    load = Load({"server": [90.0, 100.0, 110.0], "chain": [200.0, 210.0, 220.0]}, rounds)
-    for share in (0.5, 0.99):
-        assert load.compute_quantile("server", share, beyond="chain") == pytest.approx([0.004] * 3)
-    # One slow round widens the interval.
-    _, low, high = load.compute_quantile("delayed", 0.99, beyond="chain")
-    assert low == pytest.approx(0.0, abs=1e-6)
-    assert high == pytest.approx(0.498, abs=1e-3)
-    print_tables(load)
-    printed = capsys.readouterr().out
-    assert "4.00 ms (4.00 to 4.00)" in printed
-    assert "90 to 110" in printed
 
 
 @pytest.mark.long

@@ -9,7 +9,6 @@ import pytest
 from tests.cli.running import run
 
 RECORDING = str(files("langchain_cfc") / "demo" / "facts.jsonl.gz")
-QUICK = ("--splits", "2", "--jobs", "1", "--alpha", "0.4")
 
 
 @pytest.mark.parametrize(

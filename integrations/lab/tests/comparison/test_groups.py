@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from langchain_cfc_lab.compare import compare
-from langchain_cfc_lab.metrics import Groups, make_groups, make_property_groups
+from langchain_cfc_lab.metrics import make_groups, make_property_groups
 
 from integrations.lab.tests.comparison.worlds import draw_world, make_comparison
 from langchain_cfc.candidates import CandidateBatch, Scalar
@@ -17,18 +17,6 @@ from langchain_cfc.features.statistics import STATISTICS
 def make_described_prompts(metadata: list[dict[str, Scalar]]) -> CandidateBatch:
     """Prompts that differ in metadata alone."""
     return precompute_statistics(CandidateBatch.from_arrays([[0.5, 0.25]] * len(metadata), None, metadata))
-
-
-def test_groups_compute_means_by_hand() -> None:
-    member = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
-    groups = Groups("group(g)", ("a", "b", "c"), ("a", "b", "c"), member)
-    assert groups.sizes.tolist() == [2.0, 1.0, 0.0]
-    found = groups.compute_means(np.array([[True, False, True], [True, True, False]]))
-    assert found[:, :2].tolist() == [[0.5, 1.0], [1.0, 0.0]]
-    assert np.isnan(found[:, 2]).all()
-    assert groups.compute_means(np.array([1, 2, 5]))[:2].tolist() == [1.5, 5.0]
-    taken = groups.take(np.array([2, 0]))
-    assert (taken.names, taken.sizes.tolist()) == (("a", "b", "c"), [1.0, 1.0, 0.0])
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from langchain_cfc.set_rules import AcceptAll
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from tests.lengths import repetitions
 
-FALSE_ALARM = 1e-6
 NAN = math.nan
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -35,7 +34,6 @@ from langchain_cfc.support.arrays import FloatArray
 from tests.cli.running import run
 from tests.lengths import repetitions
 
-RECORDING = str(files("langchain_cfc") / "demo" / "facts.jsonl.gz")
 FALSE_ALARM = 1e-6
 ALL = [*WORLDS, *(world for world, _ in BROKEN_WORLDS)]
 T = np.array([0.1, 0.5, 0.9])[:, None]

@@ -61,11 +61,6 @@ def difficulty(labelled: LabelledBatch) -> FloatArray:
     return np.array([float(one["difficulty"]) for one in labelled.draws.metadata])
 
 
-def compute_success_scores(labelled: LabelledBatch) -> FloatArray:
-    """(N,) the paper's S, but infinite where no candidate is correct."""
-    return np.asarray(np.where(labelled.correct, labelled.draws.scores, np.inf).min(axis=1))
-
-
 def is_improbable(count: int, size: int, chance: float) -> bool:
     law = stats.binom(size, chance)
     return bool(min(law.cdf(count), law.sf(count - 1)) < FALSE_ALARM / 2)

@@ -362,12 +362,3 @@ def test_plan_from_pilot_refuses_invalid_arguments(wrong: dict[str, Any], messag
     settings: dict[str, Any] = {"alpha": 0.2, **wrong}
     with pytest.raises(InputError, match=message):
         plan_from_pilot(make_pilot(np.ones((4, 2), dtype=np.bool_)), **settings)
-
-
-def test_plan_from_pilot_accepts_any_key_and_a_single_category() -> None:
-    correct = np.ones((3, 1), dtype=np.bool_)
-    draws = CandidateBatch.from_arrays(np.full((3, 1), 0.5), metadata=[{'the "topic"': "x"}] * 3)
-    plan = plan_from_pilot(
-        LabelledBatch(draws, correct, ("a", "b", "c"), (None,) * 3), alpha=0.2, group='the "topic"'
-    )
-    assert [(group.pilot_size, group.share) for group in plan.groups] == [(3, 1.0), (3, 1.0)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import matplotlib as mpl
 import pytest
-from langchain_cfc_lab.report.drawing import Style, label_groups, to_svg
+from langchain_cfc_lab.report.drawing import label_groups, to_svg
 from langchain_cfc_lab.report.plots import (
     plot_by_alpha,
     plot_group_miscoverage,
@@ -134,13 +134,6 @@ def test_label_groups_moves_the_property_to_the_title(
     words: list[str], title: str, labels: list[str]
 ) -> None:
     assert label_groups(words) == (title, labels)
-
-
-def test_styles_of_neighbouring_places_differ() -> None:
-    assert len({(Style.at(place).colour, Style.at(place).marker) for place in range(42)}) == 42
-    for start in range(42):
-        several = [Style.at(place) for place in range(start, start + 7)]
-        assert len({style.marker for style in several}) == len({style.hatch for style in several}) == 7
 
 
 @pytest.fixture(scope="module")

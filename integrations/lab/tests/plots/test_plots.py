@@ -21,7 +21,6 @@ from langchain_cfc_lab.report.plots import (
 )
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 
 from integrations.lab.tests.plots.inputs import (
@@ -69,15 +68,6 @@ def test_plot_group_miscoverage_draws_missed_shares_with_sd(of: Any) -> None:
     assert data(lines(ax)[0])[1] == [0.1, 0.1]
     assert read_legend(ax)[0] == "target 0.1"
     assert "sd over splits" in ax.get_ylabel()
-
-
-def test_plot_group_miscoverage_places_bars_side_by_side() -> None:
-    for place in range(3):
-        row = [drawn[place] for drawn in map_legend_to_drawn(plot_group_miscoverage(LEVEL)).values()]
-        edges = [bar.get_x() for bar in row] + [row[-1].get_x() + row[-1].get_width()]
-        assert edges == sorted(edges)
-        assert [bar.get_x() + bar.get_width() for bar in row] == pytest.approx(edges[1:])
-        assert place - 0.5 < edges[0] < edges[-1] < place + 0.5
 
 
 def test_plot_group_miscoverage_draws_intervals_of_an_evaluation() -> None:
@@ -128,14 +118,6 @@ def test_selecting_methods_changes_no_style(methods: list[str] | None) -> None:
         assert (line.get_color(), line.get_marker()) == (look.colour, look.marker)
 
 
-def test_plots_draw_on_the_given_axis() -> None:
-    figure = Figure(layout="constrained")
-    left, right = figure.subplots(1, 2)
-    assert plot_group_miscoverage(LEVEL, left) is left
-    assert plot_by_alpha(SWEEP.sweep, right) is right
-    assert figure.axes == [left, right]
-
-
 @pytest.mark.parametrize("figure", ["mean_distinct_answers", "selective_accuracy"])
 def test_plot_by_alpha_draws_means_with_sd(figure: str) -> None:
     ax = plot_by_alpha(SWEEP.sweep, figure=figure)
@@ -155,12 +137,6 @@ def test_plot_by_alpha_draws_the_target_of_coverage(figure: str) -> None:
     (target,) = [line for line in lines(ax) if line.get_linestyle() == "--" and line.get_marker() == ""]
     assert data(target)[0] == pytest.approx([0.04, 0.21])
     assert data(target)[1] == pytest.approx([0.96, 0.79])
-
-
-def test_plot_by_alpha_labels_shares_and_sizes() -> None:
-    share, size = (plot_by_alpha(SWEEP.sweep, figure=name) for name in ("kept_promise", "mean_set_size"))
-    assert share.yaxis.get_major_formatter()(0.855) == "85.5 %"
-    assert "%" not in size.yaxis.get_major_formatter()(4.0)
 
 
 def test_legend_marks_methods_that_do_not_aim_at_the_target() -> None:
