@@ -8,18 +8,21 @@ from typing import Any
 import pytest
 from langchain_cfc_agents import GuardedAnswer
 
-from integrations.agents.tests.parts import Agent, agent_of, artifact_in, chain_at, model_at, script
+from integrations.agents.tests.parts import Agent, agent_of, chain_at, model_at, script
 from integrations.tests.graphs import url
+from integrations.tests.planted import make_planted_artifact
 from langchain_cfc import CalibrationArtifact
+from tests.factories import reload_artifact
 from tests.serving.openai_server import Script
 
 __all__ = ["artifact", "guarded", "served", "url"]
 
 
 @pytest.fixture(scope="session")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> CalibrationArtifact:
-    """Read from a file."""
-    return artifact_in(tmp_path_factory.mktemp("artifact"))
+def artifact() -> CalibrationArtifact:
+    """Read from a file; of easy prompts alone."""
+    named = {"id": "clerk", "model": "recorded"}
+    return reload_artifact(make_planted_artifact(named, "judge", kinds=["easy"], alpha=0.1, features="1"))
 
 
 @pytest.fixture

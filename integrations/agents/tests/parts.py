@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -20,8 +19,7 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 
 from integrations.tests.graphs import run_ainvoke, run_invoke
-from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord, calibrate
-from langchain_cfc.records import Provenance
+from langchain_cfc import CalibrationArtifact, CFCRunnable
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script
 
@@ -77,29 +75,6 @@ def judge(prompt: Any, candidates: Sequence[Any]) -> list[float]:
     """Knows the right answer."""
     del prompt
     return [0.05 if candidate.text == RIGHT else 0.95 for candidate in candidates]
-
-
-def artifact_in(folder: Path) -> CalibrationArtifact:
-    """An artifact saved and loaded again; right answers, at any place, score 0.1 to 0.3, wrong ones 0.9."""
-    records = [
-        PromptRecord(
-            id=str(number),
-            input=[{"role": "user", "content": f"question {number}"}],
-            candidates=tuple(
-                Candidate(text="right", score=0.1 + 0.2 * (number % 10) / 10, correct=True)
-                if slot == number % N
-                else Candidate(text="wrong", score=0.9, correct=False)
-                for slot in range(N)
-            ),
-        )
-        for number in range(40)
-    ]
-    named = Provenance(
-        n=N, generator={"id": "clerk", "model": "recorded"}, verifier={"id": "judge"}, separate_scores=True
-    )
-    made = calibrate(records, alpha=0.1, features="1", provenance=named)
-    made.save(folder / "artifact.json")
-    return CalibrationArtifact.load(folder / "artifact.json")
 
 
 def model_at(url: str, **settings: Any) -> ChatOpenAI:

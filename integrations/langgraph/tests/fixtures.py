@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,10 @@ import pytest
 # Before LangGraph is imported: checkpoints may hold nothing but plain data and what LangGraph itself knows.
 os.environ["LANGGRAPH_STRICT_MSGPACK"] = "true"
 
-from integrations.langgraph.tests.parts import make_artifact, make_chain, script
+from integrations.langgraph.tests.parts import BOT, make_chain, script
 from integrations.tests.graphs import url
+from integrations.tests.planted import make_planted_artifact
 from langchain_cfc import CFCRunnable
-from langchain_cfc.errors import AttainabilityWarning
 from tests.serving.openai_server import Script
 
 __all__ = ["artifact_path", "chain", "served", "url"]
@@ -24,10 +23,7 @@ __all__ = ["artifact_path", "chain", "served", "url"]
 def artifact_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved artifact."""
     path = tmp_path_factory.mktemp("artifact") / "artifact.json"
-    with warnings.catch_warnings():
-        # Hard prompts are there to be flagged.
-        warnings.simplefilter("ignore", AttainabilityWarning)
-        make_artifact().save(path)
+    make_planted_artifact({"id": BOT}, "sequence-probability").save(path)
     return path
 
 

@@ -13,8 +13,7 @@ from langgraph.graph import MessagesState
 from typing_extensions import TypedDict
 
 from integrations.tests.graphs import make_one_node_graph
-from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord, calibrate
-from langchain_cfc.records import Provenance
+from langchain_cfc import CalibrationArtifact, CFCRunnable
 from langchain_cfc.verifiers import SequenceProbability
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script
@@ -44,29 +43,6 @@ def script() -> Script:
 def topic(prompt: Any) -> dict[str, str]:
     """The metadata of a prompt, be it text or messages."""
     return {"topic": "hard" if "hard" in repr(prompt) else "easy"}
-
-
-def make_artifact() -> CalibrationArtifact:
-    """Easy prompts whose right answers score up to 0.3, at any place, and hard ones without any."""
-    records = [
-        PromptRecord(
-            id=f"{kind}{number}",
-            input=f"{kind} {number}",
-            metadata={"topic": kind},
-            candidates=tuple(
-                Candidate(text="right", score=0.03 * (number % 10 + 1), correct=kind == "easy")
-                if slot == number % N
-                else Candidate(text=f"wrong {slot}", score=0.9, correct=False)
-                for slot in range(N)
-            ),
-        )
-        for kind in ("easy", "hard")
-        for number in range(120)
-    ]
-    named = Provenance(n=N, generator={"id": BOT}, verifier={"id": "sequence-probability"})
-    return calibrate(
-        records, alpha=[0.1, 0.2], features="group(topic)", provenance=named, allow_unattainable=True
-    )
 
 
 def make_chain(path: Path | str, url: str, **fields: Any) -> CFCRunnable:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ from langchain_cfc_monitor import CFCMonitor
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_openai import ChatOpenAI
 
-from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord, calibrate
-from langchain_cfc.errors import AttainabilityWarning
-from langchain_cfc.records import Provenance
+from integrations.tests.planted import make_planted_artifact
+from langchain_cfc import CalibrationArtifact, CFCRunnable
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script
 
@@ -64,32 +62,7 @@ def make_script() -> Script:
 
 def make_artifact(**options: Any) -> CalibrationArtifact:
     """Easy prompts with one right answer each, and hard ones without any."""
-    records = [
-        PromptRecord(
-            id=f"{kind}{number}",
-            # Text and messages, as a chain that is asked by clients and in code has been calibrated on both.
-            input=[{"role": "user", "content": f"{kind} {number}"}] if number % 2 else f"{kind} {number}",
-            metadata={"topic": kind},
-            candidates=(
-                Candidate(text="right", score=0.3 * (number % 10 + 1) / 10, correct=kind == "easy"),
-                *(Candidate(text=f"wrong {other}", score=0.9, correct=False) for other in range(N - 1)),
-            ),
-        )
-        for kind in ("easy", "hard")
-        for number in range(120)
-    ]
-    named = Provenance(n=N, generator={"id": "planted"}, verifier={"id": "judge"}, separate_scores=True)
-    with warnings.catch_warnings():
-        # Hard prompts are there to be flagged.
-        warnings.simplefilter("ignore", AttainabilityWarning)
-        return calibrate(
-            records,
-            alpha=[0.1, 0.2],
-            features="group(topic)",
-            provenance=named,
-            allow_unattainable=True,
-            **options,
-        )
+    return make_planted_artifact({"id": "planted"}, "judge", **options)
 
 
 def topic(prompt: Any) -> dict[str, str]:

@@ -1,0 +1,45 @@
+"""Artifacts of bots whose right answers and wrong ones cannot be mistaken."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate
+from langchain_cfc.errors import AttainabilityWarning
+from langchain_cfc.records import Provenance
+
+N = 3
+
+
+def make_planted_artifact(
+    generator: Mapping[str, Any],
+    verifier: str,
+    kinds: Sequence[str] = ("easy", "hard"),
+    **options: Any,
+) -> CalibrationArtifact:
+    """Easy prompts whose right answers score up to 0.3, at any place, and hard ones without any.
+
+    Every second prompt is text, the others are messages, as a chain may be asked either way.
+    """
+    records = [
+        PromptRecord(
+            id=f"{kind}{number}",
+            input=[{"role": "user", "content": f"{kind} {number}"}] if number % 2 else f"{kind} {number}",
+            metadata={"topic": kind},
+            candidates=tuple(
+                Candidate(text="right", score=0.03 * (number % 10 + 1), correct=kind == "easy")
+                if slot == number % N
+                else Candidate(text=f"wrong {slot}", score=0.9, correct=False)
+                for slot in range(N)
+            ),
+        )
+        for kind in kinds
+        for number in range(120)
+    ]
+    named = Provenance(n=N, generator=dict(generator), verifier={"id": verifier}, separate_scores=True)
+    settings = {"alpha": [0.1, 0.2], "features": "group(topic)", "allow_unattainable": True, **options}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AttainabilityWarning)  # hard prompts are there to be flagged
+        return calibrate(records, provenance=named, **settings)
