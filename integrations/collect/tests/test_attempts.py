@@ -1,29 +1,61 @@
-"""Retries, the waits between them, and rate limits of calls."""
+"""Options of a run, retries, the waits between them, and rate limits of calls."""
 
 from __future__ import annotations
 
 import asyncio
+import io
+import math
 import random
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import httpx
 import pytest
-from langchain_cfc_collect import CallPolicy, Journal, calls
+from langchain_cfc_collect import (
+    CallPolicy,
+    CollectionOptions,
+    CollectionStatus,
+    Components,
+    Journal,
+    calls,
+    collect,
+    show_progress,
+)
 from langchain_cfc_collect.calls import StageCalls
-from langchain_cfc_collect.failures import is_transient, read_retry_after
+from langchain_cfc_collect.costs import Usage
+from langchain_cfc_collect.failures import ends_run, is_transient, read_retry_after
+from langchain_cfc_collect.store import Store
+from langchain_core.output_parsers import JsonOutputParser
 from langchain_openai import ChatOpenAI
+from pydantic import BaseModel
+from rich.console import Console
 from tenacity import AsyncRetrying
 
 from integrations.collect.tests.sharing import make_recorded_model, shorten_retry_waits
 from integrations.collect.tests.virtual import run_in_virtual_time
-from langchain_cfc.errors import ServingTimeoutError, VerifierError
-from langchain_cfc.execution import CallLimits, ConcurrencyLimiter
+from langchain_cfc.errors import InputError, ServingTimeoutError, VerifierError
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, describe_error, is_malformed_response
+from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.records import Example
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.verifiers import ModelJudge
+from tests.execution.test_failures import (
+    HEAD,
+    INTERFACES,
+    JSON,
+    MALFORMED,
+    Reply,
+    catch_failure,
+    make_model,
+    score_equally,
+    serve,
+)
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script, serving
 
@@ -343,3 +375,136 @@ def test_requests_per_second_limits_the_rate_of_calls() -> None:
     asyncio.run(run_all())
     # A bucket that is empty at first fills at the rate: 60 calls take 0.3 s, less the clock's own grain.
     assert time.perf_counter() - begun >= 0.29
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"concurrency": 0}, "concurrency is 0; expected a whole number of at least 1"),
+        ({"attempts": 2.5}, "attempts is 2.5; expected a whole number of at least 1"),
+        ({"requests_per_second": 0}, "requests_per_second is 0; expected a number above 0, or None"),
+        ({"timeout": math.inf}, "timeout is inf; expected a number above 0, or None"),
+        ({"timeout": math.nan}, "timeout is nan; expected a number above 0, or None"),
+    ],
+)
+def test_call_policy_refuses_invalid_values(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        CallPolicy(**given)
+
+
+def make_status(**given: Any) -> CollectionStatus:
+    known: dict[str, Any] = {
+        "total": 8,
+        "labelled": 4,
+        "failed": 1,
+        "covered": 3,
+        "candidates": [5, 3],
+        "score_sums": [4.0, 0.6],
+        "usage": Usage(),
+    }
+    return CollectionStatus(**{**known, **given})
+
+
+def show(*statuses: CollectionStatus) -> str:
+    """Return what a terminal of 160 columns is shown."""
+    out = io.StringIO()
+    with show_progress(Console(file=out, force_terminal=True, width=160, color_system=None)) as update:
+        for status in statuses:
+            update(status)
+    return next(line for line in reversed(out.getvalue().splitlines()) if "/min" in line)
+
+
+def test_progress_bar_shows_prompts_coverage_scores_failures_and_cost() -> None:
+    shown = show(make_status(), make_status(labelled=6, cost=0.0123))
+    for words in ("7/8", "/min", "pass@n 0.50", "correct 0.20, wrong 0.80", "1 failed", "cost 0.0123"):
+        assert words in shown, words
+
+
+def test_progress_bar_of_claims_shows_claims_and_waiting_batches() -> None:
+    shown = show(make_status(unit="claims", waiting="1 batch, 20 requests"))
+    for words in ("8 claims, 0.38 of them supported", "unsupported 0.80", "1 batch, 20 requests"):
+        assert words in shown, words
+
+
+MESSAGE = {"role": "assistant", "content": "Lima"}
+
+
+GOOD: Reply = (200, JSON, {**HEAD, "choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]})
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("name", MALFORMED)
+def test_response_that_cannot_be_read_is_transient(name: str, interface: str) -> None:
+    with serve(MALFORMED[name]) as (url, _):
+        model = INTERFACES[interface](url)
+        for is_async in (False, True):
+            error = catch_failure(model, is_async=is_async)
+            assert is_malformed_response(error), repr(error)
+            assert is_transient(error)
+            assert not ends_run(error)
+            assert "server that cannot be read" in describe_error(error)
+
+
+@pytest.mark.parametrize("code", [401, 402, 404, "insufficient_quota", "invalid_api_key"])
+def test_error_body_that_refuses_the_key_is_definite(code: Any) -> None:
+    with serve((200, JSON, {"error": {"message": "no", "code": code}})) as (url, _):
+        for interface in ("chat", "responses"):
+            error = catch_failure(INTERFACES[interface](url))
+            assert not is_transient(error)
+            assert ends_run(error)
+
+
+class City(BaseModel):
+    """An answer's schema."""
+
+    city: str
+
+
+def test_errors_about_an_answer_or_a_request_are_no_malformed_responses() -> None:
+    with serve(GOOD) as (url, _):
+        model = make_model(url)
+        for other in (
+            model | JsonOutputParser(),
+            model.with_structured_output(City, method="json_schema"),
+            model.bind(unknown_parameter=1),
+            model | (lambda message: message.additional_kwargs["missing"]),
+        ):
+            error = catch_failure(other)
+            assert not is_malformed_response(error), repr(error)
+            assert not is_transient(error)
+
+
+PROMPTS = [Example(id=str(number), input=f"{number}?", reference="Lima") for number in range(2)]
+
+
+FAST = CallPolicy(concurrency=4, attempts=2)
+
+
+@pytest.mark.parametrize("name", ["null choices", "no choice", "HTML"])
+def test_collect_retries_a_first_wave_of_malformed_responses(tmp_path: Path, name: str) -> None:
+    with serve(*[MALFORMED[name]] * 3, GOOD) as (url, asked):
+        made_of = Components(make_model(url), score_equally, NormalisedMatch(), n=3, verifier_id="equal")
+        found = collect(PROMPTS, made_of, tmp_path / "s.db", CollectionOptions(call_policy=FAST)).status
+    assert (found.labelled, found.failed, found.unanswered, len(asked)) == (2, 0, 3, 9)
+
+
+def test_collect_stores_the_cause_and_draws_again_with_retry_failed(tmp_path: Path) -> None:
+    notices: list[str] = []
+    run = CollectionOptions(call_policy=FAST, on_notice=notices.append)
+    with serve(*[MALFORMED["null choices"]] * 2, GOOD) as (url, asked):
+        made_of = Components(make_model(url), score_equally, NormalisedMatch(), n=1, verifier_id="equal")
+        found = collect(PROMPTS, made_of, tmp_path / "s.db", run).status
+        assert (found.labelled, found.failed) == (1, 1)
+        with Store(tmp_path / "s.db") as store:
+            assert "server that cannot be read" in repr(store.read_failures())
+        again = CollectionOptions(call_policy=FAST, retry_failed=True)
+        found = collect(PROMPTS, made_of, tmp_path / "s.db", again).status
+    assert (found.labelled, found.failed, len(asked)) == (2, 0, 4)
+
+
+def test_malformed_response_of_a_judge_is_transient() -> None:
+    with serve(MALFORMED["null choices"]) as (url, _):
+        judge = ModelJudge(make_model(url))
+        with pytest.raises(VerifierError, match="server that cannot be read") as caught:
+            judge.invoke({"prompt": "x", "candidates": [DrawnCandidate("Lima")]})
+    assert is_transient(caught.value)

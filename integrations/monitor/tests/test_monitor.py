@@ -26,6 +26,7 @@ from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import DrawError, FingerprintWarning, InputError, StoreError
 from tests.claims.worlds import make_answers
 from tests.lengths import repetitions
+from tests.runnable.test_withheld import CASES, MARK
 
 
 def test_monitor_counts_decisions_and_raises_no_alarm_without_drift(
@@ -341,3 +342,17 @@ def test_monitor_reports_a_damaged_state(
             connection.close()
             with pytest.raises(StoreError, match=r"is damaged .*: use a new store"):
                 monitor.read_status()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_store_of_a_monitor_holds_no_withheld_text(name: str, tmp_path: Path) -> None:
+    reason, make = CASES[name]
+    for shown in (False, True):
+        folder = tmp_path / str(shown)
+        folder.mkdir()
+        chain = make(show_rejected=True) if shown else make()
+        result = chain.invoke("x")
+        assert result.reason == reason
+        with CFCMonitor(chain.artifact, folder / "monitor.db") as monitor:
+            monitor.record(result)
+        assert not any(MARK.encode() in path.read_bytes() for path in folder.iterdir())

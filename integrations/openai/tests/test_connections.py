@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
+import threading
 import warnings
+from collections.abc import Iterator
 
 import openai
 import pytest
+from langchain_cfc_openai import EndpointError, make_generator
 from langchain_cfc_openai.connections import PerLoopClient
 from langchain_openai import ChatOpenAI
 
@@ -75,3 +79,38 @@ def test_plain_client_fails_on_a_second_event_loop(hosted: Hosted) -> None:
         with pytest.raises(DrawError, match="Event loop is closed"):
             asyncio.run(sampler.adraw(get_question(), N))
         gc.collect()
+
+
+@pytest.fixture
+def proxied(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
+    """What comes to a proxy that lets nothing through, and that the environment names."""
+    came: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def refuse() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection:
+                    came.append(connection.recv(65536).split(b"\r\n")[0])
+                    connection.sendall(
+                        b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                    )
+
+        threading.Thread(target=refuse, daemon=True).start()
+        for name in ("NO_PROXY", "no_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        for name in ("HTTP_PROXY", "http_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{listening.getsockname()[1]}")
+        yield came
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_generator_uses_the_proxy_of_the_environment(proxied: list[bytes], way: str) -> None:
+    model = make_generator("any", base_url="http://model.invalid/v1", api_key="none", max_retries=0)
+    with pytest.raises(EndpointError, match="502"):
+        model.invoke("?") if way == "sync" else asyncio.run(model.ainvoke("?"))
+    assert [line.split()[1] for line in proxied] == [b"http://model.invalid/v1/chat/completions"]

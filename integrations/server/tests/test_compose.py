@@ -6,9 +6,11 @@ import json
 import os
 import re
 import runpy
+import shlex
 import socket
 import subprocess
 import sys
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from langchain_cfc_server.tokens import ClientTokens
 from langchain_cfc_server.traffic import Traffic
 
 from integrations.server.tests.bots import EASY, UNSURE
-from integrations.server.tests.parts import COMMAND, ROOT, make_request, run_server, wait_for_value
+from integrations.server.tests.parts import COMMAND, ROOT, TOKEN, make_request, run_server, wait_for_value
 
 FOLDER = Path(__file__).parents[1] / "compose"
 METRIC_NAMES = re.compile(r"cfc_[a-z_]+")
@@ -134,3 +136,46 @@ def test_monitor_program_accepts_only_the_artifact(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "argv", ["monitor_metrics.py"])
     with pytest.raises(IndexError):
         runpy.run_path(str(FOLDER / "monitor_metrics.py"), run_name="__main__")
+
+
+CONTAINERFILE = Path(__file__).parents[1] / "Containerfile"
+
+
+def read_instructions() -> list[tuple[str, str]]:
+    """Instruction and arguments of each line."""
+    text = re.sub(r"^#.*\n", "", CONTAINERFILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    lines = text.replace("\\\n", " ").splitlines()
+    return [(line.split(" ", 1)[0], line.split(" ", 1)[1].strip()) for line in lines if line.strip()]
+
+
+def list_arguments(kind: str) -> list[str]:
+    return [arguments for name, arguments in read_instructions() if name == kind]
+
+
+def _make_env(tokens: str) -> dict[str, str]:
+    return {**os.environ, "LANGCHAIN_CFC_SERVER_TOKENS": tokens, "NO_PROXY": "127.0.0.1"}
+
+
+@pytest.mark.long
+def test_packages_of_containerfile_serve_in_new_environment(tmp_path: Path) -> None:
+    build = tmp_path / "build"
+    for line in list_arguments("COPY"):
+        *sources, target = line.split()
+        (build / target).mkdir(parents=True, exist_ok=True)
+        for source in sources:
+            into = build / target if (ROOT / source).is_file() else build / target / ".."
+            subprocess.run(["cp", "-r", str(ROOT / source), str(into)], check=True)
+    venv.create(tmp_path / "venv", with_pip=True)
+    for install in list_arguments("RUN")[0].split(" && ")[:2]:
+        words = shlex.split(install)
+        assert words[:2] == ["pip", "install"]
+        pip = [str(tmp_path / "venv/bin/python"), "-m", *words]
+        subprocess.run(pip, check=True, cwd=build, stdout=subprocess.DEVNULL)
+    command = [str(tmp_path / "venv/bin/langchain-cfc"), "serve", "--demo", "--port", "0"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=tmp_path, env=_make_env(TOKEN), stderr=log)
+    try:
+        wait_for_value(lambda: '"serving"' in (tmp_path / "log").read_text(encoding="utf-8"), 120)
+    finally:
+        process.terminate()
+        assert process.wait(timeout=30) == 0
