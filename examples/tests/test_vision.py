@@ -31,7 +31,6 @@ COLOUR = "Which is the strongest colour on average: red, green or blue? Answer w
 
 @pytest.fixture
 def truthful(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    """A stand-in that never errs."""
     import vision_stand_in
 
     monkeypatch.setattr(vision_stand_in, "HOPELESS", 0.0)

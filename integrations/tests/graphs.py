@@ -27,7 +27,6 @@ def url(served: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def thread(name: str = "1") -> RunnableConfig:
-    """Return the config of a thread."""
     return {"configurable": {"thread_id": name}}
 
 

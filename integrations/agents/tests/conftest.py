@@ -27,7 +27,6 @@ def artifact() -> CalibrationArtifact:
 
 @pytest.fixture
 def served() -> Script:
-    """What the server answers."""
     return script()
 
 

@@ -72,18 +72,15 @@ def script() -> Script:
 
 
 def judge(prompt: Any, candidates: Sequence[Any]) -> list[float]:
-    """Knows the right answer."""
     del prompt
     return [0.05 if candidate.text == RIGHT else 0.95 for candidate in candidates]
 
 
 def model_at(url: str, **settings: Any) -> ChatOpenAI:
-    """A client of the server."""
     return ChatOpenAI(model="recorded", base_url=url, api_key="none", max_retries=0, **settings)  # type: ignore[arg-type]  # it takes text
 
 
 def chain_at(url: str, artifact: CalibrationArtifact, **fields: Any) -> CFCRunnable:
-    """The chain that stands behind answers."""
     given: dict[str, Any] = {"generator": model_at(url), "verifier": judge, **CALLED}
     return CFCRunnable(artifact=artifact, **{**given, **fields})
 
@@ -95,17 +92,14 @@ def agent_of(model: Any, middleware: Sequence[AgentMiddleware[Any, Any, Any]], *
 
 
 def asked(question: str) -> dict[str, Any]:
-    """Return the input of an agent."""
     return {"messages": [{"role": "user", "content": question}]}
 
 
 def ask(agent: Agent, question: str, config: RunnableConfig | None = None) -> Any:
-    """Ask, and return the state."""
     return run_invoke(agent, asked(question), config)
 
 
 def aask(agent: Agent, question: str, config: RunnableConfig | None = None) -> Any:
-    """Asynchronous counterpart of the function above."""
     return run_ainvoke(agent, asked(question), config)
 
 

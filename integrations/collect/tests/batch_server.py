@@ -129,7 +129,6 @@ class Provider:
         return prompt, f"{prompt.replace('question', 'answer')} {number}"
 
     def chat(self, body: Json, text: str) -> Json:
-        """A completion as OpenAI writes it."""
         tokens = [{"token": text, "logprob": -0.1, "bytes": None, "top_logprobs": []}]
         return {
             "id": f"chatcmpl-{self.chance.getrandbits(40)}",
@@ -152,7 +151,6 @@ class Provider:
         }
 
     def message(self, body: Json, text: str) -> Json:
-        """A message as Anthropic writes it."""
         return {
             "id": f"msg_{self.chance.getrandbits(40)}",
             "type": "message",

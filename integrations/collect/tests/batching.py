@@ -78,7 +78,6 @@ def run(
     retry_failed: bool = False,
     **policy: Any,
 ) -> CollectionResult:
-    """Collect through batches."""
     messages = messages or Messages()
 
     def note(status: Any) -> None:
@@ -108,7 +107,6 @@ def make_components(url: str, kind: Kind = "openai") -> Components:
 
 
 def score_by_slot(prompt: Any, candidates: list[Any]) -> list[float]:
-    """A verifier that sends no requests."""
     del prompt
     return [slot / 8 for slot in range(len(candidates))]
 

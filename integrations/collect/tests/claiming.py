@@ -81,18 +81,15 @@ class Claiming:
         return sum(count for (one, _), count in self.asked.items() if one == part)
 
     def generate(self, prompt: str) -> str:
-        """The answer to a prompt."""
         self._ask("draw", prompt)
         return write_answer(prompt)
 
     def split(self, answer: str) -> list[Span]:
-        """The lines of an answer."""
         lines = find_lines(answer)
         self._ask("split", f"question {answer.split()[3]}" if lines else "none")
         return lines
 
     def verify(self, prompt: str, candidates: list[DrawnCandidate]) -> list[float]:
-        """A score for each claim."""
         self._ask("score", prompt)
         return [score_text(one.text) for one in candidates]
 

@@ -17,5 +17,4 @@ __all__ = ["invoke", "memory", "path", "tmp_path"]
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """The path of a new store."""
     return tmp_path / "store.db"

@@ -67,7 +67,6 @@ class FakeExecutor:
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """The settings that determine the records."""
         return {
             "n": N,
             "generator": {"id": "given"},
@@ -78,12 +77,10 @@ class FakeExecutor:
         }
 
     async def draw(self, example: Example, journal: Journal) -> Outcome:
-        """Candidates."""
         del journal
         return await self._did("draw", example, [DrawnCandidate(one) for one in self.texts(example.id)])
 
     async def split(self, answer: DrawnCandidate, journal: Journal) -> Outcome:
-        """Fail: these are whole answers."""
         del answer, journal
         raise AssertionError
 
@@ -94,13 +91,11 @@ class FakeExecutor:
         journal: Journal,
         answers: Sequence[DrawnCandidate] | None = None,
     ) -> Outcome:
-        """Scores."""
         del journal, answers
         assert [one.text for one in draws] == list(self.texts(example.id))
         return await self._did("score", example, VerifierScores(self.scores(example.id)))
 
     async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
-        """Labels."""
         del journal
         assert [one.text for one in draws] == list(self.texts(example.id))
         return await self._did("label", example, Labels(self.correct(example.id)))

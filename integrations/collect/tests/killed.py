@@ -107,7 +107,6 @@ def collect_in_process(url: str, path: str, size: int, finished: Any, breaking: 
 
 @contextmanager
 def commit_statement_by_statement() -> Iterator[None]:
-    """Commit every statement separately, and slowly."""
 
     execute = Store.execute
 

@@ -31,20 +31,15 @@ from langchain_cfc_collect.calls import StageCalls
 from langchain_cfc_collect.costs import Usage
 from langchain_cfc_collect.failures import ends_run, is_transient, read_retry_after
 from langchain_cfc_collect.store import Store
-from langchain_core.output_parsers import JsonOutputParser
 from langchain_openai import ChatOpenAI
-from pydantic import BaseModel
 from rich.console import Console
 from tenacity import AsyncRetrying
 
-from integrations.collect.tests.sharing import make_recorded_model, shorten_retry_waits
 from integrations.collect.tests.virtual import run_in_virtual_time
 from langchain_cfc.errors import InputError, ServingTimeoutError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, describe_error, is_malformed_response
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
-from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers import ModelJudge
 from tests.execution.test_failures import (
     HEAD,
     INTERFACES,
@@ -282,18 +277,6 @@ def test_retry_waits_for_retry_after_up_to_max_wait(waits: list[float]) -> None:
     assert waits == [120.0]
 
 
-def test_retry_waits_for_the_retry_after_of_a_real_server() -> None:
-    script = Script({"where?": [Answer("there")]}, faults=[Fault("status 429", on={0}, seconds=1.0)])
-    begun = time.monotonic()
-    with serving(script) as url:
-        model = make_recorded_model(url, logprobs=None)
-        with shorten_retry_waits():
-            found = asyncio.run(make_calls().acall(model.ainvoke, "where?", FREE))
-    assert found.text == "there"
-    assert time.monotonic() - begun >= 1.0
-    assert len(script.requests) == 2
-
-
 def test_call_that_always_times_out_reports_the_timeout() -> None:
     async def hang(item: Any) -> None:
         del item
@@ -454,26 +437,6 @@ def test_error_body_that_refuses_the_key_is_definite(code: Any) -> None:
             assert ends_run(error)
 
 
-class City(BaseModel):
-    """An answer's schema."""
-
-    city: str
-
-
-def test_errors_about_an_answer_or_a_request_are_no_malformed_responses() -> None:
-    with serve(GOOD) as (url, _):
-        model = make_model(url)
-        for other in (
-            model | JsonOutputParser(),
-            model.with_structured_output(City, method="json_schema"),
-            model.bind(unknown_parameter=1),
-            model | (lambda message: message.additional_kwargs["missing"]),
-        ):
-            error = catch_failure(other)
-            assert not is_malformed_response(error), repr(error)
-            assert not is_transient(error)
-
-
 PROMPTS = [Example(id=str(number), input=f"{number}?", reference="Lima") for number in range(2)]
 
 
@@ -500,11 +463,3 @@ def test_collect_stores_the_cause_and_draws_again_with_retry_failed(tmp_path: Pa
         again = CollectionOptions(call_policy=FAST, retry_failed=True)
         found = collect(PROMPTS, made_of, tmp_path / "s.db", again).status
     assert (found.labelled, found.failed, len(asked)) == (2, 0, 4)
-
-
-def test_malformed_response_of_a_judge_is_transient() -> None:
-    with serve(MALFORMED["null choices"]) as (url, _):
-        judge = ModelJudge(make_model(url))
-        with pytest.raises(VerifierError, match="server that cannot be read") as caught:
-            judge.invoke({"prompt": "x", "candidates": [DrawnCandidate("Lima")]})
-    assert is_transient(caught.value)

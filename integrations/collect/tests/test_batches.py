@@ -469,7 +469,6 @@ def test_claims_are_drawn_scored_and_labelled_in_three_batches(tmp_path: Path) -
 
 
 def write_judge_prompt(given: dict[str, Any]) -> str:
-    """Return the prompt of a judge."""
     return f"<answer>\n{given['candidate']}\n</answer>"
 
 

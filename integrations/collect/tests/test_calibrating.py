@@ -316,13 +316,6 @@ def test_calibrate_chain_uses_the_metadata_function_for_features() -> None:
     assert len(artifact.calibration.groups) == 3
 
 
-def test_calibrate_chain_includes_prompts_already_in_the_store(tmp_path: Path) -> None:
-    options = {**LOCAL, "store": tmp_path / "a.db"}
-    calibrate_chain(candidates, FORMS["pairs"], **options)
-    artifact, report = calibrate_chain(candidates, [("question 41", "answer 41")], **options)
-    assert artifact.calibration.size + report.n_test == MANY + 1
-
-
 @pytest.fixture
 def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for temporary files that only this test uses."""

@@ -41,7 +41,6 @@ def make_record(name: str, *texts: str, supported: bool = False, cluster: str | 
 
 
 def make_records(size: int) -> list[ClaimsRecord]:
-    """Answers of one to three claims."""
     return [
         make_record(f"p{number}", *(f"={number}/{slot}" for slot in range(1 + number % 3)))
         for number in range(size)

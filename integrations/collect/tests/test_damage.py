@@ -28,7 +28,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def path(made: Path, tmp_path: Path) -> Path:
-    """A copy that may be damaged."""
     copy = tmp_path / "store.db"
     copy.write_bytes(made.read_bytes())
     return copy

@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 from langchain_cfc_collect import CallPolicy, CollectionOptions, Components, Store, collect
-from langchain_cfc_lab import compare
 from langchain_core.runnables import RunnableLambda
 
 from integrations.collect.tests.sharing import tabulate_store
-from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate, evaluate, read_records
-from langchain_cfc.certificates import certify
+from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
 from langchain_cfc.errors import InputError, StoreError
-from langchain_cfc.records import Example, write_records
+from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SelfConsistency
 from tests.cli.running import run
@@ -112,32 +110,6 @@ def test_draw_rule_collection_calibrates_like_a_replay_of_all_draws(rule: str, t
     assert ours.provenance.draws == rule
 
 
-@mostly_long("kind", ["records.jsonl", "records.parquet"], quick=1)
-def test_records_of_a_draw_rule_calibrate_only_under_that_rule(kind: str, tmp_path: Path) -> None:
-    rule, path = RULES[0], tmp_path / kind
-    collect_by(Letters(), tmp_path / "fewer.db", draws=rule)
-    with Store(tmp_path / "fewer.db") as store:
-        write_records(path, store.read_records(), store.read_provenance())
-    records = read_records(path)
-    assert records.provenance is not None
-    assert records.provenance.draws == rule
-    options: dict[str, Any] = {"alpha": 0.4, "features": "1", "allow_unattainable": True}
-    artifact = calibrate(records, draws=rule, **options, test_fraction=0.3)
-    by_table = calibrate_from(tmp_path / "fewer.db", draws=rule, **options, test_fraction=0.3)
-    when = {"created_at"}
-    assert artifact.model_dump(exclude=when) == by_table.model_dump(exclude=when)
-    assert 2 <= (evaluate(artifact, records).mean_draws or 0) < 6
-    assert certify(artifact, records).certificates
-    assert compare(records, draws=rule, methods="marginal", splits=2, alpha=0.4).methods
-    with pytest.raises(InputError, match="can be used only with this rule"):
-        calibrate(records, **options)
-    with pytest.raises(InputError, match="can be used only with this rule"):
-        compare(records, methods="marginal", splits=1)
-    for other in ("lead(3, at_most=6)", "lead(2, at_most=5)", "below(0.2, at_most=6)"):
-        with pytest.raises(InputError, match="another rule has shortened"):
-            calibrate(records, draws=other, **options)
-
-
 @mostly_long("rule", RULES, quick=1)
 def test_retry_between_waves_draws_no_candidate_twice(rule: str, tmp_path: Path) -> None:
     whole = Letters()
@@ -214,7 +186,6 @@ _LETTERS = Letters()
 
 
 def is_first(prompt: str, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:
-    """Label for the command line."""
     del prompt
     return [one.text == reference for one in candidates]
 
@@ -263,7 +234,6 @@ def test_notice_on_scores_works_with_unequal_numbers_of_draws(tmp_path: Path) ->
 
 
 def point_the_wrong_way(prompt: str, candidates: list[DrawnCandidate]) -> list[float]:
-    """Give correct candidates worse scores."""
     del prompt
     return [0.9 if one.text == "a" else 0.1 for one in candidates]
 

@@ -48,7 +48,6 @@ class SurvivingCollection:
 
     @property
     def answered(self) -> int:
-        """Requests that were answered whole."""
         return sum(self.script._served.values())
 
     @property

@@ -67,7 +67,6 @@ def collect_to(path: Path, labeler: Any = label_texts, name: str = "l", **option
 
 
 def count_messages(path: Path) -> int:
-    """How many candidates have a message."""
     with closing(sqlite3.connect(path)) as file:
         return int(file.execute("SELECT COUNT(*) FROM draws").fetchone()[0])
 

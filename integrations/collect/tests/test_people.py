@@ -47,7 +47,6 @@ def judged_prompts() -> list[PromptRecord]:
 
 
 def says_right(_: str, text: str) -> bool:
-    """What people say of a candidate."""
     return text == "right"
 
 

@@ -44,7 +44,7 @@ from integrations.collect.tests.crashing import (
 )
 from integrations.collect.tests.fakes import is_free
 from integrations.collect.tests.postgres import Server, postgres
-from langchain_cfc.errors import DrawError, LabelerError, StoreError, VerifierError
+from langchain_cfc.errors import LabelerError, StoreError
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
 from tests.concurrency import wait_until, wait_until_async
@@ -104,25 +104,6 @@ def test_store_refuses_to_write_a_stage_twice(store: Store) -> None:
         write_nonempty(store, writes)
     assert store.count_stages()[Stage.DRAWN] == 1
     assert store.read_usage().calls == (ModelCalls("m", drew=True, input_tokens=0, output_tokens=0),)
-
-
-def test_store_keeps_failures_until_a_retry_is_requested(store: Store) -> None:
-    store.add(examples(3))
-    finish(store, 0, [DrawnCandidate("a")])
-    write_nonempty(
-        store, rows.set_error(1, Stage.DRAWN, DrawError(f"what it said: \0 {HALF_A_PAIR} é"), Usage())
-    )
-    write_nonempty(store, rows.insert_draws(2, [DrawnCandidate("b")], Usage()))
-    write_nonempty(store, rows.set_error(2, Stage.SCORED, VerifierError("no score"), Usage()))
-    found = [(one.id, one.stage, one.error) for one in store.read_failures()]
-    assert found == [
-        ("p1", Stage.DRAWN, "DrawError: what it said: \0 \\ud800 é"),
-        ("p2", Stage.SCORED, "VerifierError: no score"),
-    ]
-    assert list(store.read_unfinished()) == []
-    assert store.retry_failed() == 2
-    assert store.read_failures() == []
-    assert [work.draws for work in store.read_unfinished()] == [None, [DrawnCandidate("b")]]
 
 
 def test_store_sums_usage_models_and_labels(store: Store) -> None:
@@ -387,7 +368,6 @@ def read_keepalive_timers(port: int) -> list[float]:
 
 
 def check_each_prompt_stored_once(url: str) -> None:
-    """Check the tables of the database."""
     engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.connect() as connection:
         assert connection.execute(select(schema.draws)).all() == []
@@ -408,7 +388,6 @@ def check_each_prompt_stored_once(url: str) -> None:
 
 
 def list_durable_prompts(url: str) -> set[str]:
-    """Prompts whose candidates are durable."""
     try:
         with Store(url) as store:
             unfinished = {work.example.input for work in store.read_unfinished() if work.draws is None}

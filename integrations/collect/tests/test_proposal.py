@@ -27,7 +27,6 @@ QUESTIONS = [f"What is question {number}?" for number in range(12)]
 def write_questions(
     folder: Path, references: Sequence[str], header: tuple[str, ...] = ("question", "answer")
 ) -> str:
-    """A CSV with the questions above."""
     path = folder / "own data.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([header, *zip(QUESTIONS, references, strict=False)])

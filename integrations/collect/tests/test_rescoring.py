@@ -23,7 +23,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
 
 from integrations.collect.tests.sharing import make_silent_options
-from langchain_cfc import CFCRunnable, calibrate
+from langchain_cfc import calibrate
 from langchain_cfc.artifact import AttemptLedger, open_attempts
 from langchain_cfc.errors import CollectionError, InputError, StoreError
 from langchain_cfc.records import Example
@@ -329,21 +329,6 @@ def test_tests_on_labels_count_for_rescored_store(tmp_path: Path) -> None:
     rescore(old, SelfConsistency(), new, make_silent_options())
     with open_attempts([new]) as carried:
         assert carried.ledger == AttemptLedger.collect(artifact)
-
-
-def test_artifact_of_rescored_records_is_matched_by_the_new_verifier(tmp_path: Path) -> None:
-    old, new = tmp_path / "old.db", tmp_path / "new.db"
-    bot = NumberedModel(echoing=True)
-    examples = [Example(id=str(k), input=str(k), reference="1") for k in range(20)]
-    parts = Components(bot, score_by_length, label, n=N, generator_id="g", verifier_id="old", labeler_id="l")
-    collect(examples, parts, old, make_silent_options())
-    rescore(old, SelfConsistency(), new, make_silent_options())
-    with Store(new) as store:
-        artifact = calibrate(
-            store.read_records(), alpha=0.5, provenance=store.read_provenance(), features="1"
-        )
-    chain = CFCRunnable(generator=bot, verifier=SelfConsistency(), artifact=artifact, generator_id="g")
-    assert chain.invoke("1").guarantee.binding == "matched"
 
 
 def test_refusal_of_collect_names_the_command_that_helps(tmp_path: Path) -> None:

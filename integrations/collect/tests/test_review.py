@@ -47,17 +47,6 @@ def write_and_read_sheet(
     return read_rows_of(path)
 
 
-def test_review_sheet_shows_the_candidate_and_an_empty_label_column(tmp_path: Path) -> None:
-    header, *rows = write_and_read_sheet(tmp_path, make_numbered_records(20), 5)
-    assert header == ["'id", "'input", "'reference", "'text", "correct"]
-    assert len(rows) == 5
-    for name, asked, reference, text, correct in rows:
-        assert asked == f"'What is {name[1:]}?"
-        assert (reference, correct) == ("'x", "")
-        assert text in {"'answer 0", "'answer 1", "'answer 2"}
-    assert next(tmp_path.iterdir()).read_bytes().startswith(b"\xef\xbb\xbf'id,")
-
-
 @settings(max_examples=repetitions(60, share=0.3))
 @given(
     st.lists(

@@ -506,25 +506,3 @@ def test_add_records_refuses_no_records_and_partial_answers(path: Path) -> None:
             CollectionError, match=r"record 'x' \(number 1\): only some of its candidates have"
         ):
             store.add_records([PromptRecord(id="x", input="?", candidates=(answered, texts[1]))], None)
-
-
-@pytest.mark.parametrize(
-    ("known", "named", "accepted"),
-    [
-        ({}, {"id": "mine"}, True),
-        ({"model": "m", "unnamed": ["f"]}, {"id": "mine", "model": "m"}, True),
-        ({"model": "m"}, {"id": "mine", "model": "other"}, False),
-        ({"id": "mine"}, {}, False),
-    ],
-)
-def test_store_takes_an_id_for_a_component_with_equal_settings(
-    known: dict[str, Any], named: dict[str, Any], accepted: bool, tmp_path: Path
-) -> None:
-    with Store(tmp_path / "store.db", create=True) as store:
-        store.set_configuration({"n": 2, "generator": known})
-        if accepted:
-            store.set_configuration({"n": 2, "generator": named})
-        else:
-            with pytest.raises(StoreError, match="another configuration"):
-                store.set_configuration({"n": 2, "generator": named})
-        assert store.configuration["generator"] == (named if accepted else known)

@@ -29,7 +29,6 @@ class Disk:
         self.folder = folder
 
     def change(self, how: str) -> None:
-        """Remount it with other options."""
         subprocess.run(["mount", "-o", f"remount,{how}", self.folder], check=True)
 
 
@@ -42,7 +41,6 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 def large() -> FakeExecutor:
-    """Candidates of two kilobytes each."""
     return FakeExecutor(texts=lambda name: [f"{name} {slot} " + "x" * 2000 for slot in range(N)])
 
 

@@ -35,7 +35,6 @@ class CountingModel(FakeListChatModel):
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """Its name."""
         return {"model": "counting"}
 
     def _call(self, *arguments: Any, **options: Any) -> str:
@@ -54,13 +53,11 @@ def shout(text: Any) -> Any:
 
 
 def score(prompt: Any, candidates: list[Any]) -> list[float]:
-    """Score by own code."""
     del prompt
     return [0.5 for _ in candidates]
 
 
 def explain(generator: Any, verifier: Any, **options: Any) -> str | None:
-    """The notice about these parts."""
     parts = Components(generator, verifier, NormalisedMatch(), n=1, **options)
     return explain_unverified_parts(Executor(parts).configuration)
 

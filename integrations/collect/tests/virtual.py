@@ -17,7 +17,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     now = 1000.0
 
     def time(self) -> float:
-        """Seconds, which pass only between events."""
         return self.now
 
     def _run_once(self) -> None:

@@ -20,7 +20,6 @@ from integrations.tests.graphs import thread
 
 
 def carry_out(order: dict[str, Any]) -> dict[str, Any]:
-    """Carry out an order."""
     killed = order.get("killed", False)
     fields = {"verifier": _ending} if killed else {}
     chain = make_chain(order["artifact"], order["url"], verifier_id="sequence-probability", **fields)

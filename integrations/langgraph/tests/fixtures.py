@@ -21,7 +21,6 @@ __all__ = ["artifact_path", "chain", "served", "url"]
 
 @pytest.fixture(scope="session")
 def artifact_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A saved artifact."""
     path = tmp_path_factory.mktemp("artifact") / "artifact.json"
     make_planted_artifact({"id": BOT}, "sequence-probability").save(path)
     return path
@@ -35,5 +34,4 @@ def served() -> Script:
 
 @pytest.fixture
 def chain(artifact_path: Path, url: str) -> CFCRunnable:
-    """The bot."""
     return make_chain(artifact_path, url)

@@ -71,7 +71,6 @@ class Talk(CFCState, MessagesState):
 
 
 def read_last_text(state: Any) -> str:
-    """The question of a conversation."""
     return str(state["messages"][-1].text)
 
 

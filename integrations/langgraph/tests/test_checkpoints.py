@@ -46,7 +46,6 @@ def run(ask: Any, folder: Path, make: Any, steps: Sequence[Any]) -> list[Any]:
 
 
 def make_guarded(chain: Any, **options: Any) -> Any:
-    """A graph around a chain."""
     return lambda saver: make_guarded_graph(chain, checkpointer=saver, **options)
 
 

@@ -22,7 +22,6 @@ from tests.serving.openai_server import Script
 
 @pytest.fixture
 def graph(chain: CFCRunnable) -> Any:
-    """A graph that remembers."""
     return make_guarded_graph(chain, checkpointer=InMemorySaver())
 
 

@@ -19,7 +19,6 @@ KEY = "lsv2_pt_0123456789abcdef0123456789abcdef_secret"
 
 @pytest.fixture
 def langsmith() -> LangSmith:
-    """What the endpoint holds."""
     return LangSmith()
 
 
@@ -41,7 +40,6 @@ def endpoint(langsmith: LangSmith, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.fixture
 def client(endpoint: str) -> Iterator[Client]:
-    """A client of the endpoint."""
     made = Client(api_url=endpoint, api_key=KEY, auto_batch_tracing=False)
     yield made
     made.close()
@@ -49,7 +47,6 @@ def client(endpoint: str) -> Iterator[Client]:
 
 @pytest.fixture(scope="session")
 def saved(fact_artifact: CalibrationArtifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An artifact on disk."""
     path = tmp_path_factory.mktemp("artifact") / "artifact.json"
     fact_artifact.save(path)
     return path

@@ -117,11 +117,9 @@ class LangSmith:
             data.versions.append((now, content))
 
     def ids(self, name: str) -> list[str]:
-        """The examples of the latest version."""
         return list(self.datasets[name].versions[-1][1])
 
     def by_run(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """Feedback by run, then by key."""
         found: dict[str, dict[str, dict[str, Any]]] = {}
         for one in self.feedback.values():
             found.setdefault(str(one.get("run_id")), {})[one["key"]] = one
@@ -130,7 +128,6 @@ class LangSmith:
     # What clients ask
 
     def answer(self, asked: Asked) -> tuple[int, Any]:  # noqa: C901, PLR0911 - one case for each part of the API
-        """Status and JSON."""
         method, parts = asked.method, asked.path.strip("/").split("/")
         with self.lock:
             match (method, *parts):

@@ -23,6 +23,5 @@ def pytest_configure() -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End it."""
     del config
     _STACK.close()

@@ -39,7 +39,6 @@ def make_example(record: PromptRecord, dataset: uuid.UUID) -> Example:
 
 @pytest.fixture
 def examples(new_facts: list[PromptRecord]) -> list[Example]:
-    """Thirty prompts that calibration never saw."""
     dataset = uuid.uuid4()
     return [make_example(one, dataset) for one in new_facts]
 

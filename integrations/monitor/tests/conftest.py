@@ -37,7 +37,6 @@ def artifact() -> CalibrationArtifact:
 
 @pytest.fixture(scope="session")
 def served(artifact: CalibrationArtifact) -> list[PromptRecord]:
-    """Held-out prompts in random order."""
     split = artifact.calibration.split
     held_out = [one for one in list_facts() if split.find_part(one.id, one.cluster) == "test"]
     order = np.random.default_rng(0).permutation(len(held_out))
@@ -46,7 +45,6 @@ def served(artifact: CalibrationArtifact) -> list[PromptRecord]:
 
 @pytest.fixture(scope="session")
 def parts() -> dict[str, Any]:
-    """What replays the recording."""
     return make_replay_parts(load_recording())
 
 

@@ -42,7 +42,6 @@ def draw_shares(rng: np.random.Generator) -> FloatArray:
 
 
 def draw_bins(of: FloatArray, luck: FloatArray) -> IntArray:
-    """(streams,) a bin for each stream."""
     return np.asarray((np.cumsum(of, axis=1) < luck[:, np.newaxis]).sum(axis=1).clip(0, BINS - 1))
 
 

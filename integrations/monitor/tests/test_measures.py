@@ -45,7 +45,6 @@ def monitor(artifact: CalibrationArtifact, chain: CFCRunnable, tmp_path: Path) -
 
 @pytest.fixture
 def registry(monitor: CFCMonitor) -> CollectorRegistry:
-    """What is exposed to Prometheus."""
     made = CollectorRegistry()
     made.register(PrometheusCollector(monitor, every=0.0))
     return made
@@ -53,7 +52,6 @@ def registry(monitor: CFCMonitor) -> CollectorRegistry:
 
 @pytest.fixture
 def endpoint(registry: CollectorRegistry) -> Iterator[str]:
-    """Where Prometheus would look."""
     server, thread = start_http_server(0, "127.0.0.1", registry)
     yield f"http://127.0.0.1:{server.server_port}/metrics"
     server.shutdown()

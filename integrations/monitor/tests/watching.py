@@ -30,7 +30,6 @@ def write_swapped_records(folder: Path) -> Records:
 
 
 def read_first_line(text: str) -> str:
-    """The answer extractor of the recordings."""
     return text.strip().lower().partition("\n")[0]
 
 

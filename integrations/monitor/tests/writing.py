@@ -15,7 +15,6 @@ from langchain_cfc.demo import demo_chain, load_recording
 
 
 def say_line(line: str) -> None:
-    """Print a line and flush it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

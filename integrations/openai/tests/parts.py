@@ -124,7 +124,6 @@ class Hosted:
         return make(MODEL, **{**self.reached, **settings})
 
     def chain(self, saved: Saved, verifier: str = "sequence", **fields: Any) -> CFCRunnable:
-        """A chain on a saved artifact."""
         given = {
             "generator": fields.pop("generator", None) or self.generator(),
             "verifier": fields.pop("using", None) or self.verifier(verifier),

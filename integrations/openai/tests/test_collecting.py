@@ -68,7 +68,6 @@ def _files(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def collect_artifact() -> CalibrationArtifact:
-    """Collect by the settings, and calibrate."""
     config = read_config("collect.toml")
     ended = collect(config.source.read_examples(), config.create_components(), config.store)
     assert ended.complete

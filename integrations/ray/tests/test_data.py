@@ -267,14 +267,12 @@ def _without_address(provenance: Provenance | None) -> dict[str, Any]:
 
 
 def completion(text: str) -> dict[str, Any]:
-    """The body of a chat completion."""
     message = {"role": "assistant", "content": text}
     usage = {"prompt_tokens": 3, "completion_tokens": 2}
     return {"model": "m-1", "choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}
 
 
 def drawn(prompt: int, slot: int, output: Any = None) -> dict[str, Any]:
-    """A candidate's row."""
     given = {"id": f"p{prompt}", "input": f'"question {prompt}"', "reference": '"yes"'}
     row = {**given, "metadata": "{}", "cluster": None, "slot": slot, "draw": f"p{prompt}#{slot}"}
     return encode_draw(row, completion("yes") if output is None else output)

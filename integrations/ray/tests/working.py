@@ -63,7 +63,6 @@ def script(size: int, *, seconds: float = 0.0) -> Script:
 
 
 def over_http(url: str) -> Components:
-    """Parts that ask a server."""
     model = ChatOpenAI(model="recorded", base_url=url, api_key="none", logprobs=True, max_retries=0)  # type: ignore[arg-type]  # it takes text
     return Components(model, SequenceProbability(), NormalisedMatch(), N)
 
@@ -124,7 +123,6 @@ class NotingModel(BaseChatModel):
 
 
 def make_noting_parts(log: Path, seconds: float = CALL) -> Components:
-    """Parts whose model notes its calls."""
 
     def verifier(prompt: Any, candidates: Sequence[Any]) -> list[float]:
         del prompt

@@ -66,12 +66,10 @@ def make_artifact(**options: Any) -> CalibrationArtifact:
 
 
 def topic(prompt: Any) -> dict[str, str]:
-    """The metadata of a prompt."""
     return {"topic": "hard" if "hard" in repr(prompt) else "easy"}
 
 
 def judge(_: Any, candidates: Sequence[Any]) -> list[float]:
-    """Planted answers score worst."""
     return [0.95 if MARK in candidate.text else 0.05 for candidate in candidates]
 
 
@@ -99,7 +97,6 @@ def _note(what: str) -> None:
 
 
 def model() -> ChatOpenAI:
-    """The model that the environment names."""
     return ChatOpenAI(
         model="planted",
         base_url=os.environ["BOTS_UPSTREAM"],
@@ -148,7 +145,6 @@ def broken() -> Runnable[Any, Any]:
 
 
 def models() -> dict[str, Runnable[Any, Any]]:
-    """All of them by name."""
     return {
         "bot": chain(),
         "careful/bot": chain(alpha=None),

@@ -26,7 +26,6 @@ def make_script() -> Script:
 
 
 def make_artifact() -> CalibrationArtifact:
-    """An artifact for ten candidates."""
     records = [
         PromptRecord(
             id=str(number),

@@ -41,7 +41,6 @@ class Burst:
 
     @property
     def counts(self) -> Counter[int]:
-        """How many requests got each status."""
         return Counter({status: len(seconds) for status, seconds in self.taken.items()})
 
     def slowest(self, status: int) -> float:
@@ -49,7 +48,6 @@ class Burst:
         return max(self.taken[status])
 
     def row(self) -> str:
-        """The outcome as one line."""
         slowest = {status: round(max(seconds), 3) for status, seconds in self.taken.items()}
         return (
             f"statuses {dict(self.counts)}, slowest {slowest}; health: {len(self.live)} checks, "

@@ -15,7 +15,6 @@ from tests.serving.openai_server import Script, serving
 
 @pytest.fixture(scope="session")
 def artifact_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A saved artifact."""
     path = tmp_path_factory.mktemp("artifact") / "artifact.json"
     make_artifact().save(path)
     return path

@@ -35,7 +35,6 @@ class Reply:
 
     @property
     def status(self) -> int:
-        """The HTTP status."""
         return int(self.head[9:12])
 
     @property

@@ -53,7 +53,6 @@ class ForkedProcess:
 
     @property
     def pid(self) -> int:
-        """Its id."""
         return self._process.pid or 0
 
     def poll(self) -> int | None:
@@ -68,12 +67,10 @@ class ForkedProcess:
         return code
 
     def send_signal(self, sig: int) -> None:
-        """Send it a signal."""
         if self.poll() is None:
             os.kill(self.pid, sig)
 
     def kill(self) -> None:
-        """End it at once."""
         self._process.kill()
 
 
@@ -108,7 +105,6 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Its address."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
@@ -124,7 +120,6 @@ class Server:
         return found
 
     def get(self, path: str, headers: Mapping[str, str] = HEADERS) -> httpx.Response:
-        """Ask for a path."""
         return httpx.get(self.url + path, headers=headers, trust_env=False)
 
     def ask(
@@ -174,12 +169,10 @@ class Server:
 
 
 def make_request(question: str, model: str = "bot", **more: Any) -> dict[str, Any]:
-    """The body of a request."""
     return {"model": model, "messages": [{"role": "user", "content": question}], **more}
 
 
 def wait_for_value(found: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """Wait for something."""
     end = time.monotonic() + seconds
     while not (value := found()):
         assert time.monotonic() < end, "it never came"

@@ -92,7 +92,6 @@ class Stop:
         ]
 
     def rows(self) -> Iterator[str]:
-        """The outcome in lines."""
         yield (
             f"{len(self.accepted)} accepted, {sum(one.late for one in self.accepted)} of them after "
             f"the signal; {len(self.sent) - len(self.accepted)} sent later, {self.refused} refused; "
@@ -115,7 +114,6 @@ class Listening:
         assert self._open
 
     def __call__(self) -> bool:
-        """Whether it does so now."""
         return any(_read_link(path) == target for path, target in self._open.items())
 
 

@@ -77,7 +77,6 @@ async def raise_served(_: Scope, __: Receive, ___: Send) -> None:
 
 
 def is_served(middleware: ASGIApp, headers: list[tuple[bytes, bytes]]) -> bool:
-    """Whether a request gets through."""
     scope = {"type": "http", "path": "/v1/models", "method": "GET", "headers": headers}
     with pytest.raises((RefusedError, ServedError)) as caught:
         asyncio.run(_ask(middleware, scope))

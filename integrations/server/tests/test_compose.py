@@ -40,7 +40,6 @@ def read_dashboard() -> dict[str, Any]:
 
 
 def list_panel_expressions() -> list[str]:
-    """Return the dashboard's Prometheus expressions."""
     return [target["expr"] for panel in read_dashboard()["panels"] for target in panel["targets"]]
 
 
@@ -142,7 +141,6 @@ CONTAINERFILE = Path(__file__).parents[1] / "Containerfile"
 
 
 def read_instructions() -> list[tuple[str, str]]:
-    """Instruction and arguments of each line."""
     text = re.sub(r"^#.*\n", "", CONTAINERFILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     lines = text.replace("\\\n", " ").splitlines()
     return [(line.split(" ", 1)[0], line.split(" ", 1)[1].strip()) for line in lines if line.strip()]

@@ -99,7 +99,6 @@ def own_server(bots: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def encode_post(body: bytes, path: str = COMPLETIONS, *, more: str = "Connection: close\r\n") -> bytes:
-    """A request as it is sent."""
     return (
         f"POST {path} HTTP/1.1\r\n{_ADMITTED_HEADERS}{more}Content-Length: {len(body)}\r\n\r\n".encode()
         + body
@@ -107,7 +106,6 @@ def encode_post(body: bytes, path: str = COMPLETIONS, *, more: str = "Connection
 
 
 def encode_chunk(body: bytes) -> bytes:
-    """A body in one chunk."""
     return b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
 
 

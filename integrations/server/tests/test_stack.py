@@ -99,7 +99,6 @@ def write_config(folder: Path, targets: dict[str, int]) -> Path:
 
 @contextmanager
 def run_prometheus(folder: Path, server: Server, monitor_port: int) -> Iterator[Prometheus]:
-    """Run Prometheus until the block ends."""
     program = shutil.which("prometheus")
     if program is None:
         pytest.skip("Prometheus is not installed (Debian: apt-get install prometheus)")

@@ -31,7 +31,6 @@ def count_serving_workers(server: Server) -> int:
 
 
 def list_workers(server: Server) -> set[int]:
-    """The processes that serve now."""
     said = {int(line["pid"]) for line in server.log if line["message"] == "serving"}
     return {pid for pid in said if is_alive(pid)}
 

@@ -59,13 +59,11 @@ output = 100000
 
 @pytest.fixture
 def facts() -> list[PromptRecord]:
-    """Some recorded prompts."""
     return list_facts()[:MANY]
 
 
 @pytest.fixture
 def script(facts: list[PromptRecord]) -> Script:
-    """Their recorded answers."""
     return replace(Script.of(facts), model=MODEL)
 
 

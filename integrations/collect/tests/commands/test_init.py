@@ -18,7 +18,6 @@ import pytest
 from langchain_cfc_collect import read_config
 
 from langchain_cfc import PromptRecord
-from langchain_cfc.verifiers import normalise_answer
 from tests.claims import chains as claims
 from tests.cli.running import Ran, run
 from tests.pages import hosted_model
@@ -75,19 +74,6 @@ def test_init_leads_from_questions_to_an_answer(url: str, facts: list[PromptReco
     # The template of the collection is applied, and generator and verifier are those calibrated.
     assert asked.data["guarantee"]["binding"] == "matched"
     assert set(asked.data["answers"]) <= {one.text for one in facts[0].candidates}
-
-
-@pytest.mark.usefixtures("folder")
-def test_init_json_reports_settings_and_trial_answers(url: str) -> None:
-    ran = init(url, "-n", "3", "--out", "other.toml", "--json")
-    assert ran.code == 0
-    assert ran.data["written"] == "other.toml"
-    assert ran.data["settings"]["n"] == read_config("other.toml").n == 3
-    assert len(ran.data["answers"]) == 5
-    for one in ran.data["answers"]:
-        assert one["input"].startswith("Give the answer alone: ")
-        assert one["correct"] is (normalise_answer(one["answer"]) == normalise_answer(one["reference"]))
-    assert "answer.factory" not in ran.data["reasons"]
 
 
 def test_init_overwrites_a_file_only_with_force(url: str, folder: Path) -> None:

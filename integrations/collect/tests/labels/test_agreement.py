@@ -18,7 +18,6 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 from langchain_cfc_collect import IntervalEstimate, compare_labels
 
-from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 from tests.lengths import repetitions
 
@@ -47,18 +46,6 @@ def compute_published_kappa(shares: tuple[float, ...]) -> tuple[float, float]:
     differing = sum(p[i, j] * (columns[i] + rows[j]) ** 2 for i, j in product(range(2), range(2)) if i != j)
     rest = (observed * expected - 2 * expected + observed) ** 2
     return float(kappa), float((agreed + (1 - observed) ** 2 * differing - rest) / (1 - expected) ** 4)
-
-
-def test_compare_labels_counts_cells_and_error_rates() -> None:
-    found = compare_labels(*make_labels((40, 10, 5, 45)))
-    assert (found.correct_called_correct, found.wrong_called_correct) == (40, 10)
-    assert (found.correct_called_wrong, found.wrong_called_wrong) == (5, 45)
-    assert found.prompts == 100
-    for rate, part, size in ((found.error_on_correct, 5, 45), (found.error_on_wrong, 10, 55)):
-        assert (rate.value, rate.low, rate.high) == (part / size, *clopper_pearson(part, size))
-    # (0.85 - 0.5) / 0.5 by hand.
-    assert found.kappa is not None
-    assert found.kappa.value == pytest.approx(0.7, abs=1e-12)
 
 
 @drawn(st.tuples(*[st.integers(1, 60)] * 4))

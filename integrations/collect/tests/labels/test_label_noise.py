@@ -44,7 +44,6 @@ def draw_prompts(rng: np.random.Generator, size: int, n: int) -> Drawn:
 
 
 def add_independent_mistakes(rng: np.random.Generator, correct: Bools, e0: float, e1: float) -> Bools:
-    """Labels with independent mistakes."""
     mistaken = rng.random(correct.shape) < np.where(correct, e1, e0)
     return correct ^ mistaken
 

@@ -6,7 +6,7 @@ import json
 import pickle
 import tempfile
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped] # it has no types
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from langchain_cfc_collect.sources import BadRow, Columns, Rows, read_examples, read_rows
+from langchain_cfc_collect.sources import BadRow, Columns, read_examples, read_rows
 
 from integrations.collect.tests.sources.writing import (
     WRITERS,
@@ -160,20 +160,6 @@ def test_iterator_of_rows_can_be_read_once() -> None:
     assert len(list(examples)) == 1
     with pytest.raises(RecordError, match=r"rows: no rows; expected at least one \(an iterator gives"):
         list(examples)
-
-
-def test_read_examples_accepts_custom_rows_and_their_bad_rows() -> None:
-    def read() -> Iterator[tuple[int, Mapping[str, Any]] | BadRow]:
-        yield 10, {"q": "a"}
-        yield BadRow(11, "", "withdrawn")
-
-    rows = Rows("somewhere:questions", "row", read)
-    examples = read_examples(rows, INPUT, "set_aside")
-    assert [example.input for example in examples] == ["a"]
-    assert examples.bad_rows == [BadRow(11, "", "withdrawn")]
-    error = catch_record_error(rows, INPUT)
-    assert error.source == examples.source == "somewhere:questions"
-    assert "row 11: withdrawn" in error.problem
 
 
 HUGGING_FACE = [{"q": "a", "r": ["x", "y"], "s": {"t": [1, 2]}}, {"q": "b", "r": [], "s": {"t": []}}]

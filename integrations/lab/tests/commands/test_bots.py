@@ -95,7 +95,6 @@ def test_records_of_another_verifier_do_not_test_the_promise(command: str, tmp_p
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A file of records."""
     path = tmp_path / "records.jsonl"
     write_records(path, KNOWN)
     return path

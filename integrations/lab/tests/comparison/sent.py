@@ -22,13 +22,11 @@ def read_threads(number: int) -> tuple[int, str | None, int]:
 
 
 def sleep_and_return(number: int) -> int:
-    """Takes its time."""
     time.sleep(0.05)
     return number
 
 
 def fail_at_two(number: int) -> int:
-    """Fails at one split."""
     if number == 2:
         msg = "topic of record 'p7' is 'rare'; add prompts of this category"
         raise FeatureError(msg, row=7)
@@ -36,7 +34,6 @@ def fail_at_two(number: int) -> int:
 
 
 def kill_at_two(number: int) -> int:
-    """Kills its process at one split."""
     if number == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     return number

@@ -409,7 +409,6 @@ def compute_gains(pools: list[ComparisonReport], method: str, place: int, group:
 
 
 def is_alarm(pools: list[ComparisonReport], method: str, place: int, group: int | None) -> bool:
-    """Whether the promise is refuted."""
     alpha = float(ALPHAS_ASKED[place])
     return compute_log_wealth(compute_gains(pools, method, place, group), alpha) >= -math.log(FALSE_ALARM)
 

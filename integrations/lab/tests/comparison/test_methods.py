@@ -32,7 +32,6 @@ from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning
-from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from tests.lengths import mostly_long, repetitions
 
@@ -243,29 +242,6 @@ def test_learnt_cp_is_the_quantile_of_development_prompts() -> None:
         assert made.thresholds is not None
         assert np.allclose(made.thresholds, sorted(success)[math.ceil(33 * 0.7) - 1], rtol=0, atol=1e-12)
         assert not made.sets.not_certifiable.any()
-
-
-def test_paper_pac_slack_is_the_root_of_log_ten_ninths_over_n() -> None:
-    split = make_split_by_hand(draw_world(1, 60), range(10), range(10, 40), range(40, 60))
-    strict = get_method("CFC-PAC")
-    assert isinstance(strict, ThresholdMethod)
-    assert strict.pac is not None
-    assert strict.pac.slack(40) == pytest.approx(math.sqrt(math.log(1.0 / 0.9) / 40), rel=1e-12)
-    assert float(compute_slack(40)) == pytest.approx(0.051323, abs=1e-6)
-    # At alpha below the slack all is accepted, at alpha above it not; without slack never here.
-    for name, alpha, all_accepted in (
-        ("CFC-PAC-FULL", "0.0513", True),
-        ("CFC-PAC-FULL", "0.3", False),
-        ("CFC-FULL", "0.3", False),
-    ):
-        made = get_method(name).make_sets(split, alpha)
-        assert bool(made.sets.accepted.all()) == all_accepted
-    # With our convention every prompt is flagged.
-    plain = get_method("conditional")
-    assert isinstance(plain, ThresholdMethod)
-    made = replace(plain, pac=PaperPAC()).make_sets(split, "0.05")
-    assert made.sets.not_certifiable.all()
-    assert not made.sets.accepted.any()
 
 
 # TopK, by hand ---------------------------------------------------------------------------------------------

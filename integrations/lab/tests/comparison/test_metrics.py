@@ -21,7 +21,7 @@ from langchain_cfc_lab.metrics import (
 )
 
 from integrations.lab.tests.comparison.worlds import compute_mean, draw_world, make_comparison
-from langchain_cfc.candidates import CandidateBatch, Scalar
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.decision import AnswerSets
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, precompute_statistics
@@ -214,11 +214,6 @@ def test_slab_bins_hold_equal_numbers_and_follow_the_statistic() -> None:
     assert compute_slab_bins(precompute_statistics(flat)) is None
 
 
-def make_described_prompts(metadata: list[dict[str, Scalar]]) -> CandidateBatch:
-    """Prompts that differ in metadata alone."""
-    return precompute_statistics(CandidateBatch.from_arrays([[0.5, 0.25]] * len(metadata), None, metadata))
-
-
 @pytest.mark.parametrize(
     "text", ["bins(mean_score, 5)", "bins(entropy, 3)", "group(topic)", "hard(entropy, max_score, 0.8)"]
 )
@@ -291,36 +286,6 @@ def test_property_groups_are_bins_of_statistics_and_categories() -> None:
         varies = len({*values[[60, 120, 180, 240]].tolist()} - {values[0]}) > 0
         assert (f"bins({name}, 5)" in texts) == varies
     assert make_property_groups(draw_world(5, 300).draws)[0].text == "group(topic)"  # nothing measured
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "plain",
-        "two words",
-        'a "quote"',
-        "a'b",
-        "(paren)",
-        "comma, too",
-        "schön",
-        "日本",
-        "",
-        "a\\b",
-        "2020",
-        "tab\t",
-        "line\nbreak",
-        "=",
-        "true",
-    ],
-)
-def test_property_groups_accept_any_key_and_category(key: str) -> None:
-    values = ['with "quotes"', "schön", "a, b)", "", "日本", "true"]
-    draws = make_described_prompts([{key: value} for value in values * 3])
-    (groups,) = make_property_groups(draws)
-    assert groups.sizes.tolist() == [3.0] * len(values)
-    assert len(set(groups.words)) == len(set(groups.names)) == len(values)
-    again = make_groups(groups.text, draws, draws)
-    assert np.array_equal(again.member, groups.member)
 
 
 def test_gap_names_the_worst_group_over_all_splits() -> None:

@@ -65,7 +65,6 @@ def hits(found: Sequence[Spread], truth: float, interval: Callable[[Spread], tup
 
 
 def compute_naive_interval(one: Spread) -> tuple[float, float]:
-    """Splits taken for independent."""
     half = 1.96 * one.sd / math.sqrt(one.splits - 1)
     return one.mean - half, one.mean + half
 

@@ -90,7 +90,6 @@ def make_records(labelled: LabelledBatch) -> list[PromptRecord]:
 
 
 def shuffle(labelled: LabelledBatch, seed: int) -> LabelledBatch:
-    """The same prompts in another order."""
     return labelled.take(np.random.default_rng(seed).permutation(len(labelled)))
 
 
@@ -131,7 +130,6 @@ def make_split_by_hand(
     features: str = "1",
     set_rule: str = "all",
 ) -> Split:
-    """A split by hand."""
     fit, calibration, test = (_make_rows(part) for part in (fit, calibration, test))
     return Split(Pool(labelled), fit, calibration, test, features, set_rule)
 
@@ -159,7 +157,6 @@ def list_differences(one: Any, other: Any, path: str = "") -> list[str]:
 
 
 def list_numbers(data: Any) -> list[float]:
-    """Every number of plain data."""
     if isinstance(data, dict):
         return [number for value in data.values() for number in list_numbers(value)]
     if isinstance(data, (list, tuple)):

@@ -20,7 +20,6 @@ def list_legend_texts(ax: Axes) -> list[Any]:
 
 
 def read_legend(ax: Axes) -> list[str]:
-    """Return the texts of the legend."""
     return [text.get_text() for text in list_legend_texts(ax)]
 
 
@@ -65,7 +64,6 @@ def draw_canvas(figure: Figure) -> Any:
 
 
 def write_matplotlib_svg(ax: Axes) -> str:
-    """The SVG file that matplotlib makes."""
     buffer = io.StringIO()
     get_figure(ax).savefig(buffer, format="svg")
     return buffer.getvalue()

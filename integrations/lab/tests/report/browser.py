@@ -111,7 +111,6 @@ def cut_off(page: Page) -> list[str]:
 
 
 def repeated_ids(page: Page) -> list[str]:
-    """Ids that occur twice."""
     return _strings(
         page,
         """() => {

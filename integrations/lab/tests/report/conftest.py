@@ -41,19 +41,16 @@ def bot() -> Case:
 
 @pytest.fixture(scope="session")
 def hostile() -> Case:
-    """An artifact of hostile records."""
     return make_case(make_hostile_records(), features=HOSTILE_FEATURES)
 
 
 @pytest.fixture(scope="session")
 def claims() -> Case:
-    """An artifact of hostile claims."""
     return make_case(make_hostile_answers(), unit="claims", at_most=1, features=HOSTILE_FEATURES)
 
 
 @pytest.fixture(scope="session")
 def comparison() -> ComparisonReport:
-    """Methods compared on such records."""
     return compare(
         make_hostile_records(),
         alpha=[0.3, 0.4],

@@ -231,7 +231,6 @@ def test_claims_page_contains_no_claim_without_show_text(long_answers: Case, tmp
 
 
 def read_text(page: str) -> str:
-    """Return the text of a page."""
     return Reader(page).text
 
 
