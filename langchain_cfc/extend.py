@@ -13,6 +13,7 @@ from langchain_cfc.records.parquet import encode_record
 from langchain_cfc.records.schema import make_provenance
 from langchain_cfc.sampling.candidates import Description, make_candidate
 from langchain_cfc.sampling.fingerprints import compute_fingerprint, state_settings
+from langchain_cfc.sampling.token_counts import read_usage, sum_usage
 from langchain_cfc.support.plugins import load_object
 from langchain_cfc.support.text import withhold_quotes
 from langchain_cfc.verifiers.base import combine_fingerprints, to_python_scalar
@@ -33,8 +34,10 @@ __all__ = [
     "load_object",
     "make_candidate",
     "make_provenance",
+    "read_usage",
     "require_candidates",
     "state_settings",
+    "sum_usage",
     "to_evaluator_inputs",
     "to_python_scalar",
     "withhold_quotes",

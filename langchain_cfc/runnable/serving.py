@@ -10,7 +10,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from langchain_core.messages.ai import add_usage
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.artifact import CalibrationArtifact, Promise, has_separate_scores
@@ -25,6 +24,7 @@ from langchain_cfc.runnable.redraws import DrawRegister, digest_prompt
 from langchain_cfc.runnable.result import CFCResult, ClaimsResult
 from langchain_cfc.sampling import DrawnCandidate, Sampler, UsageRecorder
 from langchain_cfc.sampling.candidates import Description
+from langchain_cfc.sampling.token_counts import sum_usage
 from langchain_cfc.sampling.usage import add_handler
 from langchain_cfc.verifiers.base import CandidateScorer, IncrementalScorer, VerifierScores
 from langchain_cfc.verifiers.prompts import convert_to_calibrated_kind
@@ -185,13 +185,12 @@ class ServingPipeline:
             spans = yield from self.splitter.split(draws[0], config)
             scored = yield from scorer.score_claims(make_claim_candidates(draws[0], spans), draws)
         yield from progress.report("cfc:scored", {"scores": scored.scores})
-        drawn_usage, judged_usage = recorder.usage, judging.usage
         unscored = count_unscored(draws, scored, is_claims=self.splitter is not None)
         common = {
             "metadata": dict(metadata),
             "models": tuple(recorder.versions),
             "unscored": unscored or None,
-            "usage": dict(add_usage(drawn_usage, judged_usage)) if drawn_usage or judged_usage else None,
+            "usage": sum_usage([recorder.usage, judging.usage]),
         }
         texts = None
         if self.splitter is None:

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from langchain_cfc.errors import CFCError
 from langchain_cfc.no_answers import NoAnswer
+from langchain_cfc.sampling.token_counts import read_usage
 
 # Where OpenAI (both interfaces), Anthropic, Google, Ollama, Bedrock, Cohere, Mistral, vLLM and llama.cpp say
 # why they stopped. `status` may also be one of HTTP's numbers, which are skipped.
@@ -113,7 +114,7 @@ def _list_block_types(message: BaseMessage) -> list[str]:
 def explain_blank(message: BaseMessage) -> NoAnswer:
     """Return why a message shows no text, from its other content."""
     types, extra = _list_block_types(message), message.additional_kwargs
-    details = (getattr(message, "usage_metadata", None) or {}).get("output_token_details") or {}
+    details = read_usage(getattr(message, "usage_metadata", None)).get("output_token_details", {})
     if (
         not _REASONING_BLOCKS.isdisjoint(types)
         or any(extra.get(name) for name in ("reasoning_content", "reasoning", "thinking"))

@@ -10,17 +10,17 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.messages.ai import UsageMetadata, add_usage
+from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.sampling.candidates import DrawnCandidate
 from langchain_cfc.sampling.models import find_seed
+from langchain_cfc.sampling.token_counts import is_complete, read_usage, sum_usage
 
 # Marks the runs that draw.
 DRAW_TAG = "cfc:candidate"
@@ -69,7 +69,7 @@ class UsageRecorder(_ModelObserver):
             prepare a request.
         answers: Number of answered requests, by the same names.
         answered: Number of answered requests in total.
-        silent: Number of answered requests without usage information.
+        silent: Number of answered requests that do not state their numbers of tokens.
         versions: Names reported by the models that drew candidates, in order of first appearance.
         streamed: Whether any model that drew candidates streamed.
     """
@@ -106,17 +106,17 @@ class UsageRecorder(_ModelObserver):
         with self._lock:
             self.answered += 1
             self.answers[name] = self.answers.get(name, 0) + 1
-            if message.usage_metadata is None:
-                self.silent += 1
-            else:
-                self.usages[name] = add_usage(self.usages.get(name), message.usage_metadata)
+            usage = read_usage(message.usage_metadata)
+            self.silent += not is_complete(usage)
+            if total := sum_usage([self.usages.get(name), usage]):
+                self.usages[name] = total
             if drawn and name:
                 self.versions.setdefault(name)
 
     @property
     def usage(self) -> UsageMetadata | None:
         """Tokens of all answered requests; None if no message states any."""
-        return reduce(add_usage, self.usages.values()) if self.usages else None
+        return sum_usage(self.usages.values())
 
 
 @dataclass(eq=False)

@@ -8,12 +8,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from langchain_cfc_collect import CallPolicy, Components, collect
 from langchain_cfc_collect.costs import ANY_MODEL, Budget, Price, TokensUsed, Usage
 from langchain_cfc_collect.store import Store
+from langchain_core.output_parsers import StrOutputParser
 
 from integrations.collect.tests.fakes import FakeExecutor, make_usage, run
+from integrations.collect.tests.sharing import make_numbered_examples, make_silent_options
 from langchain_cfc.errors import CollectionError, InputError
+from tests.fakes import TEXTS, N, verify
 from tests.lengths import repetitions
+from tests.sampling.usage_forms import READABLE, UNREADABLE, FormModel
 
 ONE = {ANY_MODEL: Price(input=1.0, output=1.0)}
 
@@ -145,3 +150,31 @@ def test_budget_counts_failed_prompts(tmp_path: Path) -> None:
     ran = run(tmp_path / "store.db", executor, 20, at_once=1, budget=Budget(max_tokens=100))
     assert executor.count("draw") == 10
     assert ran.status.usage.tokens == 100
+
+
+@pytest.mark.parametrize("is_parsed", [False, True])
+def test_budget_holds_for_any_form_of_usage(tmp_path: Path, is_parsed: bool) -> None:
+    limit = 2 * N * 5  # tokens of two of four prompts
+    for number, name in enumerate([*READABLE, *UNREADABLE]):
+        model, path = FormModel(texts=TEXTS, form=name), tmp_path / f"{number}.db"
+        parts = Components(
+            model | StrOutputParser() if is_parsed else model,
+            verify,
+            lambda question, reference, candidates: [True] * len(candidates),  # noqa: ARG005
+            N,
+            generator_id="m",
+            verifier_id="v",
+            labeler_id="l",
+        )
+        options = make_silent_options(budget=Budget(max_tokens=limit), call_policy=CallPolicy(1))
+        if name in READABLE:
+            found = collect(make_numbered_examples(4), parts, path, options)
+            assert found.status.usage.tokens == limit, name
+            assert len(model.drawn) == 2 * N, name
+        else:
+            with pytest.raises(CollectionError, match=f"{N} of {N} answers do not report how many tokens"):
+                collect(make_numbered_examples(4), parts, path, options)
+            assert len(model.drawn) == N, name
+        # Stored messages can be read again.
+        with Store(path) as store:
+            assert all(one.draws is not None for one in store.read_unfinished() if one.stage)

@@ -309,6 +309,11 @@ def test_encode_draw_keeps_log_probabilities_and_usage() -> None:
     assert message.response_metadata["model_name"] == "m-1"
     assert message.usage_metadata is not None
     assert message.usage_metadata["total_tokens"] == 5
+    for usage in ("many", [3], {"prompt_tokens": None, "completion_tokens": 2.0}):
+        odd = drawn(0, 0, {**completion("yes"), "usage": usage})
+        [counted] = messages_from_dict([json.loads(odd["message"])])
+        assert isinstance(counted, AIMessage)
+        assert (counted.usage_metadata is None) == (not isinstance(usage, dict))
     [plain] = messages_from_dict([json.loads(drawn(0, 0, "yes")["message"])])
     assert plain.text == "yes"
 

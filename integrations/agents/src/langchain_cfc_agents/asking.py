@@ -15,14 +15,13 @@ from typing import Any, TypeAlias
 from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
-from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphBubbleUp
 
 from langchain_cfc.errors import InputError, ServingError
 from langchain_cfc.execution import add_tags, set_context_variable
-from langchain_cfc.extend import withhold_quotes
+from langchain_cfc.extend import read_usage, sum_usage, withhold_quotes
 from langchain_cfc.sampling import without_streaming_and_cache
 
 Request: TypeAlias = ModelRequest[Any]
@@ -177,10 +176,8 @@ def _describe_cost(routed: Response) -> dict[str, Any]:
     """Return the models and the usage of the discarded answer, without its text."""
     thrown = [message for message in routed.result if isinstance(message, AIMessage)]
     names = [message.response_metadata.get("model_name") for message in thrown]
-    taken: UsageMetadata | None = None
-    for message in thrown:
-        taken = add_usage(taken, message.usage_metadata) if message.usage_metadata else taken
-    return {"models": [name for name in names if name], "usage": None if taken is None else dict(taken)}
+    usage = sum_usage(read_usage(message.usage_metadata) for message in thrown)
+    return {"models": [name for name in names if name], "usage": usage}
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from langchain_cfc.labelers.matching import TextMatcher, list_aliases
 from langchain_cfc.labelers.verdicts import Member, VerdictExtractor, write_member
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate, Sampler, resolve_generator
+from langchain_cfc.sampling.token_counts import read_usage
 from langchain_cfc.support.normalisation import normalise_answer
 from langchain_cfc.support.plugins import is_plugin_source, load_object
 from langchain_cfc.support.text import escape_controls_in_json, join_names, pluralize
@@ -154,8 +155,8 @@ class TrialAnswer:
     @property
     def tokens(self) -> int:
         """Number of tokens of the answer, estimated if the model does not report it."""
-        usage = getattr(self.candidate.message, "usage_metadata", None)
-        return int(usage["output_tokens"]) if usage else len(self.candidate.text) // _CHARACTERS_PER_TOKEN
+        usage = read_usage(getattr(self.candidate.message, "usage_metadata", None))
+        return int(usage.get("output_tokens", len(self.candidate.text) // _CHARACTERS_PER_TOKEN))
 
     @property
     def has_logprobs(self) -> bool:

@@ -32,7 +32,7 @@ from ray.data import ActorPoolStrategy
 
 from langchain_cfc.errors import CFCError, DrawError, InputError, RecordError
 from langchain_cfc.execution import describe_error
-from langchain_cfc.extend import encode_record, make_candidate
+from langchain_cfc.extend import encode_record, make_candidate, read_usage, sum_usage
 from langchain_cfc.records import Candidate, Example, PromptRecord, make_parquet_schema
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc_ray.worker import Factory, WorkerSettings
@@ -146,19 +146,20 @@ def encode_draw(row: Mapping[str, Any], output: str | BaseMessage | Mapping[str,
             return {**kept, "message": "", "error": f"no answer: {reason!r:.500}"}
     else:
         message = AIMessage(output) if isinstance(output, str) else output
+    if (stated := getattr(message, "usage_metadata", None)) is not None:
+        message = message.model_copy(update={"usage_metadata": sum_usage([read_usage(stated)])})
     return {**kept, "message": json.dumps(messages_to_dict([message])[0]), "error": ""}
 
 
 def _read_completion(body: Mapping[str, Any]) -> BaseMessage:
-    choice, used = body["choices"][0], body.get("usage") or {}
+    choice, used = body["choices"][0], body.get("usage")
     [message] = convert_to_messages([choice["message"]])
     known = {"model_name": body.get("model"), "finish_reason": choice.get("finish_reason")}
     known["logprobs"] = choice.get("logprobs")
     update: dict[str, Any] = {"response_metadata": known}
-    if used:
-        read, written = used.get("prompt_tokens", 0), used.get("completion_tokens", 0)
-        counts = {"input_tokens": read, "output_tokens": written, "total_tokens": read + written}
-        update["usage_metadata"] = counts
+    if isinstance(used, Mapping):
+        names = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens"}
+        update["usage_metadata"] = {name: used.get(given) for name, given in names.items()}
     if choice["message"].get("refusal"):
         update["additional_kwargs"] = {"refusal": choice["message"]["refusal"]}
     return message.model_copy(update=update)

@@ -22,6 +22,7 @@ from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.records import Candidate, Claim, ClaimsRecord, Example, LabelledRecord, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import StrippedCandidate
+from langchain_cfc.sampling.token_counts import read_usage, sum_usage
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.costs import Stage, Usage
@@ -119,7 +120,9 @@ def _make_draw_row(position: int, slot: int, draw: DrawnCandidate) -> Row:
         content: Row = {"text": draw.text, "data": draw.data, "no_answer": draw.no_answer}
         if draw.message is not None:
             # Defaults are left out, because a new message has them anyway.
-            fields = draw.message.model_dump(exclude_defaults=True)
+            fields = draw.message.model_dump(exclude_defaults=True, exclude={"usage_metadata"})
+            if usage := sum_usage([read_usage(getattr(draw.message, "usage_metadata", None))]):
+                fields["usage_metadata"] = usage
             content["message"] = {"type": draw.message.type, "data": fields}
         packed = zlib.compress(_MESSAGE_ENCODER.encode(content).encode(), _COMPRESSION)
     sealed = schema.seal_bytes(position, slot, packed)
