@@ -5,16 +5,19 @@ a correct candidate. So with q(x), the estimated probability that one is drawn,
 
     a(x) = max(alpha, 1 - q(x) + margin), rounded up to a grid of levels,
 
-where q(x) is a logistic regression on the mean score. Rounding lets prompts share the linear programme of a
-threshold. The function is fixed before calibration prompts are seen, which is all that the theorem needs: a
-poor estimate costs usefulness (lower stated coverage than necessary, or flagged prompts), never validity.
+where q(x) is a logistic regression on the rank of the mean score. (Many prompts may have nearly the same
+mean score, where all candidates differ or none is likely. A curve in the score itself cannot follow them, and
+one in its ranks can.) Rounding keeps the stated levels few. The function is fixed before calibration prompts
+are seen, which is all that the theorem needs: a poor estimate costs usefulness (lower stated coverage than
+necessary, or flagged prompts), never validity.
 
 The threshold is computed from N calibration prompts, and is finite for a prompt as long as the share of
 unreachable ones among those that weigh on it is at most a(x). A fit with d columns follows that share with
 the leverage phi' (Phi' Phi)^-1 phi, which is d / N on average over the prompts, so it lies a standard error
-of sqrt(q (1 - q) d / N) from 1 - q(x). The margin is this standard error with the mean of q (1 - q). Fewer
-prompts are flagged than a normal law says, because levels are rounded up, and a fit between reachable scores
-and the cap is still finite.
+of sqrt(q (1 - q) d / N) from the true one. The estimate 1 - q(x), with two coefficients from the M other
+prompts of the fit split, has one of sqrt(q (1 - q) 2 / M). The margin is the standard error of the
+difference, with the mean of q (1 - q). Fewer prompts are flagged than a normal law says, because levels are
+rounded up, and a fit between reachable scores and the cap is still finite.
 
 For claims no prompt is out of reach, because all claims may be dropped, but a strict level may drop nearly
 all of an answer. There q(x) is the probability that a given share of its m claims can be kept: with c(x) the
@@ -29,7 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -38,7 +41,7 @@ from langchain_cfc.calibration.logistic import expit, fit_logistic
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.features import AdaptiveAlpha, FeatureMap, name_records_in_errors
 from langchain_cfc.set_rules import SetRule
-from langchain_cfc.support.arrays import BoolArray, FloatArray
+from langchain_cfc.support.arrays import FloatArray, IntArray
 from langchain_cfc.thresholds import format_alpha
 
 # Distance between offered levels, and the largest of them.
@@ -79,9 +82,25 @@ def fit_adaptive_alpha(
     is_reachable = success_scores < set_rule.compute_reach(fit_split.draws, share)
     with name_records_in_errors(fit_split.ids):
         dimension = feature_map.transform(fit_split.draws).shape[1] + KNOTS - 1
-        estimate = _ReachabilityModel.fit(AdaptiveAlpha.read_mean_scores(fit_split.draws), is_reachable)
-    margin = estimate.compute_standard_error(dimension, size) if share is None else 0.0
-    levels = replace(estimate.make_levels(_list_offered_levels(alphas), margin), share=share)
+        mean_scores = AdaptiveAlpha.read_mean_scores(fit_split.draws)
+    values, kinds, counts = np.unique(mean_scores, return_inverse=True, return_counts=True)
+    q = _estimate_reachable(counts, np.bincount(kinds[is_reachable], minlength=len(values)))
+    variance = float(np.average(q * (1.0 - q), weights=counts))
+    margin = math.sqrt(variance * (dimension / size + 2 / len(fit_split))) if share is None else 0.0
+    offered = _list_offered_levels(alphas)
+    needed = 1.0 - q + margin
+    places = np.minimum(np.searchsorted([float(one) for one in offered], needed), len(offered) - 1)
+    changes = np.flatnonzero(np.diff(places)) + 1
+    above = places[kinds][places[kinds] > places.min()]
+    middle = places.min() if len(above) == 0 else np.quantile(above, 0.5, method="lower")
+    levels = AdaptiveAlpha(
+        # A mean score between two of these prompts' has the level of the smaller one.
+        cuts=tuple(values[changes].tolist()),
+        alphas=tuple(offered[place] for place in places[[0, *changes]]),
+        knots=tuple(offered[place] for place in sorted({places.min(), middle, places.max()})),
+        margin=round(margin, 3),
+        share=share,
+    )
     return replace(feature_map, adaptive_alpha=levels)
 
 
@@ -92,60 +111,20 @@ def _list_offered_levels(alphas: Sequence[str]) -> list[str]:
     return sorted(offered, key=float)
 
 
-@dataclass(frozen=True)
-class _ReachabilityModel:
-    """The estimated probability that a prompt is reachable, as a function of its mean score."""
+def _estimate_reachable(counts: IntArray, reachable: IntArray) -> FloatArray:
+    """Estimate the probability that a prompt is reachable at each of k mean scores, ascending.
 
-    centre: float
-    scale: float
-    intercept: float
-    slope: float
-    mean_scores: FloatArray  # (M,) of the prompts that it was fitted to
+    Args:
+        counts: (k,) number of prompts with each mean score, at least 1.
+        reachable: (k,) how many of them are reachable.
 
-    @classmethod
-    def fit(cls, scores: FloatArray, reachable: BoolArray) -> _ReachabilityModel:
-        """Fit the model to the (M,) mean scores of the fit split, and whether each prompt is reachable."""
-        centre, scale = float(scores.mean()), float(scores.std())
-        standardised = (scores - centre) / scale if scale > 0.0 else np.zeros(len(scores))
-        # Add half a prompt of each kind at the mean, so that the estimate is never 0 or 1.
-        x = np.column_stack([np.ones(len(scores) + 2), np.append(standardised, [0.0, 0.0])])
-        weights = np.append(np.ones(len(scores)), [0.5, 0.5])
-        theta = fit_logistic(x, np.append(reachable, [False, True]), weights, SLOPE_PENALTY)
-        return cls(centre, scale, float(theta[0]), float(theta[1]), scores)
-
-    def predict(self, mean_scores: FloatArray) -> FloatArray:
-        """Return the probability at each mean score."""
-        place = (mean_scores - self.centre) / self.scale if self.scale > 0.0 else np.zeros(len(mean_scores))
-        return expit(self.intercept + self.slope * place)
-
-    def compute_standard_error(self, dimension: int, size: int) -> float:
-        """Compute the standard error of a fit with `dimension` columns to `size` prompts like these."""
-        q = self.predict(self.mean_scores)
-        return round(math.sqrt(float(np.mean(q * (1.0 - q))) * dimension / size), 3)
-
-    def make_levels(self, grid: Sequence[str], margin: float) -> AdaptiveAlpha:
-        """Make the step function of the mean score; outside the range seen the end levels continue."""
-        offered = np.array([float(one) for one in grid])
-        # The level passes g where q = 1 + margin - g, which a monotone q reaches once.
-        passed = 1.0 + margin - offered[:-1]
-        passed = passed[(passed > 0.0) & (passed < 1.0)]
-        cuts = np.empty(0)
-        if self.slope * self.scale != 0.0:
-            log_odds = np.log(passed) - np.log1p(-passed)
-            cuts = np.sort(self.centre + self.scale * (log_odds - self.intercept) / self.slope)
-        low, high = self.mean_scores.min(), self.mean_scores.max()
-        ends = np.unique([low, *cuts[(cuts > low) & (cuts < high)], high])
-        # Between two cuts the level is that of their middle.
-        middles = (ends[:-1] + ends[1:]) / 2.0 if len(ends) > 1 else ends
-        needed = 1.0 - self.predict(middles) + margin
-        places = np.minimum(np.searchsorted(offered, needed), len(grid) - 1)
-        changes = np.flatnonzero(np.diff(places)) + 1
-        of_prompts = places[[0, *changes]][np.searchsorted(ends[changes], self.mean_scores, side="right")]
-        above = of_prompts[of_prompts > places.min()]
-        middle = places.min() if len(above) == 0 else np.quantile(above, 0.5, method="lower")
-        return AdaptiveAlpha(
-            cuts=tuple(ends[changes].tolist()),
-            alphas=tuple(grid[place] for place in places[[0, *changes]]),
-            knots=tuple(grid[place] for place in sorted({places.min(), middle, places.max()})),
-            margin=margin,
-        )
+    Returns:
+        (k,) probabilities between 0 and 1, exclusive.
+    """
+    ranks = np.cumsum(counts) - counts / 2.0 - counts.sum() / 2.0
+    scale = math.sqrt(float(np.average(ranks**2, weights=counts)))
+    x = np.column_stack([np.ones(len(ranks)), ranks / scale if scale > 0.0 else ranks])
+    # Add half a prompt of each kind in the middle, so that the estimate is never 0 or 1.
+    shares, weights = np.append(reachable / counts, 0.5), np.append(counts, 1.0)
+    theta = fit_logistic(np.vstack([x, [1.0, 0.0]]), shares, weights, SLOPE_PENALTY)
+    return expit(x @ theta)

@@ -26,7 +26,7 @@ def fit_logistic(
 
     Args:
         x: (M, k + 1) a constant and the standardised inputs.
-        outcomes: (M,) zeros and ones, not all equal.
+        outcomes: (M,) zeros and ones, or shares of ones, not all 0 and not all 1.
         weights: (M,) weights above 0.
         ridge: Penalty of the slopes, above 0.
 
