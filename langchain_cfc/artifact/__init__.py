@@ -5,7 +5,7 @@ from __future__ import annotations
 from langchain_cfc.artifact.attempt_files import open_attempts
 from langchain_cfc.artifact.attempts import Attempt, AttemptLedger, PlannedAttempt, Previous
 from langchain_cfc.artifact.batch import BatchScores, BatchSelection
-from langchain_cfc.artifact.content import LevelState, SelfCheck
+from langchain_cfc.artifact.content import LevelState
 from langchain_cfc.artifact.facts import (
     AttainableGroup,
     CalibrationFacts,
@@ -53,7 +53,6 @@ __all__ = [
     "Previous",
     "Promise",
     "ReferenceHistogram",
-    "SelfCheck",
     "TradeOff",
     "check_first_candidates",
     "check_first_wave",

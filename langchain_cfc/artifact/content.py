@@ -29,26 +29,12 @@ from langchain_cfc.candidates import Unit
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.features import FeatureMap
-from langchain_cfc.guarantee import Count, CoverageCertificate, PaperPAC, PeopleCertificate
+from langchain_cfc.guarantee import CoverageCertificate, PaperPAC, PeopleCertificate
 from langchain_cfc.records import Provenance
 from langchain_cfc.set_rules import SetRule, parse_set_rule
 from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.support.normalisation import NORMALISATION
 from langchain_cfc.thresholds import CAP, format_alpha
-
-
-class SelfCheck(ArtifactData):
-    """Result of computing the conditional rule's thresholds for a sample of its own calibration prompts.
-
-    Attributes:
-        asked: Number of calibration prompts in the sample.
-        refused: Number of these without a threshold, because the prompts kept do not determine it.
-        kept: Number of calibration prompts that the conditional rule keeps, equal ones counted once.
-    """
-
-    asked: Count
-    refused: Count
-    kept: Count
 
 
 class LevelState(ArtifactData):
@@ -60,14 +46,12 @@ class LevelState(ArtifactData):
         marginal: The one threshold for all prompts, kept for comparison; the cap if none can be certified.
         effective_alpha: The smaller level at which the artifact's own rule was fitted, as decimal text; None
             if it was fitted at alpha.
-        self_check: Result of the self-check; None for rules other than the conditional one.
     """
 
     alpha: str
     rule: dict[str, str]
     marginal: Annotated[float, Field(ge=0.0, le=CAP)]
     effective_alpha: str | None = None
-    self_check: SelfCheck | None = None
 
     @model_validator(mode="after")
     def _check_effective_alpha(self) -> LevelState:

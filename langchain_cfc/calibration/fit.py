@@ -18,7 +18,6 @@ from langchain_cfc.artifact import (
     CalibrationFacts,
     LevelState,
     PackedArray,
-    SelfCheck,
     check_first_candidates,
     make_threshold_rule,
     replay_prefixes,
@@ -210,9 +209,8 @@ def fit_levels(
             ridge=0.0 if config.pac is None else config.pac.ridge,
             levels=stated_levels,
         )
-        check = None
         if isinstance(rule, ConditionalThreshold):
-            rule, check = _fit_rule(rule, data, stated)
+            rule = _fit_rule(rule, data, stated)
         else:
             rule = rule.fit(data.features, data.success_scores)
         alike = data.success_scores[fair] if fair.any() else np.full(1, CAP)
@@ -223,7 +221,6 @@ def fit_levels(
                 rule=store(rule.get_state_data()),
                 marginal=min(CAP, compared),
                 effective_alpha=effective,
-                self_check=check,
             )
         )
     return levels, arrays
@@ -231,7 +228,7 @@ def fit_levels(
 
 def _fit_rule(
     rule: ConditionalThreshold, data: CalibrationData, stated: FloatArray | None
-) -> tuple[ConditionalThreshold, SelfCheck]:
+) -> ConditionalThreshold:
     """Fit a rule, widening its window until a sample of its own prompts all have a threshold.
 
     Fitting itself tests only a few prompts and keeps what they need; this tests more. `stated` are the (N,)
@@ -241,13 +238,10 @@ def _fit_rule(
     alphas = None if stated is None else stated[chosen]
     while True:
         fitted = rule.fit(data.features, data.success_scores, data.weights, alphas=stated)
-        refused = int(fitted.solve(data.features[chosen], alphas=alphas).outside.sum())
-        if refused == 0 or fitted.window is None:
-            break
+        if fitted.window is None or not fitted.solve(data.features[chosen], alphas=alphas).outside.any():
+            return fitted
         wider = WINDOW_GROWTH * fitted.window
         rule = replace(fitted, window=wider if wider < len(data.features) else None)
-    kept = len(fitted.get_state_data()["success_scores"])
-    return fitted, SelfCheck(asked=len(chosen), refused=refused, kept=kept)
 
 
 def make_facts(

@@ -196,7 +196,7 @@ def _list_limits(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
             "Flagged",
             (
                 f"{attainable} can keep the promise. Where too few can, prompts are flagged as not "
-                f"certifiable: no answer.{_format_refused(artifact)}"
+                "certifiable: no answer."
             ),
         )
     elif artifact.parsed_set_rule.option == "alpha" and UNITS[artifact.unit].is_fixed_count:
@@ -217,21 +217,6 @@ def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     yield (
         "Artifact",
         f"{artifact.digest[:19]}..., {artifact.created_at[:10]}, version {artifact.library_version}",
-    )
-
-
-def _format_refused(artifact: CalibrationArtifact) -> str:
-    """Say how many prompts are flagged only because the artifact keeps too few calibration prompts."""
-    checks = [level.self_check for level in artifact.levels if level.self_check is not None]
-    if not checks:
-        return ""
-    worst = max(checks, key=lambda check: check.refused / max(check.asked, 1))
-    if not worst.refused:
-        return ""
-    return (
-        f" {format_percent(worst.refused / worst.asked)} of {worst.asked} sampled calibration prompts are "
-        "flagged only because the file keeps too few prompts to compute their threshold: calibrate with "
-        "fewer features."
     )
 
 

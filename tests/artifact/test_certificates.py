@@ -75,7 +75,7 @@ def test_content_without_certificates_or_bot_has_no_new_fields(
 ) -> None:
     assert not set(OPTIONAL_FIELDS) & set(content)
     for level in content["levels"]:
-        assert set(level) == {"alpha", "rule", "marginal", "self_check"}
+        assert set(level) == {"alpha", "rule", "marginal"}
     assert artifact.model_copy(update={"reference": []}).digest == artifact.frozen_digest
 
 

@@ -207,8 +207,7 @@ def test_load_refuses_a_missing_field_anywhere(complete_content: dict[str, Any])
         for path, found in list_objects(complete_content)
         if path not in free and path[:1] + path[2:] != ("reference", "counts")
         for key in found
-        if not (key in optional and path[:1] in {(), ("reference",)})
-        and key not in {"prompt_kinds", "self_check"}
+        if not (key in optional and path[:1] in {(), ("reference",)}) and key != "prompt_kinds"
     ]
     assert len(removals) > 60
     accepted = []

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli._artifact import make_promise_table
 from langchain_cfc.demo import ALPHA, SET_RULE, TEST_FRACTION, load_recording
 from langchain_cfc.demo import FEATURES as DEMO_FEATURES
 from tests.cli.running import run
@@ -145,16 +142,3 @@ def test_calibrate_exits_with_1_if_max_wrong_rate_is_out_of_reach(tmp_path: Path
 )
 def test_calibrate_refuses_options_that_conflict(options: list[str], message: str, tmp_path: Path) -> None:
     run("calibrate", RECORDING, "-o", tmp_path / "a.json", *options).assert_refused(message)
-
-
-def test_inspect_names_prompts_flagged_for_lack_of_kept_ones_only_if_there_are_any(tmp_path: Path) -> None:
-    made = calibrate(load_recording(), alpha="0.3", features="mean_score")
-    made.save(tmp_path / "made.json")
-    assert "too few prompts" not in " ".join(run("inspect", tmp_path / "made.json").out.split())
-    (level,) = made.levels
-    assert level.self_check is not None
-    checked = level.model_copy(update={"self_check": level.self_check.model_copy(update={"refused": 95})})
-    some = made.model_copy(update={"levels": [checked]})
-    printed = StringIO()
-    Console(width=200, file=printed).print(make_promise_table(some))
-    assert "are flagged only because the file keeps too few prompts" in " ".join(printed.getvalue().split())
