@@ -40,7 +40,8 @@ CHANGING: list[tuple[str, Any]] = [
     ("reasoning_effort", "low"),
     ("logprobs", True),
     ("options", {"num_ctx": 4096}),
-    ("think", False),
+    ("think", True),
+    ("think", 0),
     ("top_k", 0),
     ("web_search_options", {}),  # switches the search on
     ("logprobs", 0),
@@ -133,7 +134,7 @@ def test_system_message_of_a_model_of_texts_is_refused_with_the_setting(client: 
         (RESPONSES, make_body(RESPONSES, [USER], instructions="Be brief.")),
     ):
         error = client.post(path, json=body).json()["error"]
-        assert (error["code"], error["param"]) == ("prompt_not_servable", "messages")
+        assert (error["code"], error["param"]) == ("unsupported_parameter", "messages")
         assert "(--ignore system)" in error["message"]
     # One that says nothing changes nothing.
     for content in ("", " \n", [{"type": "text", "text": "", "cache_control": {"type": "ephemeral"}}]):

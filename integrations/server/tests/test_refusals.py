@@ -134,7 +134,7 @@ def test_refusal_reasons_contain_no_values() -> None:
         {"model": "bot", "messages": [{"role": hidden, "content": hidden}]},
         {"model": "bot", "messages": [{"role": "user", "content": [{"type": hidden}]}]},
         {"model": "bot", "messages": [{"role": "user", "content": "x"}], "cfc": {"alpha": hidden}},
-        {"model": "bot", "messages": [{"role": "user", "content": "x"}], "n": hidden},
+        {"model": "bot", "messages": [{"role": "user", "content": "x"}], "user": [hidden]},
     ):
         with pytest.raises(RefusedError) as caught:
             read_request(json.dumps(body).encode(), ChatRequest, {})

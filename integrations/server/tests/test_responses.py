@@ -110,7 +110,7 @@ def test_responses_send_whole_conversation_to_model(client: openai.OpenAI, upstr
         ({"previous_response_id": "resp_1"}, "invalid_request", "previous_response_id"),
         ({"conversation": "conv_1"}, "invalid_request", "conversation"),
         ({"background": True}, "unsupported_parameter", "background"),
-        ({"made_up": 1}, "invalid_request", "made_up"),
+        ({"made_up": 1}, "unsupported_parameter", "made_up"),
         ({"input": []}, "invalid_request", "input"),
         ({"input": [{"role": "tool", "content": "x"}]}, "invalid_request", "input"),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "invalid_request", "input"),

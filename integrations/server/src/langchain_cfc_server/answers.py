@@ -11,6 +11,15 @@ from langchain_core.messages import AIMessage
 from langchain_cfc.set_rules import BestAnswer
 from langchain_cfc_server.errors import encode_json
 
+# Headers of an answer, which scripts of web pages may read only if they are named to browsers.
+HEADERS = tuple(
+    f"x-cfc-{name}"
+    for name in (
+        *("abstained", "artifact", "ignored", "max-wrong-of-all"),
+        *("max-wrong-rate", "reason", "stated-coverage", "unscored"),
+    )
+)
+
 
 @dataclass(frozen=True)
 class Answer:

@@ -10,10 +10,12 @@ from typing import Any
 from langchain_core.runnables import Runnable
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from langchain_cfc_server.answers import HEADERS
 from langchain_cfc_server.chain_thread import ChainThread
 from langchain_cfc_server.completions import Completions, find_model
 from langchain_cfc_server.cooldown import Cooldown
@@ -57,12 +59,11 @@ def create_app(models: Mapping[str, Runnable[Any, Any]], settings: Settings) -> 
     metrics = Metrics(traffic, tokens, cooldowns)
     chains = ChainThread()
     completions = Completions(served, cooldowns, settings, chains)
-    described = encode_json(make_document(served, authentication=settings.authentication))
+    described = make_document(served, authentication=settings.authentication)
     created = int(time.time())
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        traffic.started = True
         yield
         traffic.draining = True
         chains.stop()
@@ -77,8 +78,9 @@ def create_app(models: Mapping[str, Runnable[Any, Any]], settings: Settings) -> 
     async def report_metrics(_: Request) -> Response:
         return Response(metrics.text(), headers={"content-type": CONTENT_TYPE})
 
-    async def describe(_: Request) -> Response:
-        return Response(described, media_type="application/json")
+    async def describe(request: Request) -> Response:
+        root = request.scope.get("root_path", "")
+        return _make_response({**described, **({"servers": [{"url": root}]} if root else {})})
 
     async def list_models(_: Request) -> Response:
         return _make_response({"object": "list", "data": [one.describe(created) for one in served.values()]})
@@ -110,6 +112,14 @@ def create_app(models: Mapping[str, Runnable[Any, Any]], settings: Settings) -> 
         metrics=metrics,
         log_content=settings.log_content,
     )
+    if settings.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after", *HEADERS],
+        )
     return app
 
 

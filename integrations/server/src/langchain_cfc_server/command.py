@@ -57,6 +57,10 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
             help="Fields of requests to ignore, not to refuse, such as temperature,max_tokens,system.",
         ),
     ] = None,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(help="Origin of web pages that may send requests, such as https://chat.example."),
+    ] = None,
     abstain_message: Annotated[str, typer.Option(help="Text of an abstention.")] = _DEFAULT.abstain_message,
     body_limit: Annotated[
         int, typer.Option(help="Maximum size of a request body in bytes.")
@@ -100,6 +104,7 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
             token_file=None if no_auth or token_file is None else token_file.absolute(),
             authentication=not no_auth,
             ignore=tuple(ignore or ()),
+            origins=tuple(origin or ()),
             abstain_message=abstain_message,
             body_limit=body_limit,
             concurrency=concurrency,

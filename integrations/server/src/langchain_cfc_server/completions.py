@@ -18,6 +18,7 @@ from langchain_cfc_server.limits import get_client
 from langchain_cfc_server.messages import to_langchain_messages
 from langchain_cfc_server.models import ServedModel
 from langchain_cfc_server.observing import get_note
+from langchain_cfc_server.parameters import make_parameter_refusal
 from langchain_cfc_server.reading import ReadRequest, check_type, read_request
 from langchain_cfc_server.responses import ResponseWriter, list_messages
 from langchain_cfc_server.schema import ChatRequest, GuardedRequest, ResponsesRequest
@@ -99,10 +100,12 @@ class Completions:
         asked: GuardedRequest = given.asked
         model = find_model(self._models, asked.model)
         note.model = model.name
-        model.check_parameters(given.parameters)
         options = asked.cfc or schema.CFCOptions()
         promise = model.choose_promise(**options.named_promise)
-        prompt = model.prepare_messages(to_langchain_messages(messages), given.ignored)
+        refused = {**given.unknown, **{name: name for name in model.list_changes(given.parameters)}}
+        prompt = model.prepare_messages(to_langchain_messages(messages), given.ignored, refused)
+        if refused:
+            raise make_parameter_refusal(refused)
         if self._log_content:
             note.prompt = [one.model_dump(exclude_none=True) for one in messages]
         client = get_client(request.scope)

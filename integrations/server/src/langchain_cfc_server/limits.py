@@ -23,6 +23,13 @@ _CLIENT = "langchain_cfc_server.client"
 _MINUTE = 60.0
 
 
+def get_path(scope: Scope) -> str:
+    """Return a request's path below where the application is mounted, as Starlette's routes see it."""
+    path: str = scope["path"]
+    root = scope.get("root_path", "")
+    return path[len(root) :] if path == root or path.startswith(f"{root}/") else path
+
+
 def get_client(scope: Scope) -> Client | None:
     """Return the client whose token a request presented; None if no token was checked."""
     client: Client | None = scope.get(_CLIENT)
@@ -49,9 +56,9 @@ class Authentication:
         Raises:
             RefusedError: If the request has no valid token, or the token does not allow this path.
         """
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+        if scope["type"] == "http" and (path := get_path(scope)) not in OPEN_PATHS:
             client = scope[_CLIENT] = self._find_client(scope)
-            is_metrics = scope["path"] == METRICS
+            is_metrics = path == METRICS
             if client.only_metrics != is_metrics and (client.only_metrics or self._tokens.has_metrics_token):
                 msg = "this token is for the metrics" if client.only_metrics else "the metrics have a token"
                 raise RefusedError(403, "token_not_for_this", f"{msg} alone; use the other one here")
@@ -131,7 +138,7 @@ class Limits:
         if scope["type"] == "http" and scope["path"].endswith("\n"):
             # Starlette's patterns end with `$`, which allows a final line break: it would bypass the limits.
             raise RefusedError(404, "not_found", "there is nothing at this path")
-        if scope["type"] != "http" or scope["path"] not in self._paths or scope["method"] != "POST":
+        if scope["type"] != "http" or get_path(scope) not in self._paths or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
         end = time.monotonic() + self._time_limit

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable
 
 from langchain_cfc import CFCResult, CFCRunnable
@@ -17,11 +17,12 @@ from langchain_cfc.extend import compute_fingerprint
 from langchain_cfc.runnable import Answer, changes_generator, configure_chain, find_cfc_runnable
 from langchain_cfc_server.errors import RefusedError
 from langchain_cfc_server.parameters import (
+    HISTORY,
+    MESSAGE,
     NEVER_REPEATED,
     SYSTEM,
     calls_no_tools,
     is_neutral,
-    make_parameter_refusal,
     parse_ignored,
 )
 
@@ -158,14 +159,13 @@ class ServedModel:
         """Whether the generator is bound to tools or to a response format; True if it cannot be found."""
         return self.first is None or bool(compute_fingerprint(self.first.generator).get("tools_digest"))
 
-    def check_parameters(self, given: Mapping[str, Any]) -> None:
-        """Check that a request's parameters change nothing: empty, OpenAI's default, or as calibrated.
+    def list_changes(self, given: Mapping[str, Any]) -> list[str]:
+        """Return the parameters that would change the generator.
+
+        Others are empty, have OpenAI's default, or are as calibrated.
 
         Args:
             given: The request's parameters, by field name; no value is None.
-
-        Raises:
-            RefusedError: If any of them would change the generator.
         """
         if given and not given.get("tools") and not self.has_structure:
             given = {
@@ -173,9 +173,7 @@ class ServedModel:
                 for name, value in given.items()
                 if not (calls_no_tools(name, value) or is_neutral(name, value))
             }
-        refused = [name for name in given if self._changes_model(name, given)]
-        if refused:
-            raise make_parameter_refusal(refused)
+        return [name for name in given if self._changes_model(name, given)]
 
     def _changes_model(self, name: str, given: Mapping[str, Any]) -> bool:
         stated: list[Any] = [given[name]]
@@ -189,36 +187,44 @@ class ServedModel:
             changes_generator(self.chain, {**further, name: one}) for one in stated
         )
 
-    def prepare_messages(self, messages: Sequence[BaseMessage], ignored: list[str]) -> list[BaseMessage]:
-        """Return the messages that the chain gets: without system messages that are ignored or say nothing.
+    def prepare_messages(
+        self, messages: Sequence[BaseMessage], ignored: list[str], refused: dict[str, str]
+    ) -> list[BaseMessage]:
+        """Return the messages that the chain gets: without those that are ignored or say nothing.
+
+        A model that was calibrated on texts gets single questions. It would never see system messages,
+        earlier messages and names, so a client that sends them would take the answer for another one's.
 
         Args:
             messages: The conversation.
-            ignored: Names of ignored fields, to which `system` is added if it applies.
+            ignored: Names of ignored fields, to which `system` and `history` are added if they apply.
+            refused: What is refused, to which is added what a model of texts cannot be given.
 
         Raises:
-            RefusedError: If a model that was calibrated on texts is given a system message.
+            RefusedError: If nothing is left to answer.
         """
         kinds = None if self.first is None else self.first.artifact.calibration.prompt_kinds
         takes_text = kinds is not None and "messages" not in kinds
-        said = [one for one in messages if isinstance(one, SystemMessage)]
+        system = [one for one in messages if isinstance(one, SystemMessage)]
         if takes_text:
-            said = [one for one in said if str(one.text).strip()]
-        if said and SYSTEM in self.ignored:
-            ignored.append(SYSTEM)
-        elif not takes_text:
-            return list(messages)
-        elif said:
-            msg = (
-                f"{SYSTEM}: the model was calibrated on texts without system messages, so its guarantee "
-                f"would not hold; leave them out, or let the operator have them ignored (--ignore {SYSTEM})"
-            )
-            raise RefusedError(400, "prompt_not_servable", msg, param="messages")
+            system = [one for one in system if str(one.text).strip()]
         kept = [one for one in messages if not isinstance(one, SystemMessage)]
         if not kept:
             msg = "there is nothing to answer: expected a message that is no system message"
             raise RefusedError(400, "invalid_request", msg, param="messages")
-        return kept
+        has_history = len(kept) > 1 and isinstance(kept[-1], HumanMessage)
+        for name, is_given in ((SYSTEM, bool(system)), (HISTORY, has_history)):
+            if is_given and name in self.ignored:
+                ignored.append(name)
+            elif is_given and takes_text:
+                refused[name] = "messages"
+        if takes_text and any(one.name for one in kept):
+            refused[f"{MESSAGE}name"] = "messages"
+        if HISTORY in ignored:
+            kept = kept[-1:]
+        if takes_text or not system or SYSTEM in ignored:
+            return kept
+        return [*system, *kept] if HISTORY in ignored else list(messages)
 
 
 def make_served_models(

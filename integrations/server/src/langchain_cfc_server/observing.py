@@ -14,7 +14,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from langchain_cfc_server.errors import DisconnectedError, RefusedError, list_causes, to_refused_error
-from langchain_cfc_server.limits import get_client
+from langchain_cfc_server.limits import get_client, get_path
 from langchain_cfc_server.metrics import Metrics
 from langchain_cfc_server.traffic import Traffic
 
@@ -123,7 +123,7 @@ class RequestObserver:
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        note = scope[_NOTE] = Note(self._route(scope["path"]))
+        note = scope[_NOTE] = Note(self._route(get_path(scope)))
 
         # Possible request smuggling: a proxy that uses the length would take the rest for another request.
         ambiguous = {name for name, _ in scope["headers"]} >= {b"content-length", b"transfer-encoding"}

@@ -11,7 +11,14 @@ from pydantic.json_schema import models_json_schema
 
 from langchain_cfc_server.limits import METRICS, OPEN_PATHS
 from langchain_cfc_server.models import PROMISES, ServedModel
-from langchain_cfc_server.parameters import EMPTY_VALUES, PARAMETERS, SYSTEM, list_neutral_values
+from langchain_cfc_server.parameters import (
+    EMPTY_VALUES,
+    HISTORY,
+    MESSAGE,
+    PARAMETERS,
+    SYSTEM,
+    list_neutral_values,
+)
 from langchain_cfc_server.schema import (
     ChatRequest,
     DecidedResponse,
@@ -115,13 +122,15 @@ def _make_schemas(models: Mapping[str, ServedModel]) -> dict[str, Any]:
     }
     ignored = {
         field: {"description": f"Ignored by {', '.join(by)}."}
-        for field in sorted({field for one in models.values() for field in one.ignored} - {SYSTEM})
-        if (by := [name for name, one in models.items() if field in one.ignored])
+        for field in sorted({field for one in models.values() for field in one.ignored})
+        if field not in {SYSTEM, HISTORY}
+        and not field.startswith(MESSAGE)
+        and (by := [name for name, one in models.items() if field in one.ignored])
     }
     for kind in requests:
         body = schemas[kind.__name__]
         body["properties"]["model"]["enum"] = list(models)
         own = {n: one for n, one in body["properties"].items() if has_structure or n not in PARAMETERS}
         body["properties"] = {**defaults, **own, **ignored}
-        body["additionalProperties"] = {"enum": [*EMPTY_VALUES]}
+        body["additionalProperties"] = {"enum": [*EMPTY_VALUES, False]}
     return schemas

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from langchain_cfc.errors import InputError
 from langchain_cfc_server.errors import RefusedError
 
-# Name of the setting for system and developer messages, and the instructions of the Responses API.
-SYSTEM = "system"
+# Names of settings for parts of a conversation: system and developer messages with the instructions of the
+# Responses API, the messages before the user's last one, and what begins with MESSAGE is a field of messages.
+SYSTEM, HISTORY, MESSAGE = "system", "history", "messages."
+_CALLED = {SYSTEM: "system messages", HISTORY: "messages before the last one"}
 # Parameters of both APIs with the values that mean the same as leaving them out: OpenAI's defaults. Without
 # a value here, only an empty one does.
 PARAMETERS: Mapping[str, Any] = {
@@ -25,6 +28,7 @@ PARAMETERS: Mapping[str, Any] = {
     "frequency_penalty": 0,
     "logprobs": False,
     "modalities": ["text"],
+    "n": 1,
     "parallel_tool_calls": True,
     "presence_penalty": 0,
     "response_format": {"type": "text"},
@@ -36,7 +40,7 @@ PARAMETERS: Mapping[str, Any] = {
     "verbosity": "medium",
 }
 # Whether a generator is called with these is not in its fingerprint, or the server could not return them.
-NEVER_REPEATED = frozenset({"audio", "background", "include", "logprobs", "modalities", "top_logprobs"})
+NEVER_REPEATED = frozenset({"audio", "background", "include", "logprobs", "modalities", "n", "top_logprobs"})
 # How tools are called, with values that change nothing if there are none.
 _WITHOUT_TOOLS: Mapping[str, tuple[Any, ...]] = {
     "tools": ([],),
@@ -48,6 +52,9 @@ _WITHOUT_TOOLS: Mapping[str, tuple[Any, ...]] = {
 _NEVER_EMPTY = frozenset({"web_search_options"})
 EMPTY_VALUES: tuple[Any, ...] = (None, "", [], {})
 _ALWAYS_READ = frozenset({"model", "messages", "input", "stream", "stream_options", "cfc"})
+_ALWAYS_READ |= {f"{MESSAGE}{name}" for name in ("role", "content", "tool_calls", "tool_call_id")}
+# Number of fields that a refusal names.
+_MAX_NAMED = 20
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -79,15 +86,11 @@ def is_empty(value: Any) -> bool:
     return all(one in EMPTY_VALUES for one in values)
 
 
-def drop_nulls(message: Any) -> Any:
-    """Return a message without fields that are null or an empty list; its content is left as it is."""
-    if not isinstance(message, dict):
-        return message
-    return {
-        name: value
-        for name, value in message.items()
-        if name in {"role", "content"} or (value is not None and value != [])
-    }
+def asks_for_nothing(value: Any) -> bool:
+    """Return whether a field beyond OpenAI's API is null, false, empty, or an object of such values."""
+    if isinstance(value, dict):
+        return all(map(asks_for_nothing, value.values()))
+    return value is False or is_empty(value)
 
 
 def is_ignorable(name: str) -> bool:
@@ -120,11 +123,13 @@ def parse_ignored(texts: Sequence[str], models: Iterable[str]) -> dict[str, froz
     return {name: frozenset(names) for name, names in found.items()}
 
 
-def make_parameter_refusal(names: Sequence[str]) -> RefusedError:
-    """Return the refusal of parameters that would change the model."""
-    listed = ", ".join(names)
+def make_parameter_refusal(refused: Mapping[str, str]) -> RefusedError:
+    """Return the refusal of what would change the model: paths in the request, by the setting's name."""
+    named = dict(islice(refused.items(), _MAX_NAMED))
+    listed = ", ".join(_CALLED.get(name, path) for name, path in named.items())
+    listed += f" and {more} more" if (more := len(refused) - len(named)) else ""
     msg = (
         f"{listed}: the model was calibrated with another value or without one, so its guarantee would not "
-        f"hold; leave it out, or let the operator have it ignored (--ignore {listed.replace(', ', ',')})"
+        f"hold; leave it out, or let the operator have it ignored (--ignore {','.join(named)})"
     )
-    return RefusedError(400, "unsupported_parameter", msg, param=names[0])
+    return RefusedError(400, "unsupported_parameter", msg, param=next(iter(refused.values())))

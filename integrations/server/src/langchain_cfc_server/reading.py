@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, TypeVar
@@ -18,14 +18,16 @@ from pydantic import ValidationError
 from starlette.datastructures import Headers
 
 from langchain_cfc_server.errors import RefusedError
-from langchain_cfc_server.parameters import PARAMETERS, drop_nulls, is_empty, is_ignorable
-from langchain_cfc_server.schema import StrictRequest
+from langchain_cfc_server.parameters import MESSAGE, PARAMETERS, asks_for_nothing, is_ignorable
+from langchain_cfc_server.schema import MESSAGE_FIELDS, StrictRequest
 
 Asked = TypeVar("Asked", bound=StrictRequest)
 
 # Maximum number of problems in a message, and of characters of a name.
 _MAX_PROBLEMS = 5
 _MAX_NAME_LENGTH = 100
+# Fields of messages whose values are validated even if they are null or empty.
+_REQUIRED = frozenset({"role", "content"})
 # Escaped surrogates, which nearly always come in pairs.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -57,11 +59,13 @@ class ReadRequest(Generic[Asked]):
         asked: The request, without its parameters.
         parameters: Fields that could change the model, with values other than empty ones.
         ignored: Names of fields that the body holds and the model ignores.
+        unknown: Where other fields are that the operator may have ignored, by the setting's name.
     """
 
     asked: Asked
     parameters: dict[str, Any]
     ignored: list[str]
+    unknown: dict[str, str]
 
 
 def read_request(
@@ -85,21 +89,55 @@ def read_request(
         raise RefusedError(400, "invalid_request", "expected a JSON object")
     model = data.get("model")
     passed_over = ignored.get(model, frozenset()) if isinstance(model, str) else frozenset()
-    ignored_here = [name for name, value in data.items() if name in passed_over and value is not None]
-    own = kind.model_fields.keys() - PARAMETERS.keys()
-    for name, value in [*data.items()]:
-        is_left_out = name not in own and (value is None or (name not in PARAMETERS and is_empty(value)))
-        if name in passed_over or is_left_out:
-            del data[name]
-    for name in ("messages", "input"):
-        if isinstance(data.get(name), list):
-            data[name] = [drop_nulls(message) for message in data[name]]
-    parameters = {name: data[name] for name in PARAMETERS if name in data}
+    fields = _Fields(passed_over)
+    data = fields.select(data, kind.model_fields.keys() | PARAMETERS.keys())
+    for name, known in MESSAGE_FIELDS.items():
+        if isinstance(messages := data.get(name), list):
+            data[name] = [
+                fields.select_of_message(one, known, f"{name}.{at}.") if isinstance(one, dict) else one
+                for at, one in enumerate(messages)
+            ]
+    parameters = {name: one for name, one in data.items() if name in PARAMETERS and one is not None}
     try:
         asked = kind.model_validate({name: value for name, value in data.items() if name not in PARAMETERS})
     except ValidationError as error:
         raise _make_refusal(data, error) from error
-    return ReadRequest(asked, parameters, ignored_here)
+    return ReadRequest(asked, parameters, fields.ignored, fields.unknown)
+
+
+class _Fields:
+    """Separates known fields from those that are ignored, unknown, or ask for nothing."""
+
+    def __init__(self, passed_over: AbstractSet[str]) -> None:
+        self.ignored: list[str] = []
+        self.unknown: dict[str, str] = {}
+        self._passed_over = passed_over
+
+    def select(
+        self, given: Mapping[str, Any], known: Container[str], prefix: str = "", path: str = ""
+    ) -> dict[str, Any]:
+        """Return the fields to be validated, and remember the names of others."""
+        kept = {}
+        for name, value in given.items():
+            setting = prefix + name
+            if setting in self._passed_over:
+                if value is not None and setting not in self.ignored:
+                    self.ignored.append(setting)
+            elif name in known:
+                kept[name] = value
+            elif not asks_for_nothing(value):
+                if is_ignorable(setting):
+                    self.unknown.setdefault(setting, path + name)
+                else:
+                    kept[name] = value
+        return kept
+
+    def select_of_message(
+        self, message: Mapping[str, Any], known: Container[str], path: str
+    ) -> dict[str, Any]:
+        """Return the fields of a message, without those that are null or an empty list."""
+        kept = self.select(message, known, MESSAGE, path)
+        return {name: one for name, one in kept.items() if name in _REQUIRED or one not in (None, [])}
 
 
 def _parse_json(body: bytes) -> Any:
@@ -159,13 +197,6 @@ def _make_refusal(data: Any, error: ValidationError) -> RefusedError:
     listed = [f"{_find_path(data, one)}: {_describe_problem(one)}" for one in problems[:_MAX_PROBLEMS]]
     more = len(problems) - len(listed)
     message = "; ".join(listed) + (f"; and {more} more" if more else "")
-    unknown = [
-        str(one["loc"][0])
-        for one in problems[:_MAX_PROBLEMS]
-        if one["type"] == "extra_forbidden" and len(one["loc"]) == 1
-    ]
-    if unknown and all(map(is_ignorable, unknown)):
-        message += f"; leave it out, or let the operator have it ignored (--ignore {','.join(unknown)})"
     return RefusedError(400, "invalid_request", message, param=_find_path(data, problems[0]))
 
 

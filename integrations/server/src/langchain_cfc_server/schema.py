@@ -26,9 +26,10 @@ class StrictRequest(BaseModel):
 
 
 class Part(StrictRequest):
-    """Base of the parts of a message, on which clients mark what a provider may cache."""
+    """Base of messages and their parts, on which clients mark what a provider may cache."""
 
     cache_control: dict[str, Any] | None = Field(default=None, exclude=True)
+    prompt_cache_breakpoint: Any = Field(default=None, exclude=True)
 
 
 class TextPart(Part):
@@ -74,7 +75,7 @@ class ToolCall(StrictRequest):
     function: FunctionCall
 
 
-class SystemMessage(StrictRequest):
+class SystemMessage(Part):
     """Instructions that the model gets before the conversation."""
 
     role: Literal["system", "developer"]
@@ -82,7 +83,7 @@ class SystemMessage(StrictRequest):
     name: str | None = None
 
 
-class UserMessage(StrictRequest):
+class UserMessage(Part):
     """A message of the user: the prompt."""
 
     role: Literal["user"]
@@ -90,7 +91,7 @@ class UserMessage(StrictRequest):
     name: str | None = None
 
 
-class AssistantMessage(StrictRequest):
+class AssistantMessage(Part):
     """An earlier answer. Clients send back whole messages, so fields without effect are accepted if empty."""
 
     role: Literal["assistant"]
@@ -103,7 +104,7 @@ class AssistantMessage(StrictRequest):
     function_call: None = None
 
 
-class ToolMessage(StrictRequest):
+class ToolMessage(Part):
     """The result that a tool call returned."""
 
     role: Literal["tool"]
@@ -165,6 +166,7 @@ class GuardedRequest(StrictRequest):
     # Accepted, but without effect here: what clients keep their books by, and how a provider works.
     user: str | None = None
     metadata: dict[str, Any] | None = None
+    client_metadata: dict[str, Any] | None = None
     store: bool | None = None
     service_tier: str | None = None
     safety_identifier: str | None = None
@@ -186,7 +188,6 @@ class ChatRequest(GuardedRequest):
     """A request: a conversation to be answered."""
 
     messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)
-    n: Annotated[int, Field(ge=1, le=1)] | None = None
     tools: list[dict[str, Any]] | None = Field(default=None, description=_REPEATED)
     tool_choice: str | dict[str, Any] | None = Field(default=None, description=_REPEATED)
     response_format: dict[str, Any] | None = Field(default=None, description=_REPEATED)
@@ -208,7 +209,7 @@ class OutputText(StrictRequest):
     logprobs: Annotated[list[Nothing], Field(fail_fast=True, max_length=0)] | None = None
 
 
-class InputMessage(StrictRequest):
+class InputMessage(Part):
     """A message of the user, or instructions for the model."""
 
     type: Literal["message"] | None = None
@@ -216,7 +217,7 @@ class InputMessage(StrictRequest):
     content: str | Annotated[list[InputText], Field(fail_fast=True)]
 
 
-class OutputMessage(StrictRequest):
+class OutputMessage(Part):
     """An earlier answer. Clients send back whole messages, so fields without effect are accepted."""
 
     type: Literal["message"] | None = None
@@ -239,6 +240,13 @@ class ResponsesRequest(GuardedRequest):
     previous_response_id: None = None
     prompt: None = None
     truncation: Literal["disabled"] | None = None
+
+
+# The fields of messages, of any role, by the field of the request that holds the messages.
+MESSAGE_FIELDS = {
+    "messages": SystemMessage.model_fields | AssistantMessage.model_fields | ToolMessage.model_fields,
+    "input": InputMessage.model_fields | OutputMessage.model_fields,
+}
 
 
 class StrictResponse(BaseModel):
@@ -340,4 +348,4 @@ class ErrorResponse(StrictResponse):
 class Health(StrictResponse):
     """The current state of the server."""
 
-    status: Literal["live", "stalled", "ready", "starting", "draining"]
+    status: Literal["live", "stalled", "ready", "draining"]

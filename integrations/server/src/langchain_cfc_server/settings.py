@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from langchain_cfc.errors import InputError
 from langchain_cfc_server.tokens import check_tokens
+
+# A scheme, a host and perhaps a port, without a path, as browsers send it.
+_ORIGIN = re.compile(
+    r"\*|[a-z][a-z0-9+.-]*://[a-z0-9.-]+(:[0-9]{1,5})?|[a-z]+://\[[0-9a-f:]+\](:[0-9]{1,5})?"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +29,8 @@ class Settings:
         ignore: Fields of requests that are ignored instead of refused although they would make the model
             differ from the calibrated one, such as "temperature,max_tokens" or "system" for system messages:
             for chat interfaces that always send some. After a model's name and "=", for that model only.
+        origins: Origins of web pages whose scripts may send requests (CORS), such as "https://chat.example";
+            "*" for all.
         abstain_message: The text of an abstention.
         body_limit: Maximum size of a request's body, in bytes.
         concurrency: Maximum number of requests processed at once.
@@ -45,6 +53,7 @@ class Settings:
     token_file: Path | None = None
     authentication: bool = True
     ignore: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
     abstain_message: str = "I do not know."
     body_limit: int = 1 << 20
     concurrency: int = 64
@@ -74,9 +83,17 @@ class Settings:
             if not (math.isfinite(seconds) and seconds > 0):
                 msg = f"{name} is {seconds!r}: expected seconds above 0"
                 raise InputError(msg)
-        if isinstance(self.ignore, str):
-            msg = "ignore is a single text: expected a tuple of texts such as 'temperature,max_tokens'"
-            raise InputError(msg)
+        self._check_texts()
+
+    def _check_texts(self) -> None:
+        for name, example in (("ignore", "temperature,max_tokens"), ("origins", "https://chat.example")):
+            if isinstance(getattr(self, name), str):
+                msg = f"{name} is a single text: expected a tuple of texts such as {example!r}"
+                raise InputError(msg)
+        for origin in self.origins:
+            if not _ORIGIN.fullmatch(origin):
+                msg = f"origins: {origin!r} is no origin; expected one such as https://chat.example, or *"
+                raise InputError(msg)
 
     def _check_tokens(self) -> None:
         """Check that tokens and authentication fit together; errors never quote a token."""

@@ -15,7 +15,6 @@ class Traffic:
     """The requests that are being served, shared by all parts of the server.
 
     Attributes:
-        started: Whether the server is up.
         draining: Whether it is about to stop: balancers send requests elsewhere, and connections end with
             their next response.
         admitted: Number of requests that wait or are processed.
@@ -29,7 +28,6 @@ class Traffic:
     """
 
     def __init__(self, concurrency: int, connections: int) -> None:
-        self.started = False
         self.draining = False
         self.admitted = 0
         self.working = 0
@@ -41,11 +39,9 @@ class Traffic:
         self._receiving: set[asyncio.Task[Any]] = set()
 
     @property
-    def status(self) -> Literal["ready", "starting", "draining"]:
+    def status(self) -> Literal["ready", "draining"]:
         """The server's state; it accepts requests if this is `ready`."""
-        if self.draining:
-            return "draining"
-        return "ready" if self.started else "starting"
+        return "draining" if self.draining else "ready"
 
     @property
     def waiting(self) -> int:
