@@ -61,8 +61,12 @@ def read_usage(stated: object, depth: int = 0) -> dict[str, Any]:
 
 
 def is_complete(usage: Mapping[str, Any]) -> bool:
-    """Return whether usage from `read_usage` states the tokens of both the request and the answer."""
-    return "input_tokens" in usage and "output_tokens" in usage
+    """Return whether usage from `read_usage` states the tokens of both the request and the answer.
+
+    Clients also write 0 for what a server does not state, so that one of both numbers must be above 0.
+    """
+    counts = [usage.get(name) for name in ("input_tokens", "output_tokens")]
+    return None not in counts and any(counts)
 
 
 def sum_usage(usages: Iterable[Mapping[str, Any] | None]) -> UsageMetadata | None:

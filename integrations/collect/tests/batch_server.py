@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -89,6 +89,11 @@ class Batch:
     errors: list[Json] = field(default_factory=list)
 
 
+def write_line(content: Json) -> bytes:
+    """One line of a file of results."""
+    return json.dumps(content).encode() + b"\n"
+
+
 @dataclass
 class Provider:
     """The state of the server.
@@ -97,6 +102,7 @@ class Provider:
         seconds: How long a batch takes.
         faults: What goes wrong.
         log: What happened.
+        write: Writes the answered lines of a batch as a file.
     """
 
     seconds: float = 0.0
@@ -108,6 +114,7 @@ class Provider:
     chance: random.Random = field(default_factory=lambda: random.Random(3))  # noqa: S311 - as below
     luck: dict[str, random.Random] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    write: Callable[[list[Json]], bytes] = lambda lines: b"".join(map(write_line, lines))
 
     def strikes(self, kind: str) -> bool:
         """Draw whether a fault of this kind happens now."""
@@ -314,7 +321,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._page(found, query.get("after_id"), query)
         batch = self.provider.batches[parts[2]]
         if parts[-1] == "results":
-            return b"".join(json.dumps(one).encode() + b"\n" for one in batch.output)
+            return self.provider.write(batch.output)
         return self._anthropic(batch)
 
     def _latest(self) -> list[Batch]:
@@ -337,8 +344,7 @@ class _Handler(BaseHTTPRequestHandler):
         batch = self.provider.create(requests, given.get("metadata") or {}, is_openai=True)
         batch.endpoint, batch.file = given["endpoint"], given["input_file_id"]
         for name, content in (("output", batch.output), ("errors", batch.errors)):
-            written = b"".join(json.dumps(one).encode() + b"\n" for one in content)
-            self.provider.files[f"{batch.id}-{name}"] = written
+            self.provider.files[f"{batch.id}-{name}"] = self.provider.write(content)
         return self._openai(batch)
 
     def _openai(self, batch: Batch) -> Json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,8 +13,7 @@ import pytest
 from langchain.chat_models import init_chat_model
 from langchain_cfc_collect.batches.calls import BatchedCalls, RunningCalls, get_current_call
 from langchain_cfc_collect.batches.models import find_models
-from langchain_cfc_collect.batches.providers import BatchResult, OpenAIBatches
-from langchain_cfc_collect.batches.providers import _read_line as read_line
+from langchain_cfc_collect.batches.providers import OpenAIBatches
 from langchain_cfc_collect.calls import CallPolicy
 from langchain_cfc_collect.collecting import acollect
 from langchain_cfc_collect.costs import Budget
@@ -298,33 +296,6 @@ def test_requests_are_split_by_the_limits_of_a_batch(tmp_path: Path) -> None:
     check_collection(tmp_path / "bytes.db", provider, ended, SIZE)
     assert len(provider.log.submitted) > 1
     assert max(len(one) for name, one in provider.files.items() if name.startswith("file-")) <= 4_000
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"no json",
-        b"[1]",
-        b'{"custom_id": "odd"}',
-        b'{"custom_id": "key-x", "response": {"status_code": 200, "body": {}}}',
-        b'{"custom_id": "key-3", "response": "done"}',
-    ],
-)
-def test_read_line_ignores_lines_that_are_no_result(line: bytes) -> None:
-    assert read_line(line) is None
-
-
-def test_read_line_returns_no_body_for_a_failed_line() -> None:
-    answer = {"custom_id": "key-3", "response": {"status_code": 200, "body": {"id": "x"}}, "error": None}
-    assert read_line(json.dumps(answer).encode()) == BatchResult("key", 3, 200, {"id": "x"})
-    late = {**answer, "error": {"code": "batch_expired"}}
-    assert read_line(json.dumps(late).encode()) == BatchResult("key", 3, 0, None)
-    unknown = {**answer, "response": {"status_code": "ok", "body": {"id": "x"}}}
-    assert read_line(json.dumps(unknown).encode()) == BatchResult("key", 3, 0, None)
-    quoted = {**answer, "response": {"status_code": "200", "body": {"id": "x"}}}
-    assert read_line(json.dumps(quoted).encode()) == BatchResult("key", 3, 200, {"id": "x"})
-    empty = {**answer, "response": {"status_code": 200, "body": None}}
-    assert read_line(json.dumps(empty).encode()) == BatchResult("key", 3, 0, None)
 
 
 class CallableJudge:

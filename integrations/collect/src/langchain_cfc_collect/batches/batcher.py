@@ -34,8 +34,8 @@ from langchain_cfc_collect.batches.requests import (
     Route,
     estimate_usage,
     group_requests,
+    read_live_answer,
     read_request,
-    read_usage,
     split_requests,
 )
 from langchain_cfc_collect.batches.submission import Submissions
@@ -44,7 +44,6 @@ from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage, Usage
 from langchain_cfc_collect.failures import may_be_charged
 from langchain_cfc_collect.journal import BatchJournal
 from langchain_cfc_collect.store import Writer, batches
-from langchain_cfc_collect.store.batches import Answer
 
 T = TypeVar("T")
 
@@ -228,7 +227,6 @@ class Batcher:
         try:
             response = await client.send(request)
             is_answered = response.status_code == HTTP_OK
-            calls = read_usage(pending.route.provider, response.content) if is_answered else None
         except BaseException as error:
             lost = not isinstance(error, Exception) or may_be_charged(error)
             self._writer.submit(call.journal.settle_live_request(lost=lost))
@@ -238,9 +236,12 @@ class Batcher:
             self._writer.submit(call.journal.settle_live_request(lost=lost))
             pending.is_taken = False
         else:
-            answer = Answer(HTTP_OK, live=True, packed=zlib.compress(response.content), calls=calls)
+            answer = read_live_answer(pending.route.provider, response.content)
             settled = call.journal.settle_live_request(lost=False)
             await self.requests.write_answers([(pending, answer)], *settled)
+            if answer.packed is not None:
+                return make_response(request, HTTP_OK, zlib.decompress(answer.packed))
+            pending.is_taken = False
         headers = [(name, value) for name, value in response.headers.items() if name not in _ENCODING_HEADERS]
         return type(response)(
             response.status_code, headers=headers, content=response.content, request=request

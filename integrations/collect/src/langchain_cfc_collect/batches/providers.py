@@ -9,11 +9,15 @@ and has one list of results. Both answer in any order, within 24 hours or not at
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from langchain_cfc.sampling.token_counts import read_count
 from langchain_cfc_collect.batches.models import Client
 from langchain_cfc_collect.costs import ModelCalls
 
@@ -21,10 +25,13 @@ HTTP_OK = 200
 # Seconds by which clocks may differ: a batch may seem to have been created that long before its submission.
 _CLOCK_SKEW = 3600
 _PAGE_SIZE = 100
+# Names under which Anthropic counts processed requests.
+_DONE = ("succeeded", "errored", "canceled", "expired")
 # Metadata field in which a batch at OpenAI carries our key.
 _METADATA_KEY = "langchain-cfc"
 # Retries of requests that cost nothing.
 _MAX_RETRIES = 5
+_STATUS = re.compile(r"([1-5][0-9]{2})(\.0)?$")
 
 BatchEnding: TypeAlias = Literal["ended", "refused", "cancelled"]
 # Body of a request as its model made it, and those of its headers that change what it means.
@@ -47,19 +54,81 @@ class BatchState:
 class BatchResult:
     """Result of one request of a batch."""
 
-    key: str  # key of the batch that the request belongs to
-    line: int  # number of the request in the batch
-    status: int  # HTTP status; 0 if the request was not processed
-    body: Mapping[str, Any] | None  # body of an answer with status 200
+    id: str  # id of the request
+    status: int  # HTTP status; 0 if the request was not processed, or its answer cannot be read
+    body: Mapping[str, Any] | None = None  # body of an answer with status 200
+    calls: ModelCalls | None = None  # usage that the answer reports, whether it can be read or not
 
 
-def _make_id(key: str, line: int) -> str:
+def make_id(key: str, line: int | str) -> str:
+    """Return the id of a request: the key of its batch, and its line there."""
     return f"{key}-{line}"
 
 
-def _read_id(custom_id: Any) -> tuple[str, int] | None:
-    key, _, line = str(custom_id).rpartition("-")
-    return (key, int(line)) if key and line.isdecimal() else None
+class _Part(BaseModel):
+    """Base of the parts of an answer that the models' clients read; they fail if one has another type."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _ChatMessage(_Part):
+    role: Literal["assistant"]
+    content: str | list[dict[str, Any]] | None = None
+    refusal: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    function_call: dict[str, Any] | None = None
+
+
+class _Choice(_Part):
+    message: _ChatMessage
+    finish_reason: str | None = None
+    logprobs: dict[str, Any] | None = None
+
+
+class _Completion(_Part):
+    choices: list[_Choice] = Field(min_length=1)
+    model: str | None = None
+    error: None = None
+
+
+class _Block(_Part):
+    type: str
+    text: str | None = None
+
+
+class _OutputItem(_Part):
+    type: str
+    content: list[_Block] | None = None
+
+
+class _Response(_Part):
+    output: list[_OutputItem]
+    model: str | None = None
+    error: None = None
+
+
+class _Message(_Part):
+    content: list[_Block]
+    model: str | None = None
+    stop_reason: str | None = None
+
+
+# Parts of usage that hold numbers of tokens themselves.
+_USAGE_PARTS = {
+    *(f"{of}_tokens_details" for of in ("prompt", "completion", "input", "output")),
+    "cache_creation",
+}
+
+
+def _keep_counts(used: object, *, is_part: bool = False) -> dict[str, Any]:
+    """Return only the numbers of tokens in usage, because clients fail on anything else."""
+    kept: dict[str, Any] = {}
+    for name, value in used.items() if isinstance(used, Mapping) else ():
+        if name in _USAGE_PARTS and not is_part:
+            kept[name] = _keep_counts(value, is_part=True)
+        elif (count := read_count(value)) is not None:
+            kept[name] = count
+    return kept
 
 
 class Provider(ABC):
@@ -70,6 +139,12 @@ class Provider(ABC):
     max_bytes: ClassVar[int]
     # Endpoints that may go through batches: the end of a request's path, and the batch interface's name.
     endpoints: ClassVar[Mapping[str, str]]
+    # Parts of an answer that the models' clients read, by a field that the answer has.
+    answers: ClassVar[Mapping[str, type[BaseModel]]]
+    # Usage of an answer that does not state its tokens.
+    no_usage: ClassVar[Mapping[str, int] | None] = None
+    # Whether `find` can only guess, so that the results show whether a batch is ours.
+    guesses: ClassVar[bool] = False
     # Headers that change what a request means: all requests of a batch must agree on them.
     meaningful_headers: ClassVar[tuple[str, ...]] = ()
 
@@ -107,8 +182,37 @@ class Provider(ABC):
         """Yield the results of a batch that has ended, in any order."""
 
     @abstractmethod
-    def read_usage(self, body: Mapping[str, Any]) -> ModelCalls:
-        """Return the usage that an answer reports, counted as LangChain does."""
+    def count_tokens(self, used: Mapping[str, int]) -> tuple[int, int] | None:
+        """Return the tokens of request and answer, counted as LangChain does; None unless both are stated."""
+
+    def read_answer(self, id_: str, body: object) -> BatchResult:
+        """Return the answer in a body, whose usage holds numbers of tokens only.
+
+        A body that the models' clients cannot read leaves the request to a live call, and was charged.
+        """
+        if not isinstance(body, dict):
+            return BatchResult(id_, 0)
+        used = _keep_counts(body.get("usage"))
+        tokens = self.count_tokens(used)
+        name = body.get("model") if isinstance(body.get("model"), str) else ""
+        calls = ModelCalls(str(name), False, *(tokens or (0, 0)), 1)
+        try:
+            next(part for name, part in self.answers.items() if name in body).model_validate(body)
+            str(name).encode()
+        except (StopIteration, ValidationError, UnicodeEncodeError):
+            return BatchResult(id_, 0, calls=replace(calls, model=""))
+        return BatchResult(id_, HTTP_OK, {**body, "usage": used if tokens else self.no_usage}, calls)
+
+
+def _parse_line(text: bytes) -> tuple[str, dict[str, Any]] | None:
+    """Return the id and the content of a line; None if it is invalid, as if it were missing."""
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(given, dict) or "custom_id" not in given:
+        return None
+    return str(given["custom_id"]) if isinstance(given["custom_id"], str) else "", given
 
 
 class OpenAIBatches(Provider):
@@ -120,10 +224,11 @@ class OpenAIBatches(Provider):
         "/chat/completions": "/v1/chat/completions",
         "/responses": "/v1/responses",
     }
+    answers: ClassVar[Mapping[str, type[BaseModel]]] = {"choices": _Completion, "output": _Response}
 
     def encode(self, key: str, number: int, body: Body, endpoint: str) -> bytes:
         """Return a request as a line of the uploaded file."""
-        custom_id = _make_id(key, number)
+        custom_id = make_id(key, number)
         request = {"custom_id": custom_id, "method": "POST", "url": endpoint, "body": body}
         return json.dumps(request, ensure_ascii=False).encode() + b"\n"
 
@@ -145,9 +250,9 @@ class OpenAIBatches(Provider):
         """Return the id of the batch whose metadata contains the key; None if there is none."""
         del size, known
         async for batch in self._retrying_client.batches.list(limit=_PAGE_SIZE):
-            if (batch.metadata or {}).get(_METADATA_KEY) == key:
+            if isinstance(batch.metadata, Mapping) and batch.metadata.get(_METADATA_KEY) == key:
                 return str(batch.id)
-            if batch.created_at < created_at - _CLOCK_SKEW:  # the latest come first
+            if (read_count(batch.created_at) or created_at) < created_at - _CLOCK_SKEW:  # latest first
                 return None
         return None
 
@@ -160,15 +265,14 @@ class OpenAIBatches(Provider):
             "failed": "refused",
             "cancelled": "cancelled",
         }
-        counts = batch.request_counts
         errors = (batch.errors.data if batch.errors else None) or []
         reasons = [
             f"{one.message or one.code}" + (f" (line {one.line})" if one.line else "") for one in errors
         ]
         return BatchState(
             endings.get(batch.status),
-            0 if counts is None else counts.completed + counts.failed,
-            0 if counts is None else counts.total,
+            _count(batch.request_counts, "completed", "failed"),
+            _count(batch.request_counts, "total"),
             "; ".join(reasons[:3]),
             tuple(one for one in (batch.output_file_id, batch.error_file_id) if one),
         )
@@ -179,38 +283,34 @@ class OpenAIBatches(Provider):
         for file in state.files:
             content = await self._retrying_client.files.content(file)
             for text in content.content.splitlines():
-                result = _read_line(text)
-                if result is not None:
-                    yield result
+                if (found := _parse_line(text)) is not None:
+                    yield self._read_result(*found)
 
-    def read_usage(self, body: Mapping[str, Any]) -> ModelCalls:
-        """Return the usage that an answer of either endpoint reports."""
-        used = body.get("usage") or {}
-        tokens_in = used.get("prompt_tokens") or used.get("input_tokens") or 0
-        tokens_out = used.get("completion_tokens") or used.get("output_tokens") or 0
-        return ModelCalls(str(body.get("model") or ""), False, tokens_in, tokens_out, 1)
+    def _read_result(self, id_: str, given: Mapping[str, Any]) -> BatchResult:
+        response = given.get("response")
+        if not isinstance(response, dict):
+            return BatchResult(id_, 0)
+        stated = _STATUS.match(str(response.get("status_code")))
+        status = int(stated[1]) if stated else 0
+        if given.get("error") or status not in {0, HTTP_OK}:
+            return BatchResult(id_, 0 if status == HTTP_OK else status)
+        return self.read_answer(id_, response.get("body"))
+
+    def count_tokens(self, used: Mapping[str, int]) -> tuple[int, int] | None:
+        """Return the tokens that an answer of either endpoint states."""
+        counts = [
+            used.get(f"{name}_tokens", used.get(f"{other}_tokens"))
+            for name, other in (("prompt", "input"), ("completion", "output"))
+        ]
+        return _join_counts(*counts)
 
 
-def _read_line(text: bytes) -> BatchResult | None:
-    """Return the result in a line of a file; None if the line is invalid, as if it were missing."""
-    try:
-        given = json.loads(text)
-    except ValueError:
-        return None
-    found = _read_id(given.get("custom_id")) if isinstance(given, dict) else None
-    if found is None:
-        return None
-    response = given.get("response") or {}
-    if not isinstance(response, dict):
-        return None
-    body = response.get("body")
-    try:
-        status = int(response.get("status_code") or 0)
-    except (TypeError, ValueError):
-        status = 0
-    if given.get("error") or not isinstance(body, dict):
-        status = 0 if status == HTTP_OK else status
-    return BatchResult(*found, status, body if status == HTTP_OK else None)
+def _count(counts: object, *names: str) -> int:
+    return sum(read_count(getattr(counts, name, None)) or 0 for name in names)
+
+
+def _join_counts(tokens_in: int | None, tokens_out: int | None) -> tuple[int, int] | None:
+    return None if tokens_in is None or tokens_out is None else (tokens_in, tokens_out)
 
 
 class AnthropicBatches(Provider):
@@ -219,6 +319,9 @@ class AnthropicBatches(Provider):
     max_requests = 100_000
     max_bytes = 256_000_000
     endpoints: ClassVar[Mapping[str, str]] = {"/v1/messages": "/v1/messages"}
+    answers: ClassVar[Mapping[str, type[BaseModel]]] = {"content": _Message}
+    no_usage: ClassVar[Mapping[str, int]] = {"input_tokens": 0, "output_tokens": 0}
+    guesses = True
     meaningful_headers = ("anthropic-beta",)
 
     def encode(self, key: str, number: int, body: Body, endpoint: str) -> bytes:
@@ -227,7 +330,7 @@ class AnthropicBatches(Provider):
         return json.dumps(self._make_item(key, number, body), ensure_ascii=False).encode() + b","
 
     def _make_item(self, key: str, number: int, body: Body) -> dict[str, Any]:
-        return {"custom_id": _make_id(key, number), "params": body}
+        return {"custom_id": make_id(key, number), "params": body}
 
     async def prepare(self, key: str, bodies: Sequence[Body], endpoint: str, headers: Headers) -> Any:
         """Return the requests and their common headers, because nothing can be uploaded in advance."""
@@ -249,43 +352,37 @@ class AnthropicBatches(Provider):
         async for batch in self._retrying_client.messages.batches.list(limit=_PAGE_SIZE):
             if batch.created_at.timestamp() < created_at - _CLOCK_SKEW:  # the latest come first
                 return None
-            counts = batch.request_counts
-            total = counts.processing + counts.succeeded + counts.errored + counts.canceled + counts.expired
-            if total == size and batch.id not in known:
+            if _count(batch.request_counts, "processing", *_DONE) == size and batch.id not in known:
                 return str(batch.id)
         return None
 
     async def retrieve(self, provider_id: str) -> BatchState:
         """Return the progress of a batch; Anthropic gives a cancelled batch the status `ended`, too."""
         batch = await self._retrying_client.messages.batches.retrieve(provider_id)
-        counts = batch.request_counts
-        done = counts.succeeded + counts.errored + counts.canceled + counts.expired
+        done = _count(batch.request_counts, *_DONE)
         ending: BatchEnding | None = None
         if batch.processing_status == "ended":
             ending = "cancelled" if batch.cancel_initiated_at is not None else "ended"
-        return BatchState(ending, done, done + counts.processing)
+        return BatchState(ending, done, done + _count(batch.request_counts, "processing"))
 
     async def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[BatchResult]:
         """Yield the results of a message batch."""
         del state
-        async for one in await self._retrying_client.messages.batches.results(provider_id):
-            found = _read_id(one.custom_id)
-            if found is None:
-                continue
-            if one.result.type == "succeeded":
-                body = one.result.message.model_dump(mode="json", exclude_unset=True)
-                yield BatchResult(*found, HTTP_OK, body)
-            else:
-                yield BatchResult(*found, 0, None)
+        # The client's own decoder fails on the first line that it cannot read.
+        response = await self._retrying_client.messages.batches.with_raw_response.results(provider_id)
+        for text in (await response.http_response.aread()).splitlines():
+            if (found := _parse_line(text)) is not None:
+                result = found[1].get("result")
+                given = result if isinstance(result, dict) else {}
+                yield self.read_answer(
+                    found[0], given.get("message") if given.get("type") == "succeeded" else None
+                )
 
-    def read_usage(self, body: Mapping[str, Any]) -> ModelCalls:
-        """Return the usage that an answer reports, with tokens of caches."""
-        used = body.get("usage") or {}
-        tokens_in = sum(
-            used.get(name) or 0
-            for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-        )
-        return ModelCalls(str(body.get("model") or ""), False, tokens_in, used.get("output_tokens") or 0, 1)
+    def count_tokens(self, used: Mapping[str, int]) -> tuple[int, int] | None:
+        """Return the tokens that an answer states, with tokens of caches."""
+        cached = sum(used.get(f"cache_{kind}_input_tokens", 0) for kind in ("read", "creation"))
+        tokens_in = used.get("input_tokens")
+        return _join_counts(None if tokens_in is None else tokens_in + cached, used.get("output_tokens"))
 
 
 def open_provider(client: Client) -> Provider:

@@ -6,11 +6,11 @@ import asyncio
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from langchain_cfc_collect.batches.providers import HTTP_OK, BatchResult, Body, Headers, Provider
+from langchain_cfc_collect.batches.providers import BatchResult, Body, Headers, Provider
 from langchain_cfc_collect.costs import (
     ASSUMED_OUTPUT,
     CHARACTERS_PER_TOKEN,
@@ -90,19 +90,23 @@ class OpenRequests:
     async def write_answers(self, answers: Sequence[tuple[PendingRequest, Answer]], *others: Any) -> None:
         """Make answers durable together with other writes, and then hand them on."""
         orphans: list[Any] = []
+        kept: list[tuple[PendingRequest, Answer]] = []
         for pending, answer in answers:
-            if answer.calls is None:
-                continue
             position, stage = pending.key.prompt, pending.key.stage
             self.outputs[stage] = self.outputs.get(stage, Usage()) + answer.usage
-            # The stage has ended without this answer, for example after an error in another request.
-            if (position, stage) not in self._stages:
-                for batched in (False, True):
-                    orphans += calls.insert_calls(position, stage, answer.usage, batched=batched)
-        writes = batches.set_answers([(pending.key, answer) for pending, answer in answers])
+            # The stage has ended without this answer, for example after an error in another request, or the
+            # answer cannot be read, and another one takes its place.
+            is_orphan = (position, stage) not in self._stages or answer.packed is None
+            if is_orphan and answer.calls is not None:
+                orphans += calls.insert_calls(position, stage, answer.usage)
+                if not answer.live:
+                    orphans += calls.insert_calls(position, stage, answer.usage, batched=True)
+                orphans += calls.announce_requests(position, stage, answer.usage.answered)
+            kept.append((pending, replace(answer, calls=None) if answer.packed is None else answer))
+        writes = batches.set_answers([(pending.key, answer) for pending, answer in kept])
         await self._writer.write([*writes, *orphans, *others])
         self._costs.add_usage(*sum_usage(answer for _, answer in answers))
-        for pending, answer in answers:
+        for pending, answer in kept:
             pending.set_answer(answer)
 
     def sum_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
@@ -165,21 +169,21 @@ def split_requests(route: Route, requests: Sequence[PendingRequest]) -> Iterator
         yield part
 
 
-def make_answer(provider: Provider, result: BatchResult | None) -> Answer:
-    """Return the answer in a batch's result; one without a body leaves the request to a live call."""
-    if result is None or result.body is None:
-        return Answer(0 if result is None else result.status, live=False)
-    content = json.dumps(result.body, ensure_ascii=False).encode()
-    return Answer(HTTP_OK, live=False, packed=zlib.compress(content), calls=provider.read_usage(result.body))
+def make_answer(result: BatchResult | None, *, live: bool = False) -> Answer:
+    """Return the answer in a result; one without a body leaves the request to a live call."""
+    if result is None:
+        return Answer(0, live=live)
+    packed = None if result.body is None else zlib.compress(json.dumps(result.body).encode())
+    return Answer(result.status, live, packed, result.calls)
 
 
-def read_usage(provider: Provider, content: bytes) -> ModelCalls | None:
-    """Return the usage that the answer of a live call reports; None if it cannot be read."""
+def read_live_answer(provider: Provider, content: bytes) -> Answer:
+    """Return the answer of a live call with status 200."""
     try:
         body = json.loads(content)
-    except ValueError:
-        return None
-    return provider.read_usage(body) if isinstance(body, dict) else None
+    except (ValueError, RecursionError):
+        body = None
+    return make_answer(provider.read_answer("", body), live=True)
 
 
 def _read_output_limit(body: Mapping[str, Any]) -> int | None:

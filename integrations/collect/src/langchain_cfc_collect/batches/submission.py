@@ -11,7 +11,14 @@ from uuid import uuid4
 
 from langchain_cfc.errors import CollectionError
 from langchain_cfc.execution import describe_error
-from langchain_cfc_collect.batches.providers import HTTP_OK, BatchResult, BatchState, Headers, Provider
+from langchain_cfc_collect.batches.providers import (
+    HTTP_OK,
+    BatchResult,
+    BatchState,
+    Headers,
+    Provider,
+    make_id,
+)
 from langchain_cfc_collect.batches.requests import (
     KEY_DIGITS,
     OpenRequests,
@@ -60,6 +67,7 @@ class OpenBatch:
     provider: Provider
     requests: Mapping[int, PendingRequest]
     state: BatchState | None = None
+    is_guess: bool = False  # whether its id is not known for certain
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -191,14 +199,16 @@ class Submissions:
     async def _find(self, batch: OpenBatch) -> str | None:
         """Return the provider's id of a batch that may have been created; None if it was not."""
         row, size = batch.row, len(batch.requests)
+        batch.is_guess = batch.provider.guesses
         return await self._retry(
             batch, lambda: batch.provider.find(row.key, row.created_at, size, self._known_ids)
         )
 
     async def _save_id(self, batch: OpenBatch, provider_id: str) -> None:
-        """Make the provider's id of a batch durable, before the run waits for the batch."""
+        """Make the provider's id of a batch durable before the run waits for it, unless it is a guess."""
         self._known_ids.add(provider_id)
-        await self.writer.write(batches.set_id(batch.row.number, provider_id))
+        if not batch.is_guess:
+            await self.writer.write(batches.set_id(batch.row.number, provider_id))
         batch.row = replace(batch.row, id=provider_id)
 
     async def _wait_and_fetch(self, batch: OpenBatch) -> None:
@@ -213,14 +223,13 @@ class Submissions:
         if state.ending == "refused":
             await self._delete(batch)
             raise self._make_refused_error(batch, state.reason or "no reason given")
-        results = await self._retry(batch, lambda: self._read_results(batch, state))
-        if results is None:
+        results, foreign = await self._retry(batch, lambda: self._read_results(batch, state))
+        if foreign and not results:
+            if not batch.is_guess:
+                raise self._make_foreign_error(batch, foreign)
             await self._resubmit(batch)
             return
-        answers = [
-            (pending, make_answer(batch.provider, results.get(line)))
-            for line, pending in batch.requests.items()
-        ]
+        answers = [(pending, make_answer(results.get(line))) for line, pending in batch.requests.items()]
         answered = sum(answer.status == HTTP_OK for _, answer in answers)
         said = f"{batch.name} has ended: {answered:,} of {len(answers):,} requests are answered"
         if state.ending == "cancelled":
@@ -234,7 +243,8 @@ class Submissions:
             raise CollectionError(msg)
         live = len(answers) - answered
         self.on_batch(said + (f"; the other {live:,} are sent live, at full price" if live else ""))
-        await self._write_pages(batch, answers, *batches.set_ended(batch.row.number))
+        end = batches.set_id(batch.row.number, batch.name) + batches.set_ended(batch.row.number)
+        await self._write_pages(batch, answers, *end)
 
     async def _write_pages(
         self, batch: OpenBatch, answers: Sequence[tuple[PendingRequest, Answer]], *end: Any
@@ -246,16 +256,20 @@ class Submissions:
         del self._batches[batch.row.number]
         await self.requests.write_answers(answers[last:], *end)
 
-    async def _read_results(self, batch: OpenBatch, state: BatchState) -> dict[int, BatchResult] | None:
-        """Return the first result of each line of a batch; None if the results are another batch's."""
+    async def _read_results(
+        self, batch: OpenBatch, state: BatchState
+    ) -> tuple[dict[int, BatchResult], list[str]]:
+        """Return the first answer of each line of a batch, and the ids of other batches' requests."""
+        key, foreign = batch.row.key, list[str]()
         results: dict[int, BatchResult] = {}
-        foreign = 0
+        lines = {make_id(key, line): line for line in batch.requests}
         async for one in batch.provider.read_results(batch.name, state):
-            if one.key == batch.row.key:
-                results.setdefault(one.line, one)
-            else:
-                foreign += 1
-        return None if foreign and not results else results
+            line = lines.get(one.id)
+            if line is not None and (line not in results or results[line].body is None):
+                results[line] = one
+            elif not one.id.startswith(make_id(key, "")):
+                foreign.append(one.id)
+        return results, foreign
 
     async def _resubmit(self, batch: OpenBatch) -> None:
         """Look for a batch again after a wrong match, and queue its requests again if it is not found."""
@@ -276,6 +290,16 @@ class Submissions:
         await self.writer.flush()
         with self.writer.store.begin_write() as connection:
             batches.delete_batch(connection, batch.row.number)
+
+    @staticmethod
+    def _make_foreign_error(batch: OpenBatch, foreign: Sequence[str]) -> CollectionError:
+        row = batch.row
+        return CollectionError(
+            f"{row.provider} ({row.address}) returns the results of other requests for {batch.name}: "
+            f"{len(foreign):,} ids such as {foreign[0][:40]!r}, none of them {make_id(row.key, '...')!r}. "
+            "Nothing was submitted again, because the batch was charged. Ask the provider for them, and "
+            "run the same command again, or collect into another store, which pays for its requests again"
+        )
 
     def _make_refused_error(self, batch: OpenBatch, reason: str) -> CollectionError:
         row = batch.row
