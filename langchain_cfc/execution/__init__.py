@@ -5,6 +5,7 @@ from __future__ import annotations
 from langchain_cfc.execution.failures import (
     describe_error,
     is_malformed_response,
+    is_permanent,
     is_refusal,
     read_status,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "find_limiter",
     "get_current_limits",
     "is_malformed_response",
+    "is_permanent",
     "is_refusal",
     "make_child_config",
     "map_distinct",

@@ -21,6 +21,9 @@ from langchain_cfc.support.text import REDACTED, quote
 
 # An invalid key, an empty account, a missing permission, an unknown model or address.
 _REFUSED_STATUS = frozenset({401, 402, 403, 404})
+_CLIENT_ERROR, _SERVER_ERROR = 400, 500
+# Client errors that pass: time-out, conflict, too early, rate limit.
+_TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 _REFUSED_CODES = frozenset({"insufficient_quota", "invalid_api_key", "model_not_found"})
 # A server that refuses the key, the model or the rate has not read the request, so it quotes no answer.
 _UNREAD_STATUS = _REFUSED_STATUS | {429}
@@ -57,6 +60,13 @@ def is_refusal(error: BaseException) -> bool:
     holders = (error, error.args[0] if error.args else None)
     names = {str(_read_field(holder, name)) for holder in holders for name in ("code", "type")}
     return read_status(error) in _REFUSED_STATUS or not _REFUSED_CODES.isdisjoint(names)
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Return whether a server refused a request, so that repeating the same one changes nothing."""
+    status = read_status(error)
+    is_client_error = status is not None and _CLIENT_ERROR <= status < _SERVER_ERROR
+    return is_refusal(error) or (is_client_error and status not in _TRANSIENT_STATUS)
 
 
 def _read_field(holder: Any, name: str) -> Any:

@@ -24,7 +24,7 @@ from langchain_cfc.execution import (
     call_each,
     describe_error,
     is_malformed_response,
-    is_refusal,
+    is_permanent,
     run_flow,
     unwrap_outcomes,
 )
@@ -376,7 +376,7 @@ class Sampler:
             f"{describe_error(error)}. The others are not used, because they may not be a fair sample"
         )
         is_local = isinstance(error, (CFCError, KeyError, TypeError, ValueError))
-        if is_malformed_response(error) or not (is_local or is_refusal(error)):
+        if is_malformed_response(error) or not (is_local or is_permanent(error)):
             msg += "; if the error is temporary, add retries (generator.with_retry())"
         if failed == size and self._choices is not None:
             msg += "; if the provider refuses the number of choices, use sampling='requests'"

@@ -97,6 +97,13 @@ class SequenceProbability(BaseVerifier):
         ]
         errors = [one for one in found if isinstance(one, VerifierError)]
         if errors and not any(isinstance(one, float) for one in found):
+            if all(one.message is None for one in given.get("answers") or given["candidates"]):
+                msg = (
+                    "the candidates come without the model's messages, which carry token log-probabilities. "
+                    "A parser behind the model (such as StrOutputParser) removes them: end the chain with "
+                    "the chat model, and pass the parser as the answer extractor (answer=)"
+                )
+                raise VerifierError(msg)
             raise errors[0]
         return [one if isinstance(one, float) else None for one in found]
 

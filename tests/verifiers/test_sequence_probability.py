@@ -119,7 +119,6 @@ def test_log_probabilities_rounded_above_0_give_score_0() -> None:
 @pytest.mark.parametrize(
     "candidate",
     [
-        DrawnCandidate("x"),
         make_message_candidate({}),
         make_message_candidate({"logprobs": None}),
         make_message_candidate({"logprobs": {}}),
@@ -137,6 +136,11 @@ def test_sequence_probability_refuses_prompts_without_log_probabilities(candidat
         score_candidates(candidate, candidate)
     with pytest.raises(VerifierError, match="candidate 0 carries no token log-probabilities"):
         asyncio.run(SequenceProbability().ainvoke(make_input(candidate)))
+
+
+def test_sequence_probability_names_the_parser_if_there_are_no_messages() -> None:
+    with pytest.raises(VerifierError, match="A parser behind the model"):
+        score_candidates(DrawnCandidate("x"), DrawnCandidate("y"))
 
 
 @pytest.mark.parametrize("per_token", [False, True])

@@ -36,7 +36,7 @@ from rich.console import Console
 from tenacity import AsyncRetrying
 
 from integrations.collect.tests.virtual import run_in_virtual_time
-from langchain_cfc.errors import InputError, ServingTimeoutError, VerifierError
+from langchain_cfc.errors import CollectionError, InputError, ServingTimeoutError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, describe_error, is_malformed_response
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
@@ -456,10 +456,10 @@ def test_collect_stores_the_cause_and_draws_again_with_retry_failed(tmp_path: Pa
     run = CollectionOptions(call_policy=FAST, on_notice=notices.append)
     with serve(*[MALFORMED["null choices"]] * 2, GOOD) as (url, asked):
         made_of = Components(make_model(url), score_equally, NormalisedMatch(), n=1, verifier_id="equal")
-        found = collect(PROMPTS, made_of, tmp_path / "s.db", run).status
-        assert (found.labelled, found.failed) == (1, 1)
+        with pytest.raises(CollectionError, match="server that cannot be read"):
+            collect(PROMPTS, made_of, tmp_path / "s.db", run)
         with Store(tmp_path / "s.db") as store:
             assert "server that cannot be read" in repr(store.read_failures())
         again = CollectionOptions(call_policy=FAST, retry_failed=True)
         found = collect(PROMPTS, made_of, tmp_path / "s.db", again).status
-    assert (found.labelled, found.failed, len(asked)) == (2, 0, 4)
+    assert (found.labelled, found.failed, len(asked), notices) == (2, 0, 4, [])

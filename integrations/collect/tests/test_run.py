@@ -107,7 +107,7 @@ def test_retry_failed_repeats_only_the_failed_stage(path: Path, stage: str, kept
 
 def test_run_ends_after_too_many_consecutive_failures(path: Path) -> None:
     executor = FakeExecutor(fails=make_failures("draw", range(1, 100)))
-    said = f"{MAX_CONSECUTIVE_FAILURES} prompts in a row failed, .* DrawError: draw .*--retry-failed"
+    said = f"{MAX_CONSECUTIVE_FAILURES} prompts in a row, .* DrawError: draw .*--retry-failed"
     with pytest.raises(CollectionError, match=said):
         run(path, executor, 100, at_once=4)
     # What was under way is finished, and nothing else is begun. The first prompt succeeded.
@@ -119,9 +119,42 @@ def test_run_ends_after_too_many_consecutive_failures(path: Path) -> None:
 
 def test_run_tries_one_prompt_at_a_time_until_one_succeeds(path: Path) -> None:
     executor = FakeExecutor(fails=make_failures("draw", range(100)))
-    with pytest.raises(CollectionError, match=f"{MAX_FAILURES_AT_START} prompts in a row failed"):
+    with pytest.raises(CollectionError, match=r"the first prompt, .* without it if only this prompt"):
         run(path, executor, 100, at_once=20)
-    assert executor.count("draw") == MAX_FAILURES_AT_START
+    assert executor.count("draw") == 1
+    executor.fails = make_failures("draw", [5])
+    again = run(path, executor, at_once=20)
+    assert (again.status.labelled, again.status.failed) == (98, 2)
+
+
+@pytest.mark.parametrize("stage", ["draw", "score", "label"])
+def test_nothing_is_drawn_for_a_second_prompt_if_a_call_of_any_stage_fails(path: Path, stage: str) -> None:
+    executor = FakeExecutor(fails=make_failures(stage, range(100)))
+    for failure in executor.fails.values():
+        failure.__cause__ = ValueError("a call failed")
+    with pytest.raises(CollectionError, match=f"{stage} 0"):
+        run(path, executor, 100, at_once=20)
+    assert executor.count("draw") == 1
+
+
+def test_sheet_without_labels_for_some_prompts_is_no_wrong_setting(path: Path) -> None:
+    ran = run(path, FakeExecutor(fails=make_failures("label", range(20))), 30, at_once=4)
+    assert (ran.status.labelled, ran.status.failed) == (10, 20)
+
+
+def test_retried_prompts_that_fail_again_end_a_run_later(path: Path) -> None:
+    executor = FakeExecutor(fails=make_failures("draw", range(1, 10)))
+    run(path, executor, 12)
+    with Store(path) as store:
+        store.retry_failed()
+    with pytest.raises(CollectionError, match=f"{MAX_FAILURES_AT_START} prompts in a row, the last one"):
+        run(path, executor)
+
+
+def test_causes_of_failures_are_reported_once_and_after_ten(path: Path) -> None:
+    said = run(path, FakeExecutor(fails=make_failures("draw", range(1, 30, 2))), 30, at_once=1).notices
+    failed = [one for one in said if "failed with" in one]
+    assert failed == ["1 prompt failed with DrawError: draw 1", "10 prompts failed with DrawError: draw 19"]
 
 
 class RefusedError(Exception):
@@ -144,13 +177,13 @@ def make_refusals(numbers: Sequence[int], status: int, code: str | None = None) 
 )
 def test_run_ends_at_the_first_refusal_of_the_key_or_model(path: Path, status: int, code: str | None) -> None:
     executor = FakeExecutor(fails=make_refusals(range(5, 100), status, code))
-    with pytest.raises(CollectionError, match=r"1 prompt in a row failed.*--retry-failed"):
+    with pytest.raises(CollectionError, match=r"a prompt failed.*--retry-failed"):
         run(path, executor, 100, at_once=1)
     assert executor.count("draw") == 6
 
 
 def test_run_continues_after_single_prompts_that_the_server_refuses(path: Path) -> None:
-    ran = run(path, FakeExecutor(fails=make_refusals([0, 3], 400)), 10, at_once=2)
+    ran = run(path, FakeExecutor(fails=make_refusals([1, 3], 400)), 10, at_once=2)
     assert (ran.status.labelled, ran.status.failed) == (8, 2)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -35,13 +36,15 @@ from langchain_cfc_collect.executor import Components, Executor
 from langchain_cfc_collect.relabeling import check_relabeling, discard_labels
 from langchain_cfc_collect.run import CollectionOptions, CollectionResult, Run
 from langchain_cfc_collect.sources import Examples
-from langchain_cfc_collect.status import CollectionStatus
+from langchain_cfc_collect.status import CollectionStatus, mask_numbers
 from langchain_cfc_collect.store import Store
 
 T = TypeVar("T")
 
 # Number of unusable references that an error lists.
 _MOST_LISTED = 5
+# Number of causes of failures to list at the end.
+_MOST_CAUSES = 3
 
 
 def collect(
@@ -216,21 +219,25 @@ async def run_executor(
         if options.on_start is not None:
             options.on_start(run)
         complete = await run.run()
-    if run.status.failed:
-        options.on_notice(_explain_failures(run.status))
+        if run.status.failed:
+            options.on_notice(_explain_failures(run.status, [one.error for one in opened.read_failures()]))
     return CollectionResult(run.status, complete)
 
 
-def _explain_failures(status: CollectionStatus) -> str:
-    """Explain what failed prompts mean for a calibration without them."""
+def _explain_failures(status: CollectionStatus, errors: Sequence[str]) -> str:
+    """Explain why prompts failed, and what that means for a calibration without them."""
+    kinds = Counter(map(mask_numbers, errors)).most_common(_MOST_CAUSES)
+    causes = "".join(
+        f"\n  {count} x {next(one for one in errors if mask_numbers(one) == kind)}" for kind, count in kinds
+    )
     tried = status.failed + status.labelled
     share = status.failed / tried
     return (
         f"{status.failed} of {tried} prompts failed ({100 * share:.1f} %), and a calibration without them "
         "is only about the other prompts. If such prompts also fail in serving, the guarantee holds for "
         "those that are answered. If they are answered, at worst all of them are misses: a guaranteed "
-        f"coverage c then ensures only {1 - share:.3f} c over all prompts. Retry them (--retry-failed), and "
-        "look for what they have in common (langchain-cfc store status)"
+        f"coverage c then ensures only {1 - share:.3f} c over all prompts. Retry them (--retry-failed). The "
+        f"most frequent causes (langchain-cfc store status lists all):{causes}"
     )
 
 

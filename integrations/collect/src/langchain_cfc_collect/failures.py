@@ -9,11 +9,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from langchain_cfc.errors import CFCError, ServingTimeoutError
-from langchain_cfc.execution import is_malformed_response, is_refusal, read_status
+from langchain_cfc.execution import is_malformed_response, is_permanent, is_refusal, read_status
 
-_TRANSIENT_STATUS = {408, 409, 425, 429}
 _CLIENT_ERROR = 400
-_SERVER_ERROR = 500
 # Time-outs of a server or gateway: the request may have been answered nevertheless.
 _ANSWERED_STATUS = {408, 504}
 # Names of exceptions of clients and of the operating system if there is no connection.
@@ -44,11 +42,11 @@ def is_transient(outcome: Any) -> bool:
     if isinstance(outcome, CFCError) and not isinstance(outcome, ServingTimeoutError):
         # Look at the cause: a failed call of a verifier, for example, is wrapped in a `VerifierError`.
         return outcome.__cause__ is not None and is_transient(outcome.__cause__)
-    status = read_status(outcome)
-    if is_refusal(outcome):
+    if is_permanent(outcome):
         return False
+    status = read_status(outcome)
     if status is not None and status >= _CLIENT_ERROR:
-        return status in _TRANSIENT_STATUS or status >= _SERVER_ERROR
+        return True
     names = [kind.__name__ for kind in type(outcome).__mro__]
     return (
         is_malformed_response(outcome)

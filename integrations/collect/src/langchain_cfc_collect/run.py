@@ -26,7 +26,6 @@ from langchain_cfc.claims import Span, make_claim_candidates
 from langchain_cfc.draw_rules import parse_draw_rule
 from langchain_cfc.errors import CFCError, CollectionError, CollectionWarning, StoreError
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.support.text import pluralize
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.batches.batcher import Batcher
 from langchain_cfc_collect.calls import CallPolicy
@@ -41,7 +40,8 @@ from langchain_cfc_collect.store import PAGE_SIZE, Store, StoredPrompt, Writer
 # This many consecutive failures mean an outage, a revoked key or an empty account. Continuing would mark all
 # remaining prompts as failed.
 MAX_CONSECUTIVE_FAILURES = 25
-# Prompts run one at a time until one is scored; this many failures before that mean a wrong setting.
+# Prompts run one at a time until one is labelled. The first failure ends a new collection, because a wrong
+# setting is likelier than an odd prompt. This many do in a store with candidates, where prompts are retried.
 MAX_FAILURES_AT_START = 3
 # More prompts at once mean fewer, larger batches; a waiting request takes about 50 kB of memory.
 _BATCHED_PROMPTS, _BATCHED_REQUESTS = 2000, 20_000
@@ -352,22 +352,28 @@ class Run:
         self._budget.add_stage(journal.stage, used, journal.lost_requests, journal.counted_usage)
         self._update_costs()
         if error is None:
-            # Labels cost little, and a sheet of people's labels may hold only some prompts.
-            self._has_succeeded |= journal.stage is not Stage.DRAWN
+            self._has_succeeded |= journal.stage is Stage.LABELLED
             return True
         self.status.failed += 1
         self._consecutive_failures += 1
         self._on_progress(self.status)
-        is_trial = not self._has_succeeded and journal.stage is not Stage.LABELLED
-        limit = MAX_FAILURES_AT_START if is_trial else MAX_CONSECUTIVE_FAILURES
+        # A sheet of people's labels may hold only some prompts; such an error has no other cause.
+        self._has_succeeded |= journal.stage is Stage.LABELLED and error.__cause__ is None
+        at_start = 1 if self.status.remaining and not self.status.drawn else MAX_FAILURES_AT_START
+        limit = MAX_CONSECUTIVE_FAILURES if self._has_succeeded else at_start
         if self._consecutive_failures == limit or ends_run(error):
-            msg = (
-                f"stopped because {pluralize(self._consecutive_failures, 'prompt')} in a row failed, the "
-                f"last one with {type(error).__name__}: {error}. Fix the cause, then run again with "
-                "--retry-failed"
-            )
-            raise CollectionError(msg) from error
+            raise CollectionError(self._explain_stop(error)) from error
+        self._notify(self._warnings.check_failure(error))
         return False
+
+    def _explain_stop(self, error: CFCError) -> str:
+        failed = self._consecutive_failures
+        which = "a prompt" if failed == 1 else f"{failed} prompts in a row, the last one"
+        then = "Fix the cause, then run again with --retry-failed"
+        if not self._has_succeeded and failed == 1:
+            which = "the first prompt, so no other was started; it"
+            then += ", or without it if only this prompt is to blame"
+        return f"stopped at {which} failed with {type(error).__name__}: {error}. {then}"
 
     def _update_costs(self) -> None:
         status, budget = self.status, self._budget

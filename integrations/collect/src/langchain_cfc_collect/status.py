@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,15 +14,19 @@ from typing import Any
 import numpy as np
 
 from langchain_cfc.candidates import UNITS, Unit
+from langchain_cfc.errors import CFCError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import SamplingName
 from langchain_cfc.scoring import compute_auroc
 from langchain_cfc.support.json_text import short_repr
+from langchain_cfc.support.text import pluralize
 from langchain_cfc_collect.costs import ASSUMED_OUTPUT, CHARACTERS_PER_TOKEN, Budget, ModelCalls, Stage, Usage
 from langchain_cfc_collect.store import Store, StoredPrompt
 
 # Number of answers to show for each label, few enough for people to read.
 _MAX_DOUBTFUL_LABELS = 3
+# Number of different causes of failures to show while prompts are processed.
+_MOST_CAUSES = 10
 
 
 @dataclass(frozen=True)
@@ -152,6 +157,11 @@ class CollectionStatus:
             self.score_sums[label] += score
 
 
+def mask_numbers(cause: str) -> str:
+    """Return the cause of a failure without its numbers, which differ between prompts."""
+    return re.sub(r"\d+", "#", cause)
+
+
 def _list_unscored(prompt: StoredPrompt) -> Iterator[str]:
     """Yield why candidates of a prompt are no answer, or candidates or claims were not judged."""
     kinds = [one.no_answer for one in prompt.draws or ()]
@@ -279,6 +289,16 @@ class EarlyWarnings:
         self._correct: list[Sequence[bool]] = []
         self._models: set[str] = set()
         self._examples: list[LabelledAnswer] = []
+        self._failures: Counter[str] = Counter()
+
+    def check_failure(self, error: CFCError) -> Iterator[str]:
+        """Yield the cause of a failed prompt the first time, and its count after 10, 100 and so on."""
+        cause = f"{type(error).__name__}: {error}"
+        kind = mask_numbers(cause)
+        self._failures[kind] += 1
+        count = self._failures[kind]
+        if str(count).strip("0") == "1" and len(self._failures) <= _MOST_CAUSES:
+            yield f"{pluralize(count, 'prompt')} failed with {cause}"
 
     def check_draws(self, texts: Sequence[str], usage: Usage) -> Iterator[str]:
         """Yield warnings after one more prompt's candidates were drawn."""
