@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from langchain_cfc_lab.report import Recommendation, Situation, Sources, recommend
+from langchain_cfc_lab.report import Findings, Recommendation, Sources, recommend
 from langchain_cfc_lab.report.recommendations import RECENT_RECORDS
 
 from langchain_cfc import (
@@ -38,6 +38,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 SIZE, N = 400, 4
+REPEATED = {"mean_set_size": 3.0, "mean_distinct_answers": 1.0}
 # For each option a value other than its default, and what else it needs.
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "alpha": (["0.35", "0.5"], {}),
@@ -91,18 +92,20 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def calibrate_records(records: Path, **options: Any) -> CalibrationArtifact:
     """An artifact with a seed of its own and a part of the records held out."""
-    asked = {"alpha": "0.4", "features": "mean_score", "seed": "7", "test_fraction": 0.3, **options}
+    own = {"alpha": "0.4", "features": "mean_score", "seed": "7", "test_fraction": 0.3, "set_rule": "all"}
+    asked = {**own, **options}
     return calibrate(read_records(records), **asked)
 
 
-def make_situation(artifact: CalibrationArtifact, records: Path, **changes: Any) -> Situation:
-    """Return the situation of a report on the held-out part of the records, with changes."""
+def find_results(artifact: CalibrationArtifact, records: Path, **own: Any) -> Findings:
+    """Return the findings of a report on the held-out part of the records, with other results of the sets."""
     report = evaluate(artifact, read_records(records), alpha=artifact.alphas[-1])
+    changed = report.methods["conditional"].model_copy(update={"abstention_rate": 0.0, **own})
     sources = Sources(str(records.with_name("artifact.json")), (str(records),))
-    return replace(Situation.from_evaluation(artifact, report, sources), **changes)
+    return Findings(artifact, report.model_copy(update={"methods": {"conditional": changed}}), sources)
 
 
-def find_advice(seen: Situation, title: str) -> Recommendation:
+def find_advice(seen: Findings, title: str) -> Recommendation:
     (step,) = [one for one in recommend(seen) if one.title.startswith(title)]
     return step
 
@@ -140,8 +143,7 @@ def test_advice_command_keeps_every_option_and_the_test_part(option: str, record
     old = calibrate_records(records, **{**needs, option: value})
     assert to_canonical(getattr(CalibrationConfig.from_artifact(old), option)) == to_canonical(value)
     # Whatever was seen, the report says: return every answer once.
-    seen = make_situation(old, records, unique=False, set_size=3.0, distinct=1.0)
-    assert seen.held_out_part
+    seen = find_results(old, records, **REPEATED)
     new = run_advice(find_advice(seen, "Return every answer once"))
     tested = list_ids(old, records, "test")
     assert tested
@@ -159,20 +161,15 @@ ARTIFACTS: dict[str, dict[str, Any]] = {
     "bot": {"max_wrong_rate": "0.6"},
     "first candidates": {"draws": "fixed(3)"},
 }
-EVERYTHING: dict[str, Any] = {
-    "contradicted": ("all prompts",),
-    "wrong_too_often": True,
-    "bound": False,
-    "unique": False,
-    "set_size": 9.0,
-    "distinct": 4.0,
-}
 
 
 @mostly_long("name", ARTIFACTS, quick=4)
 def test_advice_commands_have_valid_options(name: str, records: Path) -> None:
     """Every command asks for options that go together, and drops none that it does not speak of."""
-    seen = make_situation(calibrate_records(records, **ARTIFACTS[name]), records, **EVERYTHING)
+    seen = find_results(calibrate_records(records, **ARTIFACTS[name]), records, **REPEATED)
+    answers = tuple(one.model_copy(update={"contradicted": True}) for one in seen.evaluation.answers)
+    evaluation = seen.evaluation.model_copy(update={"contradicted": ["1"], "answers": answers})
+    seen = replace(seen, evaluation=evaluation)
     commands = [one.command for one in recommend(seen) if one.command.startswith("langchain-cfc calibrate")]
     assert len(commands) >= 3
     for command in commands:
@@ -215,8 +212,7 @@ def test_advice_on_new_records_does_not_calibrate_on_them(records: Path, tmp_pat
         ],
     )
     artifact = calibrate_records(records, test_fraction=0.0)
-    seen = make_situation(artifact, new_records, unique=False, set_size=3.0, distinct=1.0)
-    assert not seen.held_out_part
+    seen = find_results(artifact, new_records, **REPEATED)
     step = find_advice(seen, "Return every answer once")
     assert str(new_records) not in step.command
     assert "calibrate calibration-records.jsonl --out" in step.command
@@ -232,7 +228,7 @@ def test_advice_notes_options_that_the_command_line_cannot_express(records: Path
         artifact = calibrate_records(records, **options)
         (name, value), *_ = options.items()
         assert getattr(CalibrationConfig.from_artifact(artifact), name) == value
-        seen = make_situation(artifact, records, unique=False, set_size=3.0, distinct=1.0)
+        seen = find_results(artifact, records, **REPEATED)
         assert words in find_advice(seen, "Return every answer once").why
-    plain = make_situation(calibrate_records(records), records, unique=False, set_size=3.0, distinct=1.0)
+    plain = find_results(calibrate_records(records), records, **REPEATED)
     assert "cannot say" not in find_advice(plain, "Return every answer once").why

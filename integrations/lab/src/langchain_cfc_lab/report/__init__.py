@@ -11,16 +11,16 @@ from langchain_cfc_lab.report.hardest import (
     find_hardest_prompts,
 )
 from langchain_cfc_lab.report.page import ReportContent, render_report, write_report
-from langchain_cfc_lab.report.recommendations import Recommendation, Situation, Sources, recommend
+from langchain_cfc_lab.report.recommendations import Findings, Recommendation, Sources, recommend
 
 __all__ = [
     "MOST_PROMPTS",
+    "Findings",
     "HardAnswer",
     "HardPrompt",
     "HardestPrompts",
     "Recommendation",
     "ReportContent",
-    "Situation",
     "Sources",
     "check_report",
     "find_hardest_prompts",

@@ -35,8 +35,8 @@ from langchain_cfc_lab.report.plots import (
     plot_threshold_by_difficulty,
 )
 from langchain_cfc_lab.report.recommendations import (
+    Findings,
     Recommendation,
-    Situation,
     Sources,
     recommend,
     recommend_calibration,
@@ -330,7 +330,7 @@ def _describe_artifact(
             (one, _describe_threshold(one, unit), tables.tabulate_hard_prompt(place, one, unit))
             for place, one in enumerate(prompts, start=1)
         ),
-        "steps": recommend(Situation.from_evaluation(artifact, evaluation, sources)),
+        "steps": recommend(Findings(artifact, evaluation, sources)),
     }
 
 

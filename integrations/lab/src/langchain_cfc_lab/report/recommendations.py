@@ -1,7 +1,8 @@
 """What to do next: rules that turn an artifact's promise and results into recommended commands.
 
-A rule looks at a `Situation` and yields a recommendation, or none. The limits of the rules are judgements of
-what is worth a reader's time; statistical tests of the promise are taken from the evaluation.
+A rule looks at an artifact and its evaluation, and yields a recommendation, or none. The limits of the rules
+are judgements of what is worth a reader's time; statistical tests of the promise are taken from the
+evaluation.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-from langchain_cfc.artifact import HELD_OUT_PART, AttainableGroup, CalibrationArtifact
+from langchain_cfc.artifact import HELD_OUT_PART, CalibrationArtifact
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.certificates.bounds import clopper_pearson
-from langchain_cfc.evaluation import ClaimsFigures, EvaluationReport, MethodReport
+from langchain_cfc.evaluation import EvaluationReport, MethodReport
 from langchain_cfc.features import name_group
-from langchain_cfc.guarantee import format_share
+from langchain_cfc.guarantee import Guarantee, format_share
 from langchain_cfc.support.text import join_names, pluralize
 from langchain_cfc_lab.comparison_report import ComparisonReport
 from langchain_cfc_lab.metrics import find_event
@@ -77,103 +78,57 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
-class Situation:
-    """Input of the rules: an artifact at one level, and its results on held-out prompts."""
+class Findings:
+    """Input of the rules: an artifact, its results on held-out prompts at one level, and names of files."""
 
-    alpha: str  # decimal text
-    target: float
-    n: int
-    heuristic: bool  # whether nothing is promised
-    contradicted: tuple[str, ...]  # groups on which the promise was kept too rarely for chance, in words
-    wrong_too_often: bool  # whether bot mode answered wrongly more often than chance explains
-    bot: bool  # whether a rate of wrong answers was asked for
-    certified: bool  # whether any guarantee holds for this very artifact, with confidence
-    holds_out: bool  # whether a part of the records was held out of calibration
-    bound: bool  # whether the records named their generator and verifier
-    tested: int  # number of test prompts
-    attainable: float  # share of test prompts with a correct candidate
-    attainable_ci: tuple[float, float]
-    out_of_reach: tuple[AttainableGroup, ...]  # groups that attain too little for the level
-    unique: bool  # whether the set rule returns every answer once
-    config: CalibrationConfig  # settings that make such an artifact again
-    # Whether the test prompts are the held-out part of the artifact's own records. Other test prompts must
-    # not calibrate what is chosen by looking at this report.
-    held_out_part: bool
-    sources: Sources
-    claims: ClaimsFigures | None = None  # results about claims; None if whole answers are kept
-    # Results of the sets, which a bot alone does not have.
-    kept_ci: tuple[float, float] | None = None
-    flagged: float = 0.0  # share of test prompts flagged
-    flagged_ci: tuple[float, float] = (0.0, 1.0)
-    set_size: float = 0.0  # mean number of candidates returned, over prompts with an answer
-    distinct: float = 0.0  # mean number of distinct answers, over the same prompts
+    artifact: CalibrationArtifact
+    evaluation: EvaluationReport
+    sources: Sources = Sources()
 
-    @classmethod
-    def from_evaluation(
-        cls, artifact: CalibrationArtifact, evaluation: EvaluationReport, sources: Sources | None = None
-    ) -> Situation:
-        """Build the situation of an artifact from its evaluation at one of its levels."""
-        own = evaluation.methods.get("conditional")
-        facts, guarantee = artifact.calibration, find_guarantee(artifact, evaluation)
-        words = {group.name: name_group(group.words, group.name) for group in facts.groups}
-        alone = not artifact.alphas
-        has_sets = own is not None and own.claims is None
-        size = evaluation.n_test
-        return cls(
-            alpha=guarantee.alpha,
-            target=evaluation.target_coverage,
-            n=artifact.n,
-            heuristic=guarantee.kind == "heuristic" and not alone,
-            contradicted=tuple(words.get(name, name) for name in evaluation.contradicted),
-            wrong_too_often=any(one.contradicted for one in evaluation.answers),
-            bot=artifact.bot is not None or artifact.is_bot_alone,
-            certified=alone or guarantee.certificate is not None or guarantee.failure_probability is not None,
-            holds_out=facts.held_out_size > 0,
-            bound=artifact.provenance is not None,
-            tested=size,
-            attainable=evaluation.attainable_coverage,
-            attainable_ci=clopper_pearson(round(evaluation.attainable_coverage * size), size),
-            out_of_reach=tuple(
-                one for one in facts.groups if has_sets and not one.is_attainable(guarantee.alpha)
-            ),
-            unique=not has_sets or artifact.parsed_set_rule.needs_answers,
-            config=CalibrationConfig.from_artifact(artifact),
-            held_out_part=evaluation.test_prompts.startswith(HELD_OUT_PART),
-            sources=sources or Sources(),
-            **({} if own is None else cls._describe_sets(own)),
-        )
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is promised at the level."""
+        return find_guarantee(self.artifact, self.evaluation)
 
-    @staticmethod
-    def _describe_sets(own: MethodReport) -> dict[str, Any]:
-        """Return the fields about sets or about what is left of answers."""
-        has_sets, returned = own.claims is None, 1.0 - own.abstention_rate
-        return {
-            "claims": own.claims,
-            "kept_ci": own.kept_promise_ci,
-            "flagged": own.not_certifiable_rate if has_sets else 0.0,
-            "flagged_ci": own.not_certifiable_ci,
-            "set_size": own.mean_set_size / returned if returned > 0.0 else 0.0,
-            "distinct": own.mean_distinct_answers / returned if returned > 0.0 and has_sets else 0.0,
-        }
+    @property
+    def is_heuristic(self) -> bool:
+        """Whether nothing is promised."""
+        return bool(self.artifact.alphas) and self.guarantee.kind == "heuristic"
+
+    @property
+    def own(self) -> MethodReport | None:
+        """Results of the artifact's sets or claims; None for a bot without them."""
+        return self.evaluation.methods.get("conditional")
+
+    @property
+    def sets(self) -> MethodReport | None:
+        """Results of the answer sets; None for claims, and for a bot without sets."""
+        return None if self.own is None or self.own.claims is not None else self.own
+
+    def compute_set_sizes(self) -> tuple[float, float]:
+        """Return mean numbers of candidates and of distinct answers, over prompts with an answer."""
+        returned = 0.0 if self.sets is None else 1.0 - self.sets.abstention_rate
+        if self.sets is None or returned == 0.0:
+            return 0.0, 0.0
+        return self.sets.mean_set_size / returned, self.sets.mean_distinct_answers / returned
 
 
-def recommend(situation: Situation) -> list[Recommendation]:
-    """Return what to do next, the most urgent first; empty if no rule applies.
-
-    Args:
-        situation: What was promised and seen.
-    """
-    return [step for rule in RULES for step in rule(situation)]
+def recommend(findings: Findings) -> list[Recommendation]:
+    """Return what to do next, the most urgent first; empty if no rule applies."""
+    return [step for rule in RULES for step in rule(findings)]
 
 
-def check_promise(seen: Situation) -> Iterator[Recommendation]:
+def check_promise(seen: Findings) -> Iterator[Recommendation]:
     """Recommend another calibration if the promise was kept more rarely than chance explains."""
-    if seen.contradicted:
+    broken = seen.evaluation.contradicted
+    if broken:
+        known = seen.artifact.calibration.groups
+        words = {group.name: name_group(group.words, group.name) for group in known}
+        groups = join_names([words.get(name, name) for name in broken], MOST_GROUPS_NAMED)
         yield _recommend_recalibration(
             seen,
             "Do not serve this artifact; calibrate again on prompts like those to be served",
-            "The promise was kept less often than chance explains on "
-            f"{join_names(seen.contradicted, MOST_GROUPS_NAMED)}. "
+            f"The promise was kept less often than chance explains on {groups}. "
             "Either these records differ from those calibrated on (other prompts, another model, another "
             "verifier, other labels), or this is the one test in forty that fails by chance. Collect "
             "recent prompts, especially of these groups.",
@@ -181,9 +136,9 @@ def check_promise(seen: Situation) -> Iterator[Recommendation]:
         )
 
 
-def check_bot_mode(seen: Situation) -> Iterator[Recommendation]:
+def check_bot_mode(seen: Findings) -> Iterator[Recommendation]:
     """Recommend another certificate if bot mode was wrong more often than chance explains."""
-    if seen.wrong_too_often:
+    if any(one.contradicted for one in seen.evaluation.answers):
         yield _recommend_recalibration(
             seen,
             "Do not serve bot mode; certify it again on recent prompts",
@@ -192,9 +147,9 @@ def check_bot_mode(seen: Situation) -> Iterator[Recommendation]:
         )
 
 
-def check_guarantee(seen: Situation) -> Iterator[Recommendation]:
+def check_guarantee(seen: Findings) -> Iterator[Recommendation]:
     """Recommend calibrating with a guarantee if no theorem backs the thresholds."""
-    if seen.heuristic:
+    if seen.is_heuristic:
         yield _recommend_recalibration(
             seen,
             "Calibrate with a rule that makes a promise",
@@ -203,9 +158,9 @@ def check_guarantee(seen: Situation) -> Iterator[Recommendation]:
         )
 
 
-def check_binding(seen: Situation) -> Iterator[Recommendation]:
+def check_binding(seen: Findings) -> Iterator[Recommendation]:
     """Recommend records with a header if serving cannot check model and verifier."""
-    if not seen.bound:
+    if seen.artifact.provenance is None:
         yield Recommendation(
             "Record which generator and verifier made the records",
             "The artifact is unbound: its records have no header, so serving cannot detect another "
@@ -214,16 +169,21 @@ def check_binding(seen: Situation) -> Iterator[Recommendation]:
         )
 
 
-def check_flagged(seen: Situation) -> Iterator[Recommendation]:
+def check_flagged(seen: Findings) -> Iterator[Recommendation]:
     """Recommend a plan if so many prompts are flagged that users will notice."""
-    if seen.flagged <= MANY_FLAGGED:
+    own = seen.sets
+    if own is None or own.not_certifiable_rate <= MANY_FLAGGED:
         return
-    drawn = seen.n if seen.config.draws is None else f"at most {seen.n}"
+    alike = CalibrationConfig.from_artifact(seen.artifact).draws is None
+    drawn = seen.artifact.n if alike else f"at most {seen.artifact.n}"
+    size, target = seen.evaluation.n_test, seen.evaluation.target_coverage
+    share = seen.evaluation.attainable_coverage
+    attainable = clopper_pearson(round(share * size), size)
     reach = (
-        f"{to_percent(seen.attainable)} of the test prompts ({format_interval(seen.attainable_ci)}) have a "
-        f"correct candidate among {drawn}, the target is {format_share(seen.target)}"
+        f"{to_percent(share)} of the test prompts ({format_interval(attainable)}) have a correct candidate "
+        f"among {drawn}, the target is {format_share(target)}"
     )
-    if seen.attainable_ci[0] <= seen.target:
+    if attainable[0] <= target:
         ways = (
             "No verifier can add a correct candidate: draw more candidates, use a better model, or choose a "
             "larger alpha."
@@ -235,17 +195,20 @@ def check_flagged(seen: Situation) -> Iterator[Recommendation]:
         )
     yield Recommendation(
         "Draw more candidates, or use another verifier",
-        f"{to_percent(seen.flagged)} of the test prompts ({format_interval(seen.flagged_ci)}) are flagged: "
-        f"cannot be certified. {reach}. {ways} A plan shows what each number of candidates would attain.",
-        _format_command("plan", *seen.sources.records, "--alpha", seen.alpha),
+        f"{to_percent(own.not_certifiable_rate)} of the test prompts "
+        f"({format_interval(own.not_certifiable_ci)}) are flagged: cannot be certified. {reach}. {ways} A "
+        "plan shows what each number of candidates would attain.",
+        _format_command("plan", *seen.sources.records, "--alpha", seen.guarantee.alpha),
     )
 
 
-def check_groups(seen: Situation) -> Iterator[Recommendation]:
+def check_groups(seen: Findings) -> Iterator[Recommendation]:
     """Recommend a plan if too few prompts of a group have a correct candidate."""
-    if not seen.out_of_reach:
+    alpha = seen.guarantee.alpha
+    beyond = [one for one in seen.artifact.calibration.groups if not one.is_attainable(alpha)]
+    if not beyond or seen.sets is None:
         return
-    worst = sorted(seen.out_of_reach, key=lambda group: group.attainable)
+    worst = sorted(beyond, key=lambda group: group.attainable)
     named = join_names(
         [
             f"{name_group(group.words, group.name)} ({to_percent(group.attainable)} attainable)"
@@ -262,30 +225,33 @@ def check_groups(seen: Situation) -> Iterator[Recommendation]:
     yield Recommendation(
         "Decide what to do with the groups that cannot reach the target",
         f"At any threshold, too few of their prompts have a correct candidate for "
-        f"{format_share(seen.target)}: {named}. Most of them are flagged, which keeps the promise and gives "
-        f"no answer. {ways}.",
-        _format_command("plan", *seen.sources.records, "--alpha", seen.alpha, *by_group),
+        f"{format_share(seen.evaluation.target_coverage)}: {named}. Most of them are flagged, which keeps "
+        f"the promise and gives no answer. {ways}.",
+        _format_command("plan", *seen.sources.records, "--alpha", alpha, *by_group),
     )
 
 
-def check_repetition(seen: Situation) -> Iterator[Recommendation]:
+def check_repetition(seen: Findings) -> Iterator[Recommendation]:
     """Recommend `unique` if sets hold the same answer several times."""
-    if not seen.unique and seen.set_size > 1.0 and seen.distinct < LEAST_DISTINCT_RATIO * seen.set_size:
+    size, distinct = seen.compute_set_sizes()
+    is_repeated = size > 1.0 and distinct < LEAST_DISTINCT_RATIO * size
+    if is_repeated and not seen.artifact.parsed_set_rule.needs_answers:
         yield _recommend_recalibration(
             seen,
             "Return every answer once",
-            f"A set with answers holds {seen.set_size:.1f} candidates on average, and {seen.distinct:.1f} "
+            f"A set with answers holds {size:.1f} candidates on average, and {distinct:.1f} "
             "distinct answers. The set rule `unique` returns each once, under the same promise.",
-            set_rule=f"unique({seen.config.set_rule})",
+            set_rule=f"unique({seen.artifact.set_rule})",
         )
 
 
-def check_set_size(seen: Situation) -> Iterator[Recommendation]:
+def check_set_size(seen: Findings) -> Iterator[Recommendation]:
     """Recommend another verifier if sets hold more distinct answers than people can use."""
-    if seen.distinct <= MANY_ANSWERS:
+    _, distinct = seen.compute_set_sizes()
+    if distinct <= MANY_ANSWERS:
         return
     why = (
-        f"A set with answers holds {seen.distinct:.1f} distinct answers on average. A verifier that tells "
+        f"A set with answers holds {distinct:.1f} distinct answers on average. A verifier that tells "
         "correct from wrong better makes sets smaller under the same promise; the mean of several often does."
     )
     yield Recommendation(
@@ -295,12 +261,12 @@ def check_set_size(seen: Situation) -> Iterator[Recommendation]:
     )
 
 
-def check_claims(seen: Situation) -> Iterator[Recommendation]:
+def check_claims(seen: Findings) -> Iterator[Recommendation]:
     """Recommend allowing one more unsupported claim if little is left of the answers."""
-    found = seen.claims
+    found = None if seen.own is None else seen.own.claims
     if found is None or (found.kept >= FEW_CLAIMS and found.emptied <= MANY_FLAGGED):
         return
-    most = seen.config.at_most + 1
+    most = (seen.artifact.at_most or 0) + 1
     yield _recommend_recalibration(
         seen,
         f"To keep more of the answers, allow {pluralize(most, 'unsupported claim')}",
@@ -312,14 +278,17 @@ def check_claims(seen: Situation) -> Iterator[Recommendation]:
     )
 
 
-def check_certificate(seen: Situation) -> Iterator[Recommendation]:
+def check_certificate(seen: Findings) -> Iterator[Recommendation]:
     """Recommend a certificate if the promise holds only on average over calibration sets."""
-    if seen.certified or seen.heuristic:
+    guarantee = seen.guarantee
+    is_certified = guarantee.certificate is not None or guarantee.failure_probability is not None
+    if is_certified or seen.is_heuristic or not seen.artifact.alphas:
         return
-    records = seen.sources.records if seen.holds_out else ("new-records.jsonl",)
+    holds_out = seen.artifact.calibration.held_out_size > 0
+    records = seen.sources.records if holds_out else ("new-records.jsonl",)
     source = (
         "A part of its records is held out for that."
-        if seen.holds_out
+        if holds_out
         else "It needs labelled prompts that have not been used for anything else."
     )
     yield Recommendation(
@@ -330,9 +299,9 @@ def check_certificate(seen: Situation) -> Iterator[Recommendation]:
     )
 
 
-def check_wrong_answers(seen: Situation) -> Iterator[Recommendation]:
+def check_wrong_answers(seen: Findings) -> Iterator[Recommendation]:
     """Recommend bot mode if nothing bounds how often an answer is wrong."""
-    if seen.bot or seen.claims is not None:
+    if seen.artifact.bot is not None or seen.artifact.is_bot_alone or seen.artifact.unit == "claims":
         return
     yield _recommend_recalibration(
         seen,
@@ -343,22 +312,22 @@ def check_wrong_answers(seen: Situation) -> Iterator[Recommendation]:
     )
 
 
-def check_test_size(seen: Situation) -> Iterator[Recommendation]:
+def check_test_size(seen: Findings) -> Iterator[Recommendation]:
     """Recommend an evaluation on more prompts if there are too few test prompts."""
-    if seen.tested >= FEW_PROMPTS:
+    if seen.evaluation.n_test >= FEW_PROMPTS:
         return
     known, at = "how often the bot is wrong is hardly known", list[str]()
-    if seen.kept_ci is not None:
-        known = f"the share of kept promises is known only to be {format_interval(seen.kept_ci)}"
-        at = ["--alpha", seen.alpha]
+    if seen.own is not None:
+        known = f"the share of kept promises is known only to be {format_interval(seen.own.kept_promise_ci)}"
+        at = ["--alpha", seen.guarantee.alpha]
     yield Recommendation(
         "Evaluate on more prompts",
-        f"With {pluralize(seen.tested, 'test prompt')}, {known}.",
+        f"With {pluralize(seen.evaluation.n_test, 'test prompt')}, {known}.",
         _format_command("evaluate", seen.sources.artifact, "more-records.jsonl", *at),
     )
 
 
-Rule = Callable[[Situation], Iterator[Recommendation]]
+Rule = Callable[[Findings], Iterator[Recommendation]]
 RULES: tuple[Rule, ...] = (
     check_promise,
     check_bot_mode,
@@ -405,7 +374,7 @@ def recommend_suggestion(alpha: float, sources: Sources) -> Recommendation:
 
 
 def _recommend_recalibration(
-    seen: Situation, title: str, why: str, *, recent: bool = False, **changes: Any
+    seen: Findings, title: str, why: str, *, recent: bool = False, **changes: Any
 ) -> Recommendation:
     """Recommend making such an artifact again, next to the old one, with some options changed.
 
@@ -413,12 +382,12 @@ def _recommend_recalibration(
     artifact fits or calibrates the new one. Records that the artifact's split did not divide have all tested
     it: the command then names a placeholder for the calibration records, or for recent ones.
     """
-    config = replace(seen.config, **changes)
+    config = replace(CalibrationConfig.from_artifact(seen.artifact), **changes)
     records: Sequence[str] = seen.sources.records
     if recent:
         records = (RECENT_RECORDS,)
         config = replace(config, test_fraction=config.test_fraction or TEST_FRACTION)
-    elif not seen.held_out_part:
+    elif not seen.evaluation.test_prompts.startswith(HELD_OUT_PART):
         records = (CALIBRATION_RECORDS,)
         why = (
             f"{why} {CALIBRATION_RECORDS} stands for the records that this artifact was calibrated on: those "
