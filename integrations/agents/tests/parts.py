@@ -45,6 +45,12 @@ def look_up(topic: str) -> str:
     return NOTED
 
 
+@tool(return_direct=True)
+def direct(topic: str) -> str:
+    """Answer at once."""
+    return topic
+
+
 @tool
 def measure(town: str) -> str:
     """Measure a town."""
@@ -113,35 +119,19 @@ def last(state: dict[str, Any]) -> AIMessage:
     return message
 
 
-# Other middleware
-
-
 class Wrapping(AgentMiddleware[Any, Any, Any]):
-    """Changes what a model is asked, or what it answers."""
+    """Changes what a model is asked, asks it so often, and chooses or changes what it answered."""
 
-    def __init__(self, change: Change = lambda one: one, change_response: Change = lambda one: one) -> None:
-        self.change = change
-        self.change_response = change_response
-
-    def wrap_model_call(self, request: Any, handler: Any) -> Any:
-        return self.change_response(handler(self.change(request)))
-
-    async def awrap_model_call(self, request: Any, handler: Any) -> Any:
-        return self.change_response(await handler(self.change(request)))
-
-
-class Resampling(AgentMiddleware[Any, Any, Any]):
-    """A wrong guard: it asks the model again until an answer is accepted."""
+    def __init__(
+        self, change: Change = lambda one: one, choose: Change = lambda responses: responses[0], asks: int = 1
+    ) -> None:
+        self.change, self.choose, self.asks = change, choose, asks
 
     def wrap_model_call(self, request: Any, handler: Any) -> Any:
-        return self._best([handler(request) for _ in range(1 + N)])
+        return self.choose([handler(self.change(request)) for _ in range(self.asks)])
 
     async def awrap_model_call(self, request: Any, handler: Any) -> Any:
-        return self._best([await handler(request) for _ in range(1 + N)])
-
-    def _best(self, responses: list[Any]) -> Any:
-        taken = [one for one in responses if one.result[0].text == RIGHT or one.result[0].tool_calls]
-        return taken[0] if taken else AIMessage(ABSTAINED)
+        return self.choose([await handler(self.change(request)) for _ in range(self.asks)])
 
 
 def parts_of(*texts: str) -> Iterator[str]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_cfc_agents import GuardedAnswer
 from langchain_core.callbacks import get_usage_metadata_callback
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import ToolMessage
 from langchain_core.messages.ai import add_usage
 from langchain_core.runnables import RunnableLambda
-from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -40,17 +40,14 @@ from integrations.agents.tests.parts import (
     asked,
     both_ways,
     chain_at,
+    direct,
     last,
     look_up,
     model_at,
     sent,
 )
 from langchain_cfc import CalibrationArtifact, calibrate
-from langchain_cfc.errors import (
-    FingerprintWarning,
-    InputError,
-    ServingError,
-)
+from langchain_cfc.errors import FingerprintWarning, InputError, ServingError
 from tests.certificates.prompts import make_replay_chain
 from tests.claims.chains import ANSWER, LEFT, SCORES, make_chain
 from tests.recordings import list_facts
@@ -111,9 +108,6 @@ def test_conversation_continues_from_a_file(
     assert not [text for text in HIDDEN if text.encode() in kept]
 
 
-# --- calls of tools ---
-
-
 def test_chain_receives_the_messages_of_the_model(
     guarded: Callable[..., Agent], served: Script, url: str
 ) -> None:
@@ -130,9 +124,6 @@ def test_chain_receives_the_messages_of_the_model(
     assert set(draws) == {discarded}
     assert called != discarded
     assert [bool(request.get("tools")) for request in served.requests[: 2 + N]] == [True, True, *[False] * N]
-
-
-# --- what it costs ---
 
 
 @both_ways
@@ -156,9 +147,6 @@ def test_guarded_answer_states_usage_of_the_discarded_answer(
     assert DISCARDED not in repr(said)
 
 
-# --- what is refused ---
-
-
 class Town(BaseModel):
     """Structured output."""
 
@@ -168,19 +156,10 @@ class Town(BaseModel):
 def test_guard_refuses_response_format_before_any_request(
     guarded: Callable[..., Agent], served: Script
 ) -> None:
-    from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
-
     for form in (Town, ToolStrategy(Town), ProviderStrategy(Town)):
         with pytest.raises(InputError, match="response_format"):
             ask(guarded(response_format=form), PLAIN)
     assert served.requests == []
-
-
-@tool(return_direct=True)
-def direct(topic: str) -> str:
-    """Answer at once."""
-    del topic
-    return NOTED
 
 
 @both_ways
@@ -227,9 +206,6 @@ def test_guard_refuses_chains_that_interrupt(url: str, artifact: CalibrationArti
         way(agent, HOPELESS, {"configurable": {"thread_id": "t"}})
 
 
-# --- around the chain ---
-
-
 @both_ways
 def test_or_else_of_the_chain_answers_without_guarantee(
     url: str, artifact: CalibrationArtifact, way: Way
@@ -248,9 +224,6 @@ def test_or_else_of_the_chain_answers_without_guarantee(
     assert said.response_metadata["cfc"]["routing"]["usage"]["total_tokens"] == 13
     assert prompts == [[{"role": "system", "content": SYSTEM}, {"role": "user", "content": HOPELESS}]]
     assert last(way(agent, PLAIN)).response_metadata["cfc"]["guarantee"]["alpha"] == "0.1"
-
-
-# --- claims ---
 
 
 def test_guarded_answer_ends_the_run_with_the_supported_claims() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from langchain.agents.middleware import ModelRetryMiddleware
 from langchain_cfc_agents import GuardedAnswer, asking
+from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 
@@ -26,7 +27,7 @@ from integrations.agents.tests.parts import (
     PLAIN,
     RIGHT,
     Agent,
-    Resampling,
+    N,
     Wrapping,
     agent_of,
     asked,
@@ -54,6 +55,15 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
+def choose_right(responses: list[Any]) -> Any:
+    """A wrong guard, which lets the agent's model answer several times."""
+    taken = [one for one in responses if one.result[0].text == RIGHT or one.result[0].tool_calls]
+    return taken[0] if taken else AIMessage(ABSTAINED)
+
+
+RESAMPLING: dict[str, Any] = {"choose": choose_right, "asks": 1 + N}
+
+
 def find_hidden(shown: str) -> set[str]:
     """Return the hidden texts that are shown, in whole or in part."""
     return {text for text in HIDDEN if any(part in shown for part in parts_of(text))}
@@ -78,13 +88,12 @@ def test_streams_of_a_guarded_agent_show_only_the_decision(
 @every_watch
 def test_streams_show_hidden_texts_of_resampling_middleware(url: str, watch: Watch) -> None:
     # The negative control: these watchers find what is shown.
-    agent = agent_of(model_at(url), [Resampling()], checkpointer=InMemorySaver())
+    agent = agent_of(model_at(url), [Wrapping(**RESAMPLING)], checkpointer=InMemorySaver())
     assert find_shown(watch, agent, HOPELESS) == set(HIDDEN)
 
 
-def keep_streaming(model: Any, *, fresh: bool) -> Any:
+def keep_streaming(model: Any, **_: Any) -> Any:
     """A wrong guard, which lets the agent's model stream."""
-    del fresh
     return model
 
 
@@ -104,13 +113,15 @@ def test_discarded_answer_shows_if_its_model_streams_or_messages_are_not_hidden(
 def test_model_of_other_middleware_does_not_stream(
     guarded: Callable[..., Agent], url: str, watch: Watch
 ) -> None:
-    other = Wrapping(lambda request: request.override(model=model_at(url, streaming=True)))
+    model = model_at(url, streaming=True)
+    kinds: list[dict[str, Any]] = [{}, RESAMPLING]
+    other, loose = (Wrapping(lambda one: one.override(model=model), **kind) for kind in kinds)
     for place in ("outside", "inside"):
         agent = guarded(checkpointer=InMemorySaver(), **{place: [other]})
         for question in (PLAIN, HOPELESS):
             assert find_shown(watch, agent, question) == set()
-    loose = agent_of(model_at(url), [other, Resampling()], checkpointer=InMemorySaver())
-    assert find_shown(watch, loose, HOPELESS) == set(HIDDEN)
+    agent = agent_of(model_at(url), [loose], checkpointer=InMemorySaver())
+    assert find_shown(watch, agent, HOPELESS) == set(HIDDEN)
 
 
 def fail_with_quotes(prompt: Any, candidates: Sequence[Any]) -> list[float]:

@@ -10,13 +10,11 @@ from langchain.agents.middleware import (
     AgentMiddleware,
     ModelCallLimitMiddleware,
     ModelFallbackMiddleware,
-    ToolCallLimitMiddleware,
     dynamic_prompt,
 )
 from langchain_core.messages import AIMessage, ToolMessage
 
 from integrations.agents.tests.parts import (
-    COMPARED,
     LOOKED_UP,
     NOTED,
     PLAIN,
@@ -35,9 +33,6 @@ from langchain_cfc.errors import DrawError, ServingError
 from tests.serving.openai_server import Fault, Script
 
 places = pytest.mark.parametrize("place", ["outside", "inside"])
-
-
-# --- what is asked ---
 
 
 @both_ways
@@ -84,14 +79,14 @@ def test_model_fallback_calls_tools_and_never_answers(
         way(agent, PLAIN)
 
 
-def replace_answer(response: Any) -> Any:
+def replace_answer(responses: list[Any]) -> Any:
     """Answer in the place of the model."""
-    return response if response.result[-1].tool_calls else AIMessage("this has no guarantee")
+    return responses[0] if responses[0].result[-1].tool_calls else AIMessage("this has no guarantee")
 
 
 @both_ways
 def test_guard_refuses_answers_of_other_middleware(guarded: Callable[..., Agent], way: Way) -> None:
-    replacing = Wrapping(change_response=replace_answer)
+    replacing = Wrapping(choose=replace_answer)
     with pytest.raises(ServingError, match="inner middleware answered in place of the chain"):
         way(guarded(inside=[replacing]), PLAIN)
     with pytest.raises(ServingError, match="is not what the chain decided"):
@@ -100,9 +95,6 @@ def test_guard_refuses_answers_of_other_middleware(guarded: Callable[..., Agent]
     said = last(way(guarded(outside=[replacing], strict=False), PLAIN))
     assert said.text == "this has no guarantee"
     assert "cfc" not in said.response_metadata
-
-
-# --- what becomes of the answer ---
 
 
 class Rewriting(AgentMiddleware[Any, Any, Any]):
@@ -130,19 +122,12 @@ def test_guard_refuses_answers_changed_after_the_model(
     assert said.model_copy(update=update) == said
 
 
-# --- what else ends a run ---
-
-
 @both_ways
 def test_guard_refuses_runs_ended_by_call_limits(guarded: Callable[..., Agent], way: Way) -> None:
-    limits = {
-        LOOKED_UP: ModelCallLimitMiddleware(run_limit=1, exit_behavior="end"),
-        PLAIN: ModelCallLimitMiddleware(run_limit=1, exit_behavior="end"),
-        COMPARED: ToolCallLimitMiddleware(tool_name="look_up", run_limit=0, exit_behavior="end"),
-    }
-    assert last(way(guarded(outside=[limits[PLAIN]]), PLAIN)).text == RIGHT
+    limit = ModelCallLimitMiddleware(run_limit=1, exit_behavior="end")
+    assert last(way(guarded(outside=[limit]), PLAIN)).text == RIGHT
     with pytest.raises(ServingError, match="is not what the chain decided"):
-        way(guarded(outside=[limits[LOOKED_UP]]), LOOKED_UP)
-    said = last(way(guarded(outside=[limits[LOOKED_UP]], strict=False), LOOKED_UP))
+        way(guarded(outside=[limit]), LOOKED_UP)
+    said = last(way(guarded(outside=[limit], strict=False), LOOKED_UP))
     assert "limits exceeded" in str(said.text)
     assert "cfc" not in said.response_metadata

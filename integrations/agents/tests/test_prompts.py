@@ -27,28 +27,27 @@ PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVs
 CALL = {"name": "look_up", "args": {"topic": "towns", "deep": [1, None]}, "id": "c1", "type": "tool_call"}
 UNREAD = {"name": "measure", "args": '{"town": ', "id": "c2", "error": "no JSON", "type": "invalid_tool_call"}
 CONVERSATIONS: dict[str, list[BaseMessage]] = {
-    "plain": [SystemMessage("Be short."), HumanMessage("Where?", id="h1")],
-    "named": [HumanMessage("Where?", name="ana"), AIMessage("Lima", name="clerk"), HumanMessage("Sure?")],
+    "texts": [
+        SystemMessage("Be short."),
+        HumanMessage("Where?", name="ana", id="h1"),
+        AIMessage("Lima", name="clerk"),
+        HumanMessage("Sure?"),
+        AIMessageChunk(content="Yes."),
+        HumanMessage("Where?"),
+    ],
     "picture": [HumanMessage([{"type": "text", "text": "Where?"}, PICTURE])],
     "tools": [
         HumanMessage("Where?"),
-        AIMessage("", tool_calls=[CALL, {**CALL, "id": "c2"}], id="a1"),
+        AIMessage("", tool_calls=[CALL, {**CALL, "id": "c3"}], invalid_tool_calls=[UNREAD], id="a1"),
         ToolMessage("no", tool_call_id="c1", name="look_up", status="error"),
-        ToolMessage(NOTED, tool_call_id="c2", artifact=object()),
-    ],
-    "unread calls": [
-        HumanMessage("Where?"),
-        AIMessage("", tool_calls=[CALL], invalid_tool_calls=[UNREAD]),
-        ToolMessage("no", tool_call_id="c1"),
         ToolMessage("no", tool_call_id="c2", status="error"),
+        ToolMessage(NOTED, tool_call_id="c3", artifact=object()),
     ],
-    "pieces": [HumanMessage("Where?"), AIMessageChunk(content="Lima"), HumanMessage("Sure?")],
     "developer": [SystemMessage("Be short.", additional_kwargs={"__openai_role__": "developer"})],
 }
-every_conversation = pytest.mark.parametrize("messages", CONVERSATIONS.values(), ids=[*CONVERSATIONS])
 
 
-@every_conversation
+@pytest.mark.parametrize("messages", CONVERSATIONS.values(), ids=[*CONVERSATIONS])
 def test_prompt_data_sends_the_same_request(url: str, served: Script, messages: list[BaseMessage]) -> None:
     model = model_at(url)
     served.answers = dict.fromkeys(["Where?", "Sure?", NOTED, "no", "Be short."], served.answers[NOTED])

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from langchain_cfc_agents import GuardedAnswer, RecordPrompt, aanswer_prompts, answer_prompts
-from langchain_core.tools import tool
 
 from integrations.agents.tests.parts import (
     COMPARED,
@@ -20,6 +19,7 @@ from integrations.agents.tests.parts import (
     agent_of,
     ask,
     chain_at,
+    direct,
     model_at,
 )
 from langchain_cfc import CalibrationArtifact
@@ -98,19 +98,10 @@ def without_ids(prompt: Any) -> Any:
 def test_answer_prompts_reports_runs_without_a_prompt_at_the_end(
     url: str, served: Script, record: Callable[..., list[Example]]
 ) -> None:
-    @tool(return_direct=True)
-    def look_up(topic: str) -> str:
-        """Look up."""
-        return topic
-
-    served.answers = {**served.answers, "direct": [Answer(tools=(("look_up", {"topic": "towns"}),))]}
-    agent = make_recording_agent(url, tools=[look_up])
-    questions = [
-        make_example(0, "unheard of"),
-        make_example(1, PLAIN),
-        make_example(2, "direct"),
-        make_example(3, PLAIN),
-    ]
+    served.answers = {**served.answers, "direct": [Answer(tools=(("direct", {"topic": "towns"}),))]}
+    agent = make_recording_agent(url, tools=[direct])
+    texts = ("unheard of", PLAIN, "direct", PLAIN)
+    questions = [make_example(number, text) for number, text in enumerate(texts)]
     with pytest.raises(CollectionError, match="2 of 4 runs recorded no prompt"):
         record(agent, questions)
     with pytest.raises(CollectionError, match="'q2' first: it ended before the model gave a final answer"):

@@ -121,7 +121,7 @@ class Hosted:
         if name == "sequence":
             return SequenceProbability()
         make: Any = {"p_true": make_p_true, "judge": make_judge}[name]
-        return make(MODEL, **{**self.reached, **settings})
+        return make(**{"model": MODEL, **self.reached, **settings})
 
     def chain(self, saved: Saved, verifier: str = "sequence", **fields: Any) -> CFCRunnable:
         given = {
@@ -153,13 +153,8 @@ def collect_artifacts(folder: Path) -> None:
                 generator_id="recorded",
                 verifier_id=name,
             )
-            ended = collect(
-                examples,
-                parts,
-                folder / f"{name}.db",
-                CollectionOptions(call_policy=CallPolicy(concurrency=4)),
-            )
-            assert ended.complete
+            options = CollectionOptions(call_policy=CallPolicy(concurrency=4))
+            assert collect(examples, parts, folder / f"{name}.db", options).complete
             with Store(folder / f"{name}.db") as store:
                 artifact = calibrate(
                     store.read_records(), alpha=ALPHA, features="1", provenance=store.read_provenance()

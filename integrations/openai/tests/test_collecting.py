@@ -73,12 +73,7 @@ def collect_artifact() -> CalibrationArtifact:
     assert ended.complete
     with Store(config.store) as store:
         records = list(store.read_records())
-        artifact = calibrate(
-            records,
-            alpha=0.3,
-            features="1",
-            provenance=store.read_provenance(),
-        )
+        artifact = calibrate(records, alpha=0.3, features="1", provenance=store.read_provenance())
     assert len(records) == PROMPTS
     assert all(len(record.candidates) == N for record in records)
     assert all(
@@ -95,12 +90,8 @@ def test_components_of_the_configuration_serve_as_calibrated(hosted: Hosted, ser
     artifact = collect_artifact()
     assert artifact.provenance is not None
     parts = read_config("collect.toml").create_components()
-    chain = CFCRunnable(
-        generator=parts.generator,
-        verifier=parts.verifier,
-        artifact=artifact,
-        sampling="single_request",
-    )
+    drawn = {"generator": parts.generator, "verifier": parts.verifier}
+    chain = CFCRunnable(artifact=artifact, sampling="single_request", **drawn)
     assert artifact.provenance.generator == {
         **compute_fingerprint(hosted.generator(top_p=None)),
         "model_version": "recorded",

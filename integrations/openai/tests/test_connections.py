@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import socket
-import threading
 import warnings
-from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
@@ -18,7 +16,7 @@ from langchain_openai import ChatOpenAI
 from integrations.openai.tests.parts import DRAWN, MODEL, Hosted, N, Saved, get_question
 from langchain_cfc.errors import DrawError
 from langchain_cfc.sampling import Sampler
-from tests.serving.openai_server import serving
+from tests.serving.openai_server import Reply, Script, serving
 
 
 def test_generator_serves_on_several_event_loops(hosted: Hosted, saved: Saved) -> None:
@@ -56,13 +54,8 @@ def test_connections_close_with_the_last_copy_of_the_generator(hosted: Hosted) -
         del copied
         assert unclosed() == []
         # The negative control.
-        plain = ChatOpenAI(
-            model=MODEL,
-            base_url=url,
-            api_key="none",  # type: ignore[arg-type]  # it takes text
-            http_client=openai.DefaultHttpxClient(),
-            **DRAWN,
-        )
+        reached = {**hosted.reached, "base_url": url}
+        plain = ChatOpenAI(model=MODEL, http_client=openai.DefaultHttpxClient(), **reached, **DRAWN)
         assert len(Sampler(plain).draw(get_question(), 1)) == 1
         del plain
         assert any("unclosed" in one for one in unclosed())
@@ -73,7 +66,7 @@ def test_connections_close_with_the_last_copy_of_the_generator(hosted: Hosted) -
 def test_plain_client_fails_on_a_second_event_loop(hosted: Hosted) -> None:
     # The negative control.
     with serving(hosted.script, keep_alive=True) as url:
-        plain = ChatOpenAI(model=MODEL, base_url=url, api_key="none", max_retries=0, **DRAWN)  # type: ignore[arg-type]  # it takes text
+        plain = ChatOpenAI(model=MODEL, **{**hosted.reached, "base_url": url}, **DRAWN)
         sampler = Sampler(plain)
         asyncio.run(sampler.adraw(get_question(), N))
         with pytest.raises(DrawError, match="Event loop is closed"):
@@ -81,36 +74,23 @@ def test_plain_client_fails_on_a_second_event_loop(hosted: Hosted) -> None:
         gc.collect()
 
 
-@pytest.fixture
-def proxied(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
-    """What comes to a proxy that lets nothing through, and that the environment names."""
-    came: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+class Proxy(Script):
+    """A proxy that lets nothing through."""
 
-        def refuse() -> None:
-            while True:
-                try:
-                    connection, _ = listening.accept()
-                except OSError:
-                    return
-                with connection:
-                    came.append(connection.recv(65536).split(b"\r\n")[0])
-                    connection.sendall(
-                        b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-                    )
-
-        threading.Thread(target=refuse, daemon=True).start()
-        for name in ("NO_PROXY", "no_proxy", "ALL_PROXY", "all_proxy"):
-            monkeypatch.delenv(name, raising=False)
-        for name in ("HTTP_PROXY", "http_proxy"):
-            monkeypatch.setenv(name, f"http://127.0.0.1:{listening.getsockname()[1]}")
-        yield came
-        listening.shutdown(socket.SHUT_RDWR)
+    def reply(self, path: str, body: Any) -> Reply:
+        self.requests.append({"path": path, **body})
+        return Reply(502, [""])
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_generator_uses_the_proxy_of_the_environment(proxied: list[bytes], way: str) -> None:
-    model = make_generator("any", base_url="http://model.invalid/v1", api_key="none", max_retries=0)
-    with pytest.raises(EndpointError, match="502"):
-        model.invoke("?") if way == "sync" else asyncio.run(model.ainvoke("?"))
-    assert [line.split()[1] for line in proxied] == [b"http://model.invalid/v1/chat/completions"]
+def test_generator_uses_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    proxy = Proxy({})
+    for name in ("NO_PROXY", "no_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with serving(proxy) as url:
+        for name in ("HTTP_PROXY", "http_proxy"):
+            monkeypatch.setenv(name, url.removesuffix("/v1"))
+        model = make_generator("any", base_url="http://model.invalid/v1", api_key="none", max_retries=0)
+        with pytest.raises(EndpointError, match="502"):
+            model.invoke("?") if way == "sync" else asyncio.run(model.ainvoke("?"))
+    assert [one["path"] for one in proxy.requests] == ["http://model.invalid/v1/chat/completions"]

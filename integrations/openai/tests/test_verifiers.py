@@ -83,9 +83,8 @@ def test_judge_can_use_function_calling(hosted: Hosted) -> None:
     given: Any = {"prompt": get_question(), "candidates": [DrawnCandidate("Asia")]}
     with serving(Strict(hosted.script.answers)) as url:
         reached = {**hosted.reached, "base_url": url}
-        with pytest.raises(
-            VerifierError, match=r"unknown field response_format.*structured_output"
-        ) as failed:
+        said = r"unknown field response_format.*structured_output"
+        with pytest.raises(VerifierError, match=said) as failed:
             make_judge("recorded", **reached).invoke(given)
         assert isinstance(failed.value.__cause__, EndpointError)
         called = make_judge("recorded", structured_output="function_calling", **reached)
