@@ -145,6 +145,16 @@ def check_collection_with_lost_lines(
     provider.log.lines["lost"] = 0
 
 
+PROVIDERS = (OpenAIBatches, AnthropicBatches)
+# The steps that cannot be left later, and whose they are.
+KILLED_AT_START: dict[str, tuple[Any, ...]] = {
+    "_save_id": (Submissions,),
+    "read_results": PROVIDERS,
+    "write_answers": (OpenRequests,),
+    "set_ended": (batches,),
+}
+
+
 class SimulatedKill(BaseException):
     """Raised in place of a kill, so that no later step is done."""
 
@@ -152,30 +162,14 @@ class SimulatedKill(BaseException):
 @contextmanager
 def kill_at(where: str) -> Iterator[None]:
     """Raise `SimulatedKill` after a step, or at the start of steps that cannot be left otherwise."""
-    owner: Any = {
-        "_save_id": Submissions,
-        "write_answers": OpenRequests,
-        "set_ended": batches,
-    }.get(where)
-    if owner is not None:
-        with mock.patch.object(owner, where, side_effect=SimulatedKill):
-            yield
-        return
     with ExitStack() as stack:
-        for provider in (OpenAIBatches, AnthropicBatches):
-            step = getattr(provider, where)
-            if where == "read_results":
+        for owner in KILLED_AT_START.get(where, PROVIDERS):
+            step = getattr(owner, where)
 
-                def killed_while_reading(*given: Any, step: Any = step) -> Any:
-                    del given, step
-                    raise SimulatedKill
-
-                stack.enter_context(mock.patch.object(provider, where, killed_while_reading))
-                continue
-
-            async def killed(*given: Any, step: Any = step) -> None:
+            async def finish_and_die(*given: Any, step: Any = step) -> None:
                 await step(*given)
                 raise SimulatedKill
 
-            stack.enter_context(mock.patch.object(provider, where, killed))
+            killed = mock.Mock(side_effect=SimulatedKill) if where in KILLED_AT_START else finish_and_die
+            stack.enter_context(mock.patch.object(owner, where, killed))
         yield

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from langchain_cfc.certificates.judged import (
-    DOUBTED,
-    JudgedEProcess,
-    assign_strata,
-    compute_inclusion,
-)
+from langchain_cfc.certificates.judged import DOUBTED, JudgedEProcess, assign_strata, compute_inclusion
 
 if TYPE_CHECKING:
     from langchain_cfc.support.arrays import BoolArray, FloatArray

@@ -74,21 +74,9 @@ def catch_client_error(fault: Fault | None, **settings: Any) -> Exception:
 @pytest.mark.parametrize(
     ("kind", "passes"),
     [
-        ("status 408", True),
-        ("status 409", True),
-        ("status 425", True),
-        ("status 429", True),
-        ("status 500", True),
-        ("status 503", True),
-        ("status 529", True),
-        ("dropped", True),
-        ("truncated", True),
-        ("status 400", False),
-        ("status 401", False),
-        ("status 403", False),
-        ("status 404", False),
-        ("status 422", False),
-        ("no choices", True),
+        *((f"status {status}", True) for status in (408, 409, 425, 429, 500, 503, 529)),
+        *((f"status {status}", False) for status in (400, 401, 403, 404, 422)),
+        *((kind, True) for kind in ("dropped", "truncated", "no choices")),
     ],
 )
 def test_is_transient_classifies_errors_of_the_openai_client(kind: str, passes: bool) -> None:
@@ -101,20 +89,9 @@ def test_is_transient_classifies_errors_of_the_openai_client(kind: str, passes: 
 
 
 def test_is_transient_accepts_connection_and_timeout_errors_only() -> None:
-    for error in (
-        ValueError("x"),
-        KeyError("x"),
-        VerifierError("no score"),
-        AssertionError(),
-        OSError("disk"),
-    ):
+    for error in (ValueError("x"), KeyError("x"), VerifierError("no"), AssertionError(), OSError("disk")):
         assert not is_transient(error)
-    for passing in (
-        ConnectionResetError(),
-        TimeoutError(),
-        httpx.ReadError("x"),
-        ServingTimeoutError("late"),
-    ):
+    for passing in (ConnectionResetError(), TimeoutError(), httpx.ReadError("x"), ServingTimeoutError("x")):
         assert is_transient(passing)
     for result in ("text", None, 429, True):
         assert not is_transient(result)

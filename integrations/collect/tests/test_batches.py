@@ -28,6 +28,7 @@ from langchain_openai import ChatOpenAI
 from integrations.collect.tests.batch_server import TOKENS_IN, TOKENS_OUT, Faults, Provider, serve
 from integrations.collect.tests.batching import (
     CONCURRENCY,
+    KILLED_AT_START,
     PRICE,
     Kind,
     Messages,
@@ -166,20 +167,8 @@ def test_server_without_a_batch_interface_is_reported(tmp_path: Path) -> None:
 @mostly_long(
     ("kind", "where"),
     [
-        *(
-            ("openai", where)
-            for where in (
-                "prepare",
-                "create",
-                "_save_id",
-                "retrieve",
-                "read_results",
-                "write_answers",
-                "set_ended",
-            )
-        ),
-        ("anthropic", "create"),
-        ("anthropic", "read_results"),
+        *(("openai", where) for where in ("prepare", "create", "retrieve", *KILLED_AT_START)),
+        *(("anthropic", where) for where in ("create", "read_results")),
     ],
     quick=4,
 )

@@ -69,11 +69,7 @@ def run_acalibrate_chain(*arguments: Any, **options: Any) -> tuple[CalibrationAr
 
 @mostly_long("form", [calibrate_chain, run_acalibrate_chain], ids=["sync", "async"], quick=1)
 def test_calibrate_chain_equals_collect_calibrate_and_evaluate(
-    form: Calibrate,
-    model: ChatOpenAI,
-    pairs: list[tuple[Any, Any]],
-    script: Script,
-    tmp_path: Path,
+    form: Calibrate, model: ChatOpenAI, pairs: list[tuple[Any, Any]], script: Script, tmp_path: Path
 ) -> None:
     parts: dict[str, Any] = {"verifier": SequenceProbability(), "labeler": NormalisedMatch(), "n": N}
     store, out, page = (tmp_path / name for name in ("a.db", "artifact.json", "report.html"))
@@ -287,11 +283,7 @@ TOPICS = [
     ],
 )
 def test_calibrate_chain_refuses_invalid_arguments_before_drawing(
-    examples: list[Any],
-    options: dict[str, Any],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    examples: list[Any], options: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     drawn: list[str] = []

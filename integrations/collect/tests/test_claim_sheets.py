@@ -65,9 +65,7 @@ def test_claim_sheet_shows_each_claim_and_its_answer_without_labels(tmp_path: Pa
     spans = ["'Its capital is Lima.", "'It has two coast"]
     assert [row[4] for row in rows] == spans
     assert [row[5] for row in rows] == ["'Its capital is Lima.", "'It has 2 coasts."]
-    assert {tuple(row[:4]) for row in rows} == {
-        ("'peru", "'Tell me about peru.", "'x", f"'{record.answer}"),
-    }
+    assert {tuple(row[:4]) for row in rows} == {("'peru", "'Tell me about peru.", "'x", f"'{record.answer}")}
     assert {row[6] for row in rows} == {""}
 
 

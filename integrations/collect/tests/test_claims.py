@@ -394,6 +394,3 @@ def test_killed_claim_collection_repeats_only_calls_in_flight(path: Path, tmp_pa
     with Store(path) as store:
         store.check()
         assert [one.input for one in store.read_claims()] == [f"question {number}" for number in claiming]
-
-
-# The command line

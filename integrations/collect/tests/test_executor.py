@@ -19,11 +19,7 @@ from langchain_openai import ChatOpenAI
 
 from integrations.collect.tests.sharing import make_recorded_model, make_silent_options
 from langchain_cfc import CFCRunnable, PromptRecord, calibrate
-from langchain_cfc.errors import (
-    AttainabilityWarning,
-    CollectionError,
-    InputError,
-)
+from langchain_cfc.errors import AttainabilityWarning, CollectionError, InputError
 from langchain_cfc.labelers import NormalisedMatch, NumericMatch
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate

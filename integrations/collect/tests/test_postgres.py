@@ -15,11 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_collect import (
-    CollectionResult,
-    acollect,
-    collect,
-)
+from langchain_cfc_collect import CollectionResult, acollect, collect
 from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc_collect.relabeling import discard_labels
 from langchain_cfc_collect.stages import Labels
@@ -435,14 +431,7 @@ def test_run_ends_when_the_postgres_server_stops_and_resumes_later(
         url = server.database()
 
         async def run_and_stop() -> None:
-            going = asyncio.ensure_future(
-                acollect(
-                    examples(),
-                    make_parts_noting_calls(log),
-                    url,
-                    OPTIONS,
-                )
-            )
+            going = asyncio.ensure_future(acollect(examples(), make_parts_noting_calls(log), url, OPTIONS))
             await wait_until_async(lambda: len(count_calls(log)) >= PROMPTS // 3)
             await asyncio.to_thread(server.stop, how)
             await asyncio.wait_for(going, timeout=30)

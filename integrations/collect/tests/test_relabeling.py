@@ -7,14 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_collect import (
-    Budget,
-    CallPolicy,
-    CollectionResult,
-    Components,
-    Store,
-    collect,
-)
+from langchain_cfc_collect import Budget, CallPolicy, CollectionResult, Components, Store, collect
 
 from integrations.collect.tests.sharing import make_silent_options
 from langchain_cfc import PromptRecord

@@ -8,15 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_collect import (
-    Budget,
-    CallPolicy,
-    CollectionResult,
-    Components,
-    Store,
-    collect,
-    rescore,
-)
+from langchain_cfc_collect import Budget, CallPolicy, CollectionResult, Components, Store, collect, rescore
 from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.store import schema
 from langchain_core.messages import AIMessage

@@ -17,12 +17,7 @@ from langchain_cfc_collect import IntervalEstimate
 from langchain_cfc_collect.review import ReviewReport, create_review_report, write_review
 from scipy.stats import binom
 
-from integrations.collect.tests.filling import (
-    fill_in,
-    make_numbered_records,
-    make_record,
-    write_rows,
-)
+from integrations.collect.tests.filling import fill_in, make_numbered_records, make_record, write_rows
 from langchain_cfc import PromptRecord
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError, RecordError
@@ -274,15 +269,9 @@ def test_review_report_notes_what_the_sheet_cannot_show(
 
 UNFIT_SHEETS = [
     ([["p0", "answer 0", ""]], "no row of a.csv is filled in"),
-    (
-        [["p0", "answer 0", "yes"], ["q", "a", "no"]],
-        r"a.csv, line 3: id: 'q' is in none of the records",
-    ),
+    ([["p0", "answer 0", "yes"], ["q", "a", "no"]], r"a.csv, line 3: id: 'q' is in none of the records"),
     ([["q", "a", ""], ["p0", "answer 0", "no"], ["r", "a", ""]], r"line 2: id: 'q' .* 2 such rows in all"),
-    (
-        [["p0", "answer 7", "yes"]],
-        r"line 2: text: 'answer 7' is not a candidate of 'p0': was the",
-    ),
+    ([["p0", "answer 7", "yes"]], r"line 2: text: 'answer 7' is not a candidate of 'p0': was the"),
     ([["p0", "answer 0", "perhaps"]], r"line 2: correct: found 'perhaps'"),
     ([["x", "a", "yes"]], "record 'x' labels the candidate 'a' both correct and wrong"),
 ]

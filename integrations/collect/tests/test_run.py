@@ -17,13 +17,7 @@ from langchain_cfc_collect.status import CollectionStatus, LabelledAnswer
 from langchain_cfc_collect.store import PAGE_SIZE, Store
 
 from integrations.collect.tests.fakes import FakeExecutor, N, make_usage, run
-from langchain_cfc.errors import (
-    CollectionError,
-    DrawError,
-    LabelerError,
-    StoreError,
-    VerifierError,
-)
+from langchain_cfc.errors import CollectionError, DrawError, LabelerError, StoreError, VerifierError
 
 
 def make_failures(stage: str, numbers: Sequence[int]) -> dict[tuple[str, str], Any]:

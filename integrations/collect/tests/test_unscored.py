@@ -17,13 +17,7 @@ from integrations.collect.tests.sharing import tabulate_store
 from langchain_cfc import CFCRunnable, calibrate, read_records
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.no_answers import NoAnswer
-from langchain_cfc.records import (
-    Candidate,
-    Example,
-    PromptRecord,
-    tabulate,
-    write_records,
-)
+from langchain_cfc.records import Candidate, Example, PromptRecord, tabulate, write_records
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.verifiers import SequenceProbability
@@ -107,9 +101,7 @@ def test_candidates_without_a_verdict_are_never_served(
         result = chain.invoke("?")
         assert (result.abstained, bool(result.answers)) == (not is_answered, is_answered)
     one = make_chain(
-        artifact,
-        generator=ScriptedModel(texts=("a", "b", "c", "d")),
-        verifier=lambda *_: JUDGED,
+        artifact, generator=ScriptedModel(texts=("a", "b", "c", "d")), verifier=lambda *_: JUDGED
     ).invoke("?")
     assert set(one.answers) <= {"b", "d"}
     assert one.best == "b"
@@ -173,9 +165,7 @@ def test_ensemble_scores_without_what_is_no_answer() -> None:
     ]
     artifact = calibrate(records, alpha=0.2, features="1")
     chain = CFCRunnable(
-        generator=lambda _: next(texts),
-        verifier={"one": judge, "two": judge},
-        artifact=artifact,
+        generator=lambda _: next(texts), verifier={"one": judge, "two": judge}, artifact=artifact
     )
     result = chain.invoke("?")
     [odd] = [one for one in result.candidates if one.unscored]

@@ -82,10 +82,7 @@ def read_summary(results: Any) -> dict[str, Any]:
 
 
 def test_experiment_reports_the_rates_of_evaluate(
-    experiment: Experiment,
-    examples: list[Example],
-    chain: CFCRunnable,
-    expected_records: list[PromptRecord],
+    experiment: Experiment, examples: list[Example], chain: CFCRunnable, expected_records: list[PromptRecord]
 ) -> None:
     results = evaluate_locally(experiment, examples)
     expected = measure(chain.artifact, expected_records, alpha=chain.guarantee.alpha)

@@ -189,12 +189,7 @@ def test_langsmith_source_raises_errors_without_the_key(langsmith: LangSmith, fa
 def test_langsmith_source_refuses_duplicate_examples(langsmith: LangSmith) -> None:
     langsmith.dataset("facts", make_facts(1))
     (one,) = langsmith.ids("facts")
-    held = {
-        "id": one,
-        "dataset_id": langsmith.datasets["facts"].id,
-        "metadata": {},
-        **make_facts(1)[0],
-    }
+    held = {"id": one, "dataset_id": langsmith.datasets["facts"].id, "metadata": {}, **make_facts(1)[0]}
     page = json.dumps([{**held, "created_at": START.isoformat()}]).encode()
     langsmith.faults.append(Fault("/examples", content=page, times=2))
     with pytest.raises(CollectionError, match=f"lists the example {one} twice"):

@@ -48,12 +48,7 @@ def sheet(records: Path) -> Path:
     return fill_in(path, says)
 
 
-def write_artifact(
-    folder: Path,
-    records: list[PromptRecord],
-    labeler: str = "exact",
-    **options: Any,
-) -> Path:
+def write_artifact(folder: Path, records: list[PromptRecord], labeler: str = "exact", **options: Any) -> Path:
     path = folder / "artifact.json"
     header = Provenance(n=10, labeler={"id": labeler})
     first = tabulate(records, n=4)
@@ -88,10 +83,7 @@ def test_agreement_prints_the_report_with_bounds_rounded_down(records: Path, she
         assert words in said
     (promise,) = report.promises
     shown = [line.split()[-2:] for line in ran.out.splitlines() if line[:3] == "90 "]
-    exact = (
-        (promise.independent, promise.independent_limit),
-        (promise.at_worst, promise.at_worst_limit),
-    )
+    exact = ((promise.independent, promise.independent_limit), (promise.at_worst, promise.at_worst_limit))
     for words_of, bounds in zip(shown, exact, strict=True):
         for word, bound in zip(words_of, bounds, strict=True):
             assert 100 * bound - 0.1 < float(word) <= 100 * bound

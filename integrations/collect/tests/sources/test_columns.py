@@ -51,10 +51,7 @@ def test_prompt_template_text_is_filled_from_columns() -> None:
         "metadata": ["Type"],
     }
     assert read_one(SVAMP, **columns) == Example(
-        id="chal-1",
-        input="Ann has 3 pens. How many?\nAnswer:",
-        reference=3.0,
-        metadata={"Type": "Count"},
+        id="chal-1", input="Ann has 3 pens. How many?\nAnswer:", reference=3.0, metadata={"Type": "Count"}
     )
 
 

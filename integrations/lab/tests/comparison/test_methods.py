@@ -53,11 +53,7 @@ def get_method(name: str) -> Method:
 
 
 def decide_by_artifact(
-    labelled: LabelledBatch,
-    name: str,
-    alpha: str,
-    split: Split,
-    number: int,
+    labelled: LabelledBatch, name: str, alpha: str, split: Split, number: int
 ) -> Decisions:
     """The same by way of an artifact, from records in another order."""
     kind, _, set_rule = name.partition(":")

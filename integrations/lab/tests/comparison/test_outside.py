@@ -15,10 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 import pytest
-from langchain_cfc_lab.baselines import (
-    BackOffRule,
-    SamplingRule,
-)
+from langchain_cfc_lab.baselines import BackOffRule, SamplingRule
 from scipy import stats
 
 from langchain_cfc.errors import InputError

@@ -98,9 +98,7 @@ def test_measure_seed_equals_plain_arithmetic(
     assert get_figures(found, "ICP", alpha) == pytest.approx(hand.figures(np.full(10_000, one)), abs=1e-12)
 
 
-def test_synthetic_learnt_cp_equals_a_linear_programme(
-    one_seed: dict[tuple[int, int], SplitResult],
-) -> None:
+def test_synthetic_learnt_cp_equals_a_linear_programme(one_seed: dict[tuple[int, int], SplitResult]) -> None:
     hand, tau = ByHand(*MAIN_SETTING), 0.8
     t = hand.t[hand.calibration]
     x = np.column_stack([np.ones_like(t), t, t * t])

@@ -353,10 +353,7 @@ def test_plan_from_assumptions_refuses_values_out_of_range(wrong: dict[str, Any]
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [
-        ({"n": 3}, "n is 3; expected a whole number in 1 ... 2, as recorded"),
-        ({"alpha": 1}, "alpha must be"),
-    ],
+    [({"n": 3}, "n is 3; expected a whole number in 1 ... 2, as recorded"), ({"alpha": 1}, "alpha must be")],
 )
 def test_plan_from_pilot_refuses_invalid_arguments(wrong: dict[str, Any], message: str) -> None:
     settings: dict[str, Any] = {"alpha": 0.2, **wrong}

@@ -19,10 +19,7 @@ from langchain_cfc_lab.comparison_report import (
 
 from langchain_cfc.artifact import CertifiedBot, TradeOff
 from langchain_cfc.evaluation import EvaluationReport, GroupReport, MethodReport
-from langchain_cfc.guarantee import (
-    CertifiedAnswers,
-    WrongRateCertificate,
-)
+from langchain_cfc.guarantee import CertifiedAnswers, WrongRateCertificate
 
 TWELVE = [one.name for one in get_methods()][:12]
 ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
@@ -133,9 +130,7 @@ def make_level_of(names: Sequence[str], words: Sequence[str] = (), alpha: float 
 
 
 def make_comparison(
-    sweep: Sequence[LevelComparison],
-    risk: RiskCurve | None = None,
-    scores: Histogram | None = None,
+    sweep: Sequence[LevelComparison], risk: RiskCurve | None = None, scores: Histogram | None = None
 ) -> ComparisonReport:
     return ComparisonReport(
         **sweep[0].model_dump(),

@@ -112,12 +112,7 @@ def test_claims_page_shows_the_figures_of_the_evaluation(long_answers: Case, lon
 def test_claims_page_shows_certified_shares_of_dropped_claims() -> None:
     source = read_records(RECORDS)
     made = calibrate(
-        source,
-        unit="claims",
-        at_most=2,
-        alpha="0.2",
-        features="group(topic)",
-        test_fraction=0.3,
+        source, unit="claims", at_most=2, alpha="0.2", features="group(topic)", test_fraction=0.3
     )
     certified = certificates.certify(made, source, delta="0.1")
     certificate = certified.make_guarantee().certificate
@@ -143,9 +138,7 @@ def test_claims_page_shows_hostile_claims_as_text_and_marks_them(claims: Case) -
     assert "Struck through: dropped. Wavy underline: kept, but unsupported." in read.text
 
 
-def test_find_hardest_prompts_orders_answers_of_claims(
-    artifact: CalibrationArtifact,
-) -> None:
+def test_find_hardest_prompts_orders_answers_of_claims(artifact: CalibrationArtifact) -> None:
     records = [
         make_answer("fine", ("a", 0.1, True), ("b", 0.6, False)),
         make_answer("one", ("a", 0.2, False), ("b", 0.6, True)),

@@ -73,11 +73,7 @@ def test_find_hardest_prompts_groups_candidates_by_answer_and_label() -> None:
     )
     (prompt,) = find_hardest_prompts(artifact, tabulate([record]), texts=[record]).prompts
     rows = [(one.answer, one.correct, one.times, one.score, one.accepted) for one in prompt.answers]
-    assert rows == [
-        ("no", False, 2, 0.1, True),
-        ("other", False, 1, 0.7, False),
-        ("no", True, 1, 0.8, False),
-    ]
+    assert rows == [("no", False, 2, 0.1, True), ("other", False, 1, 0.7, False), ("no", True, 1, 0.8, False)]
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,7 @@ from langchain_cfc_lab import ComparisonReport
 from langchain_cfc_lab.report import Sources, render_report, write_report
 
 from integrations.lab.tests.plots.inputs import make_comparison, make_level_of
-from integrations.lab.tests.report.cases import (
-    HOSTILE,
-    Case,
-    make_case,
-)
+from integrations.lab.tests.report.cases import HOSTILE, Case, make_case
 from langchain_cfc import calibrate, certificates, evaluate
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import InputError

@@ -17,12 +17,7 @@ from integrations.lab.tests.suggestion.worlds import draw_prompts
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.demo import load_recording
-from langchain_cfc.errors import (
-    CalibrationError,
-    FeatureError,
-    InputError,
-    UnattainableTargetError,
-)
+from langchain_cfc.errors import CalibrationError, FeatureError, InputError, UnattainableTargetError
 from langchain_cfc.records import Provenance, tabulate, write_records
 from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.support.arrays import IntArray
