@@ -77,8 +77,7 @@ def script() -> Script:
     )
 
 
-def judge(prompt: Any, candidates: Sequence[Any]) -> list[float]:
-    del prompt
+def judge(_: Any, candidates: Sequence[Any]) -> list[float]:
     return [0.05 if candidate.text == RIGHT else 0.95 for candidate in candidates]
 
 

@@ -184,18 +184,14 @@ def test_guarded_answer_requires_a_cfc_runnable(url: str) -> None:
 def test_guard_refuses_candidates_that_call_tools(
     url: str, artifact: CalibrationArtifact, served: Script
 ) -> None:
-    def fond(prompt: Any, candidates: Any) -> list[float]:
-        del prompt
-        return [0.05 for _ in candidates]
-
     called = Answer(tools=(("look_up", {"topic": "towns"}),))
     served.answers = {**served.answers, PLAIN: [Answer(DISCARDED), *[called] * N]}
     # Without bound tools, such candidates are no answers.
+    calling = model_at(url).bind_tools([look_up])
     with pytest.warns(FingerprintWarning, match="tools_digest"):
-        chain = chain_at(url, artifact, generator=model_at(url).bind_tools([look_up]), verifier=fond)
-    guard = GuardedAnswer(chain)
+        chain = chain_at(url, artifact, generator=calling, verifier=lambda _, drawn: [0.05] * len(drawn))
     with pytest.raises(ServingError, match=r"calls tools \(look_up\).*tool_choice='none'"):
-        ask(agent_of(model_at(url), [guard]), PLAIN)
+        ask(agent_of(model_at(url), [GuardedAnswer(chain)]), PLAIN)
 
 
 @both_ways

@@ -124,9 +124,8 @@ def test_model_of_other_middleware_does_not_stream(
     assert find_shown(watch, agent, HOPELESS) == set(HIDDEN)
 
 
-def fail_with_quotes(prompt: Any, candidates: Sequence[Any]) -> list[float]:
+def fail_with_quotes(_: Any, candidates: Sequence[Any]) -> list[float]:
     """A verifier that says what it could not read."""
-    del prompt
     msg = f"cannot read {[candidate.text for candidate in candidates]}"
     raise ValueError(msg)
 
