@@ -32,10 +32,13 @@ from langchain_cfc.verifiers.sequence_probability import locate_tokens, select_a
 __all__ = ["ModelSplitter", "SentenceSplitter", "Span", "Splitter", "restore_text"]
 
 # Marks that cite: [2], [^3], [[1]](address), [citation:1], (Smith, 2004), <sup>1</sup> and those of OpenAI.
-_CITATIONS = re.compile(
-    r"(?:\s*(?:\[\[?\^?[\w.,;: -]{1,40}\]?\](?:\([^()\s]*\))?|\u3010[^\u3011]{1,40}\u3011|<sup>.{1,40}?</sup>"
-    r"|\((?:[^()]{1,80}\s)?(?:1[5-9]|20)\d\d[a-z]?\)))+"
+_CITATION = (
+    r"(?:\[\[?\^?[\w.,;: -]{1,40}\]?\](?:\([^()\s]*\))?|\u3010[^\u3011]{1,40}\u3011|<sup>.{1,40}?</sup>"
+    r"|\((?:[^()]{1,80}\s)?(?:1[5-9]|20)\d\d[a-z]?\))"
 )
+_CITATIONS = re.compile(rf"(?:\s*{_CITATION})+")
+_LAST_CITATION = re.compile(rf"(?<=\s){_CITATION}\s*$")
+_LOOK_BACK = 100
 _ABBREVIATION = re.compile(
     r"\b(?:al|figs?|eqs?|refs?|nos?|inc|dr|vol|sec|ch|pp?|cf|vs|etc|ca|eds?)\.\s*$", re.IGNORECASE
 )
@@ -43,7 +46,7 @@ _LIST_NUMBER = re.compile(r"(?<=[:;,.]\s)\d{1,2}[.)]\s*$")
 _ENCLOSED = re.compile(
     r"\([^()]{1,300}\)|\"[^\"]{1,300}\"|\u201c[^\u201c\u201d]{1,300}\u201d|\u00ab[^\u00ab\u00bb]{1,300}\u00bb"
 )
-_BLANK_LINE = re.compile(r"(?:\r\n?|\n)[ \t>]*(?:\r|\n)")
+_BLANK_LINE = re.compile(r"[\r\n]([ \t>]*)(?=[\r\n])")
 _HINT = "a splitter returns spans: Span(start, end), (start, end), or mappings with start, end and text"
 
 
@@ -147,7 +150,7 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
                 cut += 1
             for start, _, size in sorted(unit.emphasis, reverse=True):
                 cut = start if start + size == cut else cut
-            cuts.append(_move_behind_citations(answer, unit, cut))
+            cuts.append(_place_cut(answer, unit, cut))
         run_ins = [one.end for one in layout.governors if one.start == unit.start and one.end < unit.end]
         cuts = [cut for cut in cuts if not any(start < cut < end for start, end in bound)]
         pieces = _cut(answer, unit, sorted({*cuts, *run_ins}), run_ins)
@@ -155,15 +158,21 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
         return pieces if len(pieces) != 2 or not run_ins else [(pieces[0][0], pieces[1][1])]  # noqa: PLR2004
 
 
-def _move_behind_citations(answer: str, unit: Unit, cut: int) -> int:
-    """Return where a sentence begins whose first words may cite sources of the sentence before it."""
+def _place_cut(answer: str, unit: Unit, cut: int) -> int:
+    """Return where a sentence begins, so that marks that cite stay with the sentence that they belong to."""
+    following = answer[cut : unit.end].lstrip()
+    leads = _CITATIONS.match(answer, unit.start, unit.end) is not None
+    # A mark may begin its sentence: `[4] is older`, `et al. [3] found`, or `[1] Lima is big. [2] It is dry.`
+    if leads or following[:1].islower():
+        last = _LAST_CITATION.search(answer, max(unit.start, cut - _LOOK_BACK), cut)
+        cut = cut if last is None else last.start()
     cited = _CITATIONS.match(answer, cut, unit.end)
-    if cited is None or _CITATIONS.match(answer, unit.start, unit.end):
-        return cut  # numbers that begin each sentence
+    if cited is None:
+        return cut
     following = answer[cited.end() : unit.end].lstrip()
-    if not following[:1].islower() and following[:1] not in set(",.;:"):
-        return cited.end()
-    return unit.end if _ABBREVIATION.search(answer, unit.start, cut) else cut
+    if following[:1].islower() or following[:1] in {",", ";", ":"}:
+        return unit.end if _ABBREVIATION.search(answer, unit.start, cut) else cut
+    return cut if leads else cited.end()
 
 
 def _cut(answer: str, unit: Unit, cuts: Sequence[int], apart: Sequence[int]) -> list[Range]:
@@ -451,8 +460,9 @@ class _Remainder:
         ):
             return "".join(self._answer[place] for place in between if not self._hidden[place])
         skipped = self._answer[start:end]
-        if _BLANK_LINE.search(skipped):
-            return f"\n\n{margin}"
+        blank = [found[1] for found in _BLANK_LINE.finditer(skipped.replace("\r\n", "\n"))]
+        if blank:
+            return f"\n{min(blank, key=len)}\n{margin}"
         return f"\n{margin}" if "\n" in skipped or "\r" in skipped else " "
 
 

@@ -38,7 +38,7 @@ _FOOTNOTE = re.compile(r"\[\^[^\]\s]+\](?=:)")
 _COLONS, QUESTIONS = (":", "\uff1a"), ("?", "\uff1f", "\u061f")
 _STOPS = (".", "!", "\u2026", "\u3002", "\uff01")
 _LABEL = re.compile(r"\(?\w{1,4}[.)]\s")
-_LIST_IN_LINE = re.compile(r"(?<=[:\uff1a])\s+(?=\(?[1aA][.)]\s)")
+_LIST_IN_LINE = re.compile(r"(?<=[:\uff1a])\s+(?=\(?(?:\d{1,2}|[A-Za-z])[.)]\s)")
 _MARKS = "*_~ \t\r\n"
 # Lines of this width and more may be prose that was wrapped.
 _WRAPPED_WIDTH = 40
@@ -194,18 +194,13 @@ class _Reader:
                 self._close(stack.pop(), stack[-1])
             elif token.type == "inline" and opened.type in {"heading_open", "paragraph_open"}:
                 rank = int(opened.tag[1:]) if opened.type == "heading_open" else 0
-                stack[-1].parts += self._read_lines(parser, token, rank)
+                stack[-1].parts += self._read_lines(parser, token, rank, opened.map)
             elif token.type == "tr_open":
                 self._rows.append(self._find_block(token.map, len(stack) > 1))
             elif token.type == "table_close":
                 stack[-1].parts.append(self._read_table())
-            elif token.type in {"fence", "code_block", "html_block"}:
-                start, end = self._find_block(token.map, len(stack) > 1)
-                self._units.append(Unit(start, end, is_whole=True))
-                stack[-1].parts.append(_Part("block", start, end))
-            elif token.type == "hr":
-                start, end = self._find_block(token.map, len(stack) > 1)
-                self._margins.append([start, end, end])
+            elif token.type in {"fence", "code_block", "html_block", "hr"}:
+                stack[-1].parts += self._read_whole(token, len(stack) > 1)
             if step == "open":
                 opened = token
         self._govern(stack[0].parts)
@@ -238,6 +233,14 @@ class _Reader:
             self._margins.append([first[0], start, start])
         return start, start + len(self._answer[start : last[1]].rstrip())
 
+    def _read_whole(self, token: Any, inside: bool) -> list[_Part]:
+        start, end = self._find_block(token.map, inside)
+        if token.type == "hr":
+            self._margins.append([start, end, end])
+            return []
+        self._units.append(Unit(start, end, is_whole=True))
+        return [_Part("block", start, end)]
+
     def _read_table(self) -> _Part:
         (start, end), *rows = self._rows
         self._rows = []
@@ -249,15 +252,15 @@ class _Reader:
             self._governors.append(Governor(start, end, rows[0][0], rows[-1][1]))
         return _Part("list", start, rows[-1][1] if rows else end)
 
-    def _read_lines(self, parser: Any, token: Any, rank: int) -> list[_Part]:
+    def _read_lines(self, parser: Any, token: Any, rank: int, whole: Sequence[int]) -> list[_Part]:
         """Return the lines of a heading or paragraph; those that run on are one."""
         pieces = token.content.split("\n")
-        lines = self._lines[token.map[0] : token.map[1]]
+        lines = self._lines[whole[0] : whole[1]]
         places: list[int] = []
         for piece, (start, end) in zip(pieces, lines, strict=False):
             found = self._answer[start:end].replace("\0", "\ufffd").rfind(piece.rstrip())
             if found < 0:  # tabs that were replaced
-                block = self._find_block(token.map, inside=True)
+                block = self._find_block(whole, inside=True)
                 self._units.append(Unit(*block, is_whole=True))
                 return [_Part("line", *block, rank)]
             places.append(start + found)
@@ -283,7 +286,7 @@ class _Reader:
                 or _runs_on(pieces[line], pieces[line + 1], width)
             ):
                 continue
-            start, end = places[first], self._lines[token.map[1] - 1][1] if rank else ends[line]
+            start, end = places[first], self._lines[whole[1] - 1][1] if rank else ends[line]
             first = line + 1
             unit = Unit(
                 start,
@@ -298,7 +301,7 @@ class _Reader:
                     if start <= a < end
                 ),
             )
-            parts += self._read_unit(unit, rank, token.map[0])
+            parts += self._read_unit(unit, rank, whole[0])
         return parts
 
     def _read_unit(self, unit: Unit, rank: int, paragraph: int) -> list[_Part]:
