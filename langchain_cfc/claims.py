@@ -19,10 +19,10 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import SplitterError
 from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags
-from langchain_cfc.layout import QUESTIONS, Governor, Layout, Range, Unit, parse_layout
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.support.imports import require
+from langchain_cfc.support.layout import QUESTIONS, Governor, Layout, Range, Unit, parse_layout
 from langchain_cfc.support.serialization import compute_sha256
 from langchain_cfc.support.text import quote
 from langchain_cfc.verifiers.base import combine_fingerprints, list_values

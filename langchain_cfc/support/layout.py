@@ -30,6 +30,7 @@ from langchain_cfc.support.imports import require
 _LINE_END = re.compile(r"\r\n?|\n")
 # Marks of lists and quotations before a block that is not parsed for inline marks.
 _MARGIN = re.compile(r"(?:[ \t>]|[-+*][ \t]|\d{1,9}[.)][ \t])*")
+_INDENT = re.compile(r"[ \t]*")
 _FORMULA = re.compile(
     r"\$\$.+?\$\$|\\\[.+?\\\]|\\\(.+?\\\)|(?<![\\$\w])\$(?=\S)[^$\n]*[^$\s]\$(?![\d$])", re.DOTALL
 )
@@ -81,7 +82,7 @@ class Governor:
 
 @dataclass(frozen=True)
 class Layout:
-    """What an answer consists of.
+    """What an answer in Markdown or in plain text consists of.
 
     Attributes:
         units: All parts that may make claims, in the order of the answer.
@@ -227,7 +228,7 @@ class _Reader:
     def _find_block(self, lines: Sequence[int], inside: bool) -> Range:
         """Return where a block begins after its margin, which is noted, and where it ends."""
         first, last = self._lines[lines[0]], self._lines[min(lines[1], len(self._lines)) - 1]
-        found = _MARGIN.match(self._answer, *first) if inside else None
+        found = (_MARGIN if inside else _INDENT).match(self._answer, *first)
         start = first[0] if found is None else found.end()
         if start > first[0]:
             self._margins.append([first[0], start, start])
