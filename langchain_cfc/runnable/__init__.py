@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from langchain_cfc.runnable.cfc import CFCRunnable
     from langchain_cfc.runnable.chat_arguments import changes_generator, configure_chain, find_cfc_runnable
     from langchain_cfc.runnable.chat_model import CFCChatModel
+    from langchain_cfc.runnable.decision_store import DecisionStore
     from langchain_cfc.runnable.result import (
         CFCResult,
         ClaimsResult,
@@ -31,6 +32,7 @@ __all__ = [
     "CFCResult",
     "CFCRunnable",
     "ClaimsResult",
+    "DecisionStore",
     "OrElse",
     "ScoredCandidate",
     "ScoredClaim",
@@ -46,6 +48,7 @@ _NAMES = {
     "cfc": ("CFCRunnable",),
     "chat_arguments": ("changes_generator", "configure_chain", "find_cfc_runnable"),
     "chat_model": ("CFCChatModel",),
+    "decision_store": ("DecisionStore",),
     "result": ("CFCResult", "ClaimsResult", "ScoredCandidate", "ScoredClaim", "read_result"),
 }
 

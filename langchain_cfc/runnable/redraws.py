@@ -31,6 +31,10 @@ from langchain_cfc.support.serialization import compute_sha256
 if TYPE_CHECKING:
     from langchain_cfc.runnable.result import CFCResult
 
+OTHER_SETTINGS = (
+    "the same prompt was asked before in this call or conversation, with other settings (error level, rate "
+    "or show_rejected), and choosing them after seeing a result would void the guarantee: ask once"
+)
 # Maximum number of prompts whose results one call keeps; the oldest go first.
 _MAX_PROMPTS = 1000
 
@@ -60,13 +64,16 @@ class DrawRegister(BaseCallbackHandler):
         return type(self), ()
 
     def draw_once(
-        self, key: tuple[str, ...], settings: Any, draw: Callable[[], Steps[CFCResult]]
+        self, key: tuple[str, ...], settings: Any, draw: Callable[[], Steps[CFCResult]], thread: str = ""
     ) -> Steps[CFCResult]:
         """Return the result of the first draw with this key, which is `draw` if there was none.
+
+        Within one call it does not depend on the conversation, whose id is `thread`.
 
         Raises:
             InputError: If the first draw had other settings, such as another error level.
         """
+        del thread
         while True:
             mine = _Draw(settings, Future())
             mine.result.set_running_or_notify_cancel()  # so that a waiting task cannot cancel it
@@ -74,12 +81,7 @@ class DrawRegister(BaseCallbackHandler):
             if first is mine:
                 return (yield from self._draw(key, mine, draw))
             if first.settings != settings:
-                msg = (
-                    "the same prompt was asked before in this call, with other settings (error level, rate "
-                    "or show_rejected), and choosing them after seeing a result would void the guarantee: "
-                    "ask once, or in a call of its own"
-                )
-                raise InputError(msg)
+                raise InputError(OTHER_SETTINGS)
             waiting = first.result
             result = yield Step(waiting.result, lambda waiting=waiting: asyncio.wrap_future(waiting))  # type: ignore[misc]
             if result is not None:
@@ -114,10 +116,13 @@ register_configure_hook(_RegisterMaker(), inheritable=True, handle_class=DrawReg
 
 
 def find_register(run_manager: RunManager) -> DrawRegister | None:
-    """Return the register of the call that a run belongs to; None for a run that is itself the whole call."""
-    if run_manager.parent_run_id is None:
-        return None
-    return next((one for one in run_manager.handlers if isinstance(one, DrawRegister)), None)
+    """Return the register of the call that a run belongs to; None for a run that is itself the whole call.
+
+    One that was passed in the config outlasts the call, and counts before the call's own.
+    """
+    found = [one for one in run_manager.handlers if isinstance(one, DrawRegister)]
+    given = [one for one in found if type(one) is not DrawRegister]
+    return next(iter(given or (found if run_manager.parent_run_id is not None else ())), None)
 
 
 def detach_register(config: RunnableConfig) -> RunnableConfig:

@@ -121,7 +121,7 @@ class ServingPipeline:
         progress: Progress,
         register: DrawRegister | None,
     ) -> Steps[CFCResult]:
-        """Serve a prompt; if it was served before within the register's call, return that result.
+        """Serve a prompt; if it was served before and the register has the result, return that.
 
         Raises:
             PromptKindError: If the prompt is of another kind than the calibration prompts.
@@ -135,6 +135,7 @@ class ServingPipeline:
                 (self.artifact.digest, self.generator, digest_prompt(prompt)),
                 (*promise.promise, self.show_rejected),
                 partial(self.serve, prompt, promise, config, progress),
+                str((config.get("configurable") or {}).get("thread_id", "")),
             )
         )
 

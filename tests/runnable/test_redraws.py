@@ -11,10 +11,12 @@ from typing import Any, TypedDict
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
+from langchain_core.stores import InMemoryByteStore
 from pydantic import PrivateAttr
 
 from langchain_cfc import CFCChatModel, CFCResult, CFCRunnable
-from langchain_cfc.errors import AbstentionError, InputError, VerifierError
+from langchain_cfc.errors import AbstentionError, InputError, ServingError, VerifierError
+from langchain_cfc.runnable import DecisionStore
 from langchain_cfc.runnable.redraws import DrawRegister, digest_prompt
 from tests.calls import Invoke
 from tests.factories import make_artifact, make_chain
@@ -211,3 +213,68 @@ def test_prompt_digest_ignores_message_ids_only() -> None:
     assert digest_prompt([HumanMessage("x", id="1")]) == digest_prompt([HumanMessage("x", id="2")])
     assert digest_prompt([HumanMessage("x")]) != digest_prompt([AIMessage("x")])
     assert digest_prompt("x") != digest_prompt("y")
+
+
+def test_stored_decision_is_returned_however_often_the_question_is_asked(invoke: Invoke) -> None:
+    store, chain = InMemoryByteStore(), make_changing()
+    kept = chain.with_config(callbacks=[DecisionStore(store)])
+    first = invoke(kept, "q")
+    again = [invoke(kept, "q") for _ in range(3)]
+    # Another process has another object around the same store.
+    again.append(invoke(chain.with_config(callbacks=[DecisionStore(store)]), "q"))
+    assert {one.abstained for one in again} == {first.abstained} == {True}
+    assert again[-1] == first.model_copy(update={"usage": None})
+    # Control: without the store, asking again finds an answer.
+    assert not invoke(chain, "q").abstained
+    assert chain.generator.drawn == ["q"] * (2 * N)  # type: ignore[attr-defined]
+
+
+def test_stored_decision_belongs_to_conversation_question_and_settings(invoke: Invoke) -> None:
+    chain = make_changing(artifact=make_artifact(alpha=[0.25, 0.3]), alpha="0.25")
+    store = InMemoryByteStore()
+    by_thread = chain.with_config(callbacks=[DecisionStore(store)])
+    ana, ben = ({"configurable": {"thread_id": name}} for name in ("ana", "ben"))
+    assert [invoke(by_thread, "q", one).abstained for one in (ana, ana, ben)] == [True, True, False]
+    named = chain.with_config(callbacks=[DecisionStore(store, "ana")])
+    assert invoke(named, "q").abstained
+    assert not invoke(named, "another").abstained
+    stricter = make_changing(artifact=chain.artifact, alpha="0.3")
+    with pytest.raises(InputError, match="asked before"):
+        invoke(stricter.with_config(callbacks=[DecisionStore(store, "ana")]), "q")
+
+
+class BrokenStore(InMemoryByteStore):
+    def mget(self, keys: Any) -> Any:
+        del keys
+        raise OSError
+
+
+@pytest.mark.parametrize("how", ["broken", "flipped", "moved", "text"])
+def test_damaged_store_raises_and_draws_nothing(how: str, invoke: Invoke) -> None:
+    store, chain = InMemoryByteStore(), make_changing()
+    invoke(chain.with_config(callbacks=[DecisionStore(store)]), "q")
+    invoke(chain.with_config(callbacks=[DecisionStore(store)]), "other")
+    name, other = store.yield_keys()
+    (kept, another) = store.mget([name, other])
+    assert kept is not None
+    assert another is not None
+    changed = {"flipped": kept.replace(b"true", b"True", 1), "moved": another, "text": b"yes"}
+    store.mset([(name, changed.get(how, kept))])
+    drawn = len(chain.generator.drawn)  # type: ignore[attr-defined]
+    read = BrokenStore() if how == "broken" else store
+    with pytest.raises(ServingError, match="store"):
+        invoke(chain.with_config(callbacks=[DecisionStore(read)]), "q")
+    assert len(chain.generator.drawn) == drawn  # type: ignore[attr-defined]
+
+
+def test_failed_call_is_not_stored(invoke: Invoke) -> None:
+    store = InMemoryByteStore()
+
+    def fail(prompt: Any, candidates: Any) -> Any:
+        raise ValueError(prompt, candidates)
+
+    kept = [DecisionStore(store)]
+    with pytest.raises(VerifierError):
+        invoke(make_chain(verifier=fail).with_config(callbacks=kept), "q")
+    assert not list(store.yield_keys())
+    assert not invoke(make_chain().with_config(callbacks=kept), "q").abstained

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from langchain_cfc_server import Settings, create_app
 from langchain_core.runnables import RunnableLambda
+from langchain_core.stores import InMemoryByteStore
 from starlette.testclient import TestClient
 
-from integrations.server.tests.bots import EASY, GOOD, judge, make_artifact, topic
-from integrations.server.tests.parts import HEADERS, TOKEN
+from integrations.server.tests.bots import EASY, GOOD, N, chain, judge, make_artifact, topic
+from integrations.server.tests.parts import HEADERS, OTHER_TOKEN, TOKEN, make_request
 from langchain_cfc import CFCRunnable
+from langchain_cfc.errors import InputError
 from tests.factories import with_prompt_kind
 
 COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/responses"
@@ -151,3 +153,33 @@ def test_null_fields_and_cache_marks_of_messages_are_accepted(client: TestClient
     assert found.json()["choices"][0]["message"]["content"] == GOOD
     # Control: other fields of messages are checked as before.
     assert client.post(COMPLETIONS, json=make_body(COMPLETIONS, [{**USER, "weight": 1}])).status_code == 400
+
+
+def test_client_that_asks_again_gets_its_first_decision(
+    bots: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in bots.items():
+        monkeypatch.setenv(name, value)
+    drawn: list[str] = []
+
+    def draw(_: Any) -> str:
+        drawn.append("" if len(drawn) < N else GOOD)
+        return drawn[-1]
+
+    for store in (InMemoryByteStore(), None):
+        drawn.clear()
+        settings = Settings(tokens=(TOKEN, OTHER_TOKEN), decisions=store)
+        app = create_app({"bot": chain(generator=RunnableLambda(draw)).or_else(lambda _: "?")}, settings)
+        with TestClient(app) as client:
+
+            def ask(token: str, **more: Any) -> Any:
+                given = {"Authorization": f"Bearer {token}"}
+                return client.post(COMPLETIONS, json=make_request(EASY, **more), headers=given)
+
+            first, again = (ask(TOKEN).json()["choices"][0]["message"]["content"] for _ in range(2))
+            # Control: without a store, the second request draws what is answered.
+            assert (first, again) == ("?", "?" if store else GOOD)
+            assert ask(OTHER_TOKEN).json()["cfc"]["best"] == GOOD
+            assert ask(TOKEN, cfc={"alpha": "0.1"}).status_code == (400 if store else 200)
+    with pytest.raises(InputError, match="expected a BaseStore"):
+        Settings(tokens=(TOKEN,), decisions={})  # type: ignore[arg-type]

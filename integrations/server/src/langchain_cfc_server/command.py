@@ -61,6 +61,13 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
         list[str] | None,
         typer.Option(help="Origin of web pages that may send requests, such as https://chat.example."),
     ] = None,
+    decisions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="BaseStore that keeps decisions, so that a question asked again is not drawn again.",
+        ),
+    ] = None,
     abstain_message: Annotated[str, typer.Option(help="Text of an abstention.")] = _DEFAULT.abstain_message,
     body_limit: Annotated[
         int, typer.Option(help="Maximum size of a request body in bytes.")
@@ -105,6 +112,7 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
             authentication=not no_auth,
             ignore=tuple(ignore or ()),
             origins=tuple(origin or ()),
+            decisions=None if decisions is None else load_object(decisions),
             abstain_message=abstain_message,
             body_limit=body_limit,
             concurrency=concurrency,

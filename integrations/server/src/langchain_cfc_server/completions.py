@@ -6,9 +6,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from langchain_core.runnables import RunnableConfig
 from starlette.requests import Request
 from starlette.responses import Response
 
+from langchain_cfc.runnable import DecisionStore
 from langchain_cfc_server import schema
 from langchain_cfc_server.answers import Answer
 from langchain_cfc_server.chain_thread import ChainThread
@@ -49,6 +51,8 @@ class Completions:
         self._cooldowns = cooldowns
         self._chains = chains
         self._ignored = {name: model.ignored for name, model in models.items()}
+        self._store = settings.decisions
+        self._kept_by_client: dict[str | None, DecisionStore] = {}
         self._log_content = settings.log_content
         self._time_limit = settings.time_limit
 
@@ -108,14 +112,25 @@ class Completions:
             raise make_parameter_refusal(refused)
         if self._log_content:
             note.prompt = [one.model_dump(exclude_none=True) for one in messages]
-        client = get_client(request.scope)
-        with self._cooldowns[model.name].watch(None if client is None else client.name):
-            message = await self._chains.run(lambda: model.ask(prompt, promise, with_claims=options.claims))
+        asking = get_client(request.scope)
+        client = None if asking is None else asking.name
+        config = self._make_config(client)
+        with self._cooldowns[model.name].watch(client):
+            message = await self._chains.run(
+                lambda: model.ask(prompt, promise, config, with_claims=options.claims)
+            )
         answer = Answer(f"{prefix}{note.id}", int(time.time()), model.name, message, given.ignored)
         note.record_decision(answer.reason, answer.usage, answer.promise)
         if self._log_content:
             note.answer = str(message.text)
         return answer
+
+    def _make_config(self, client: str | None) -> RunnableConfig:
+        """Return the config under which a client's questions are asked, with its earlier decisions."""
+        if self._store is None:
+            return {}
+        kept = self._kept_by_client.setdefault(client, DecisionStore(self._store, client or "anyone"))
+        return {"callbacks": [kept]}
 
 
 def _make_response(answer: Answer, content: bytes, *, is_stream: bool = False) -> Response:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc import CFCResult, CFCRunnable
 from langchain_cfc.artifact import Promise
@@ -79,13 +79,19 @@ class ServedModel:
         }
 
     async def ask(
-        self, prompt: list[BaseMessage], promise: Promise | None, *, with_claims: bool = False
+        self,
+        prompt: list[BaseMessage],
+        promise: Promise | None,
+        config: RunnableConfig | None = None,
+        *,
+        with_claims: bool = False,
     ) -> AIMessage:
         """Invoke the chain with a conversation and return its decision as a message.
 
         Args:
             prompt: The conversation.
             promise: As returned by `choose_promise`.
+            config: LangChain config.
             with_claims: Whether the decision lists the claims of the answer. Dropped claims have a text only
                 if the chain was made with `show_rejected`.
 
@@ -99,7 +105,7 @@ class ServedModel:
                 self._chains_by_promise[promise] = configure_chain(chain, dict([promise]), {})
             chain = self._chains_by_promise[promise]
         try:
-            found = await chain.ainvoke(prompt)
+            found = await chain.ainvoke(prompt, config)
         except AbstentionError as error:  # for clients an abstention is an answer, even if it was raised
             found = error.result
         message = self.answer.to_message(found)

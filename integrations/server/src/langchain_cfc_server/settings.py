@@ -6,6 +6,9 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from langchain_core.stores import BaseStore
 
 from langchain_cfc.errors import InputError
 from langchain_cfc_server.tokens import check_tokens
@@ -31,6 +34,8 @@ class Settings:
             for chat interfaces that always send some. After a model's name and "=", for that model only.
         origins: Origins of web pages whose scripts may send requests (CORS), such as "https://chat.example";
             "*" for all.
+        decisions: A `BaseStore` of bytes that keeps each client's decisions: a question that the client asks
+            again is not drawn again.
         abstain_message: The text of an abstention.
         body_limit: Maximum size of a request's body, in bytes.
         concurrency: Maximum number of requests processed at once.
@@ -54,6 +59,7 @@ class Settings:
     authentication: bool = True
     ignore: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    decisions: BaseStore[str, Any] | None = field(default=None, repr=False)
     abstain_message: str = "I do not know."
     body_limit: int = 1 << 20
     concurrency: int = 64
@@ -94,6 +100,9 @@ class Settings:
             if not _ORIGIN.fullmatch(origin):
                 msg = f"origins: {origin!r} is no origin; expected one such as https://chat.example, or *"
                 raise InputError(msg)
+        if not isinstance(self.decisions, BaseStore | None):
+            msg = f"decisions is a {type(self.decisions).__name__}: expected a BaseStore of LangChain's"
+            raise InputError(msg)
 
     def _check_tokens(self) -> None:
         """Check that tokens and authentication fit together; errors never quote a token."""
