@@ -8,9 +8,10 @@ its fingerprint is compared like a verifier's.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage, HumanMessage
@@ -21,6 +22,7 @@ from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.support.imports import require
+from langchain_cfc.support.layout import QUESTIONS, Governor, Layout, Range, Unit, parse_layout
 from langchain_cfc.support.serialization import compute_sha256
 from langchain_cfc.support.text import quote
 from langchain_cfc.verifiers.base import combine_fingerprints, list_values
@@ -29,8 +31,22 @@ from langchain_cfc.verifiers.sequence_probability import locate_tokens, select_a
 
 __all__ = ["ModelSplitter", "SentenceSplitter", "Span", "Splitter", "restore_text"]
 
-# Citation marks, such as [2] or [^3], which belong to the sentence before them.
-_CITATION_MARKS = re.compile(r"\s*(?:\[\^?[\w.,; -]{1,40}\])+")
+# Marks that cite: [2], [^3], [[1]](address), [citation:1], (Smith, 2004), <sup>1</sup> and those of OpenAI.
+_CITATION = (
+    r"(?:\[\[?\^?[\w.,;: -]{1,40}\]?\](?:\([^()\s]*\))?|\u3010[^\u3011]{1,40}\u3011|<sup>.{1,40}?</sup>"
+    r"|\((?:[^()]{1,80}\s)?(?:1[5-9]|20)\d\d[a-z]?\))"
+)
+_CITATIONS = re.compile(rf"(?:\s*{_CITATION})+")
+_LAST_CITATION = re.compile(rf"(?<=\s){_CITATION}\s*$")
+_LOOK_BACK = 100
+_ABBREVIATION = re.compile(
+    r"\b(?:al|figs?|eqs?|refs?|nos?|inc|dr|vol|sec|ch|pp?|cf|vs|etc|ca|eds?)\.\s*$", re.IGNORECASE
+)
+_LIST_NUMBER = re.compile(r"(?<=[:;,.]\s)\d{1,2}[.)]\s*$")
+_ENCLOSED = re.compile(
+    r"\([^()]{1,300}\)|\"[^\"]{1,300}\"|\u201c[^\u201c\u201d]{1,300}\u201d|\u00ab[^\u00ab\u00bb]{1,300}\u00bb"
+)
+_BLANK_LINE = re.compile(r"[\r\n]([ \t>]*)(?=[\r\n])")
 _HINT = "a splitter returns spans: Span(start, end), (start, end), or mappings with start, end and text"
 
 
@@ -71,7 +87,12 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
         self.name = "sentences"
         self.language = language
         self._find = require("sentencex", "claims", "splitting into sentences").get_sentence_boundaries
-        self.fingerprint = {"id": "sentences", "language": language, "sentencex": version("sentencex")}
+        self.fingerprint = {
+            "id": "sentences-2",
+            "language": language,
+            "sentencex": version("sentencex"),
+            "markdown-it-py": version("markdown-it-py"),
+        }
 
     def flow(self, given: str, config: RunnableConfig) -> Steps[list[Span]]:
         """Split the answer without any model call."""
@@ -80,23 +101,93 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
         return self.split(given)
 
     def split(self, answer: str) -> list[Span]:
-        """Return the spans of an answer's sentences, without surrounding white space.
+        r"""Return the spans of an answer's sentences; the text of each begins with what governs it.
 
         Examples:
             >>> SentenceSplitter().split("Dr. Li lives in Rome. [1] She is 40.")
             [Span(start=0, end=25, text=None), Span(start=26, end=36, text=None)]
+            >>> [one.text for one in SentenceSplitter().split("Known facts:\n- Lima is big")]
+            ['Known facts:\nLima is big']
         """
-        spans: list[Span] = []
-        for one in self._find(self.language, answer):
-            start, end = one["start_index"], one["end_index"]
-            if spans and (cited := _CITATION_MARKS.match(answer, start, end)) is not None:
-                spans[-1] = Span(spans[-1].start, cited.end())
-                start = cited.end()
-            # A span without letters or digits makes no claim.
-            if any(map(str.isalnum, answer[start:end])):
-                text = answer[start:end]
-                spans.append(Span(start + len(text) - len(text.lstrip()), start + len(text.rstrip())))
-        return spans
+        layout = parse_layout(answer)
+        pieces = [piece for unit in layout.units for piece in self._split_unit(answer, unit, layout)]
+        governed: dict[Range, list[Range]] = {piece: [] for piece in pieces}
+        governing: set[Range] = set()
+        for one in layout.governors:
+            above = [piece for piece in pieces if one.start <= piece[0] and piece[1] <= one.end]
+            below = [piece for piece in pieces if one.first <= piece[0] < one.last]
+            if above and below:
+                above = above[-1:] if one.is_tail else above
+                governing.update(above)
+                for piece in below:
+                    governed[piece] += above
+        return [
+            Span(*piece, "\n".join(answer[slice(*one)] for one in [*above, piece]) if above else None)
+            for piece, above in governed.items()
+            if piece not in governing
+        ]
+
+    def _split_unit(self, answer: str, unit: Unit, layout: Layout) -> list[Range]:
+        """Return the ranges of a unit's sentences, of which none cuts a link, a quotation or emphasis."""
+        if unit.is_whole:
+            return [(unit.start, unit.end)]
+        shown = list(answer[unit.start : unit.end])
+        marks = [(start, end) for start, end, _ in layout.margins]
+        for start, end, size in unit.emphasis:
+            marks += [(start, start + size), (end - size, end)]
+        for start, end in marks:
+            for place in range(max(start, unit.start), min(end, unit.end)):
+                shown[place - unit.start] = " "
+        bound = [*unit.atoms, *((start, end) for start, end, _ in unit.emphasis)]
+        bound += [found.span() for found in _ENCLOSED.finditer(answer, unit.start, unit.end)]
+        cuts = []
+        for one in self._find(self.language, "".join(shown)):
+            cut = unit.start + one["start_index"]
+            text = answer[unit.start : cut]
+            number = _LIST_NUMBER.search(text)  # of the next sentence, in a list within a line
+            cut = unit.start + number.start() if number is not None else cut
+            while cut < unit.end and shown[cut - unit.start].isspace():
+                cut += 1
+            for start, _, size in sorted(unit.emphasis, reverse=True):
+                cut = start if start + size == cut else cut
+            cuts.append(_place_cut(answer, unit, cut))
+        run_ins = [one.end for one in layout.governors if one.start == unit.start and one.end < unit.end]
+        cuts = [cut for cut in cuts if not any(start < cut < end for start, end in bound)]
+        pieces = _cut(answer, unit, sorted({*cuts, *run_ins}), run_ins)
+        # Words in bold govern several sentences, but belong to a single one.
+        return pieces if len(pieces) != 2 or not run_ins else [(pieces[0][0], pieces[1][1])]  # noqa: PLR2004
+
+
+def _place_cut(answer: str, unit: Unit, cut: int) -> int:
+    """Return where a sentence begins, so that marks that cite stay with the sentence that they belong to."""
+    following = answer[cut : unit.end].lstrip()
+    leads = _CITATIONS.match(answer, unit.start, unit.end) is not None
+    # A mark may begin its sentence: `[4] is older`, `et al. [3] found`, or `[1] Lima is big. [2] It is dry.`
+    if leads or following[:1].islower():
+        last = _LAST_CITATION.search(answer, max(unit.start, cut - _LOOK_BACK), cut)
+        cut = cut if last is None else last.start()
+    cited = _CITATIONS.match(answer, cut, unit.end)
+    if cited is None:
+        return cut
+    following = answer[cited.end() : unit.end].lstrip()
+    if following[:1].islower() or following[:1] in {",", ";", ":"}:
+        return unit.end if _ABBREVIATION.search(answer, unit.start, cut) else cut
+    return cut if leads else cited.end()
+
+
+def _cut(answer: str, unit: Unit, cuts: Sequence[int], apart: Sequence[int]) -> list[Range]:
+    """Return the parts between cuts without surrounding white space, and only those that say something."""
+    pieces: list[Range] = []
+    for start, end in pairwise([unit.start, *cuts, unit.end]):
+        text = answer[start:end]
+        # A part without letters or digits makes no claim.
+        if any(map(str.isalnum, text)):
+            begin = start + len(text) - len(text.lstrip())
+            # A question and what answers it say something together only.
+            if pieces and start not in apart and answer[: pieces[-1][1]].endswith(QUESTIONS):
+                begin = pieces.pop()[0]
+            pieces.append((begin, start + len(text.rstrip())))
+    return pieces
 
 
 class ModelSplitter(FlowRunnable[str, list[Span]]):
@@ -244,41 +335,142 @@ def make_claim_candidates(answer: DrawnCandidate, spans: Sequence[Span]) -> list
 def restore_text(answer: str, spans: Sequence[Span], kept: Sequence[bool]) -> str:
     r"""Return an answer's text without its dropped claims, in its own words.
 
-    Characters of a dropped claim are left out, even where a kept claim overlaps it, and so is text outside
-    all claims, such as headings. Between kept parts white space stays, and omitted words become a separator.
+    Characters of a dropped claim are left out, even where a kept claim overlaps it, and so are words outside
+    all claims. What governs a claim that is kept, such as a heading, is kept with it; if a claim about the
+    heading itself is dropped, so is all that it governs. Links, code and rows of tables stay or go as a
+    whole, and marks of emphasis in pairs. Omitted words become a space or the line break that they held.
 
     Args:
-        answer: The whole answer.
+        answer: The whole answer, as text or Markdown.
         spans: Its claims, in the order of the answer.
         kept: For each claim whether it is kept.
 
     Returns:
         The text; empty if nothing is kept.
 
+    Raises:
+        MissingExtraError: If markdown-it-py is not installed.
+
     Examples:
-        >>> spans = [Span(0, 2), Span(3, 5), Span(7, 9)]
-        >>> restore_text("A. B.\n\nC.", spans, [True, False, True])
-        'A.\n\nC.'
+        >>> spans = [Span(3, 7), Span(10, 15), Span(20, 24)]
+        >>> restore_text("A:\n- so.\n- not.\n\nB:\n- yes.", spans, [True, False, True])
+        'A:\n- so.\n\nB:\n- yes.'
     """
-    shown = [False] * len(answer)
-    for span, is_kept in zip(spans, kept, strict=True):
-        if is_kept:
-            shown[span.start : span.end] = [True] * (span.end - span.start)
-    for span, is_kept in zip(spans, kept, strict=True):
-        if not is_kept:
-            shown[span.start : span.end] = [False] * (span.end - span.start)
-    text, gap = "", 0
-    for place, is_shown in enumerate(shown):
-        if not is_shown:
-            continue
-        skipped = answer[gap:place]
-        if text and skipped:
-            text += skipped if not skipped.strip() else _choose_separator(skipped)
-        text += answer[place]
-        gap = place + 1
-    return text
+    return _Remainder(answer, spans, kept).write()
 
 
-def _choose_separator(skipped: str) -> str:
-    """Return the separator that replaces omitted words: a paragraph break, a line break, or a space."""
-    return "\n\n" if "\n\n" in skipped else "\n" if "\n" in skipped else " "
+class _Remainder:
+    """The text that is left of an answer: which characters are `shown`, `dropped` and in any claim."""
+
+    def __init__(self, answer: str, spans: Sequence[Span], kept: Sequence[bool]) -> None:
+        self._answer, self._spans = answer, spans
+        self._layout = parse_layout(answer)
+        self._shown, self._dropped = bytearray(len(answer)), bytearray(len(answer))
+        for span, is_kept in zip(spans, kept, strict=True):
+            _fill(self._shown if is_kept else self._dropped, span.start, span.end)
+        self._in_margin = bytearray(len(answer))
+        for start, end, _ in self._layout.margins:
+            _fill(self._in_margin, start, end)
+        self._drop([place for place, is_dropped in enumerate(self._dropped) if is_dropped])
+        self._apply_governors()
+        self._pair_marks()
+        _clear(self._shown, self._in_margin)
+
+    def _drop(self, places: Iterable[int]) -> None:
+        """Drop characters, and all of each link or other whole that holds one of them."""
+        for place in places:
+            self._dropped[place], self._shown[place] = not self._in_margin[place], 0
+        for unit in self._layout.units:
+            for start, end in [(unit.start, unit.end)] if unit.is_whole else unit.atoms:
+                if any(self._dropped[start:end]):
+                    _fill(self._dropped, start, end)
+                    self._shown[start:end] = bytes(end - start)
+                elif any(self._shown[start:end]):
+                    _fill(self._shown, start, end)
+
+    def _apply_governors(self) -> None:
+        found = [(*self._find_extent(one), one) for one in self._layout.governors]
+        for start, end, one in found:
+            if any(self._dropped[start:end]):
+                self._drop(range(one.first, one.last))
+        for start, end, one in reversed(found):
+            if any(self._shown[one.first : one.last]):
+                _fill(self._shown, start, end)
+
+    def _find_extent(self, one: Governor) -> Range:
+        """Return the words of a governor: if only its tail governs, its last claim or what follows that."""
+        start, end = one.start, one.end
+        last = max((place for place in range(start, end) if self._answer[place].isalnum()), default=start)
+        if one.is_tail:
+            claims = [span for span in self._spans if span.start <= last < span.end]
+            before = [span.end for span in self._spans if start < span.end <= last]
+            start = max(start, min((span.start for span in claims), default=max(before, default=start)))
+        return start + len(self._answer[start:end]) - len(self._answer[start:end].lstrip()), end
+
+    def _pair_marks(self) -> None:
+        """Show marks of emphasis if all that they emphasise is shown, and hide them otherwise."""
+        self._hidden = bytearray(len(self._answer))
+        for unit in self._layout.units:
+            for start, end, size in unit.emphasis:
+                inside = range(start + size, end - size)
+                is_shown = all(
+                    self._shown[place] or self._in_margin[place] or not self._answer[place].isalnum()
+                    for place in inside
+                ) and any(self._shown[place] for place in inside)
+                for place in (*range(start, start + size), *range(end - size, end)):
+                    self._shown[place], self._hidden[place] = is_shown, not is_shown
+
+    def write(self) -> str:
+        """Return what is shown, with the targets of the links and footnotes in it."""
+        text = self._join()
+        for start, end, mark in self._layout.definitions if text else ():
+            if mark in text.casefold() or f"{mark[:-1]}][]" in text.casefold():
+                _fill(self._shown, start, end)
+        return self._join()
+
+    def _join(self) -> str:
+        text, gap, begun = "", 0, set[int]()
+        for place, is_shown in enumerate(self._shown):
+            if not is_shown:
+                continue
+            margin = self._find_margin(place, begun)
+            if not text:
+                text = margin
+            elif gap < place:
+                text += self._write_between(gap, place, margin)
+            text, gap = text + self._answer[place], place + 1
+        return text
+
+    def _find_margin(self, place: int, begun: set[int]) -> str:
+        """Return the marks before a character that begins a line; first those of its list item."""
+        line = max(self._answer.rfind("\n", 0, place), self._answer.rfind("\r", 0, place)) + 1
+        margins = [one for one in self._layout.margins if one[0] <= place]
+        item = [one for one in margins if one[0] not in begun and place < one[2] and one[1] < one[2]]
+        own = next((one for one in margins if one[0] == line), (place, place, place))
+        chosen = item[-1] if item else own
+        begun.update(one[0] for one in (*item, own))
+        return self._answer[chosen[0] : chosen[1]]
+
+    def _write_between(self, start: int, end: int, margin: str) -> str:
+        """Return what stands between two characters that are shown: unchanged if it hides no word."""
+        between = range(start, end)
+        if not any(
+            not self._in_margin[place] and (self._dropped[place] or self._answer[place].isalnum())
+            for place in between
+        ):
+            return "".join(self._answer[place] for place in between if not self._hidden[place])
+        skipped = self._answer[start:end]
+        blank = [found[1] for found in _BLANK_LINE.finditer(skipped.replace("\r\n", "\n"))]
+        if blank:
+            return f"\n{min(blank, key=len)}\n{margin}"
+        return f"\n{margin}" if "\n" in skipped or "\r" in skipped else " "
+
+
+def _fill(flags: bytearray, start: int, end: int) -> None:
+    flags[start:end] = b"\1" * (end - start)
+
+
+def _clear(flags: bytearray, where: bytearray) -> None:
+    for place, is_set in enumerate(where):
+        if is_set:
+            flags[place] = 0

@@ -105,7 +105,7 @@ PLAIN = NUMPY | {"pydantic", "pydantic_core"}
 LANGCHAIN = PLAIN | {"langchain_core"}
 OUTSIDE: dict[str, frozenset[str]] = {
     **dict.fromkeys(["errors", "no_answers", "extend"], NOTHING),
-    "support": frozenset({"numpy", "pydantic", "filelock", "sqlalchemy"}),
+    "support": frozenset({"numpy", "pydantic", "filelock", "sqlalchemy", "markdown_it"}),
     **dict.fromkeys(["candidates", "set_rules", "features", "draw_rules", "decision"], NUMPY),
     "thresholds": NUMPY | {"scipy"},  # for ranks that hold with confidence
     **dict.fromkeys(["scoring", "guarantee"], PLAIN),

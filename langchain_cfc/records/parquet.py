@@ -187,7 +187,8 @@ def _parse_cells(cells: Mapping[str, Any], source: str, row: int) -> dict[str, A
             if not isinstance(item, dict):
                 continue
             where = f"{name}[{slot}]"
-            item["message"] = _parse_cell(item.get("message"), source, row, f"{where}.message")
+            if "message" in item:
+                item["message"] = _parse_cell(item["message"], source, row, f"{where}.message")
             scores = item.get("scores")
             if isinstance(scores, list) and all(isinstance(pair, tuple) for pair in scores):
                 try:

@@ -37,7 +37,7 @@ def split_answer(splitter: Any, answer: str) -> list[Span]:
         ("Lima is the capital.[1] It is big.", ["Lima is the capital.[1]", "It is big."]),
         ("Lima is the capital. [1][2] It is big. [^3]", ["Lima is the capital. [1][2]", "It is big. [^3]"]),
         ("Dr. Li earns 9.5 million, e.g. in the U.S. per year.", None),
-        ("- One is odd.\n- Two is even.\n\nDone.", ["- One is odd.", "- Two is even.", "Done."]),
+        ("- One is odd.\n- Two is even.\n\nDone.", ["One is odd.", "Two is even.", "Done."]),
         ("No stop", None),
         ("  Padded.  ", ["Padded."]),
         ("...\n\n---\n\n!", []),
@@ -65,7 +65,7 @@ def test_sentence_splitter_returns_ordered_spans_for_any_text(answer: str) -> No
 
 def test_sentence_splitter_fingerprint_states_language_and_version() -> None:
     stated = compute_fingerprint(SentenceSplitter("de"))
-    assert stated["id"] == "sentences"
+    assert stated["id"] == "sentences-2"
     assert stated["language"] == "de"
     assert stated["sentencex"]
 
@@ -214,7 +214,7 @@ def test_make_claim_candidates_ignores_tokens_of_another_text() -> None:
         ("A. B. C.", [(0, 2), (3, 5), (6, 8)], "000", ""),
         ("A.\n- B.\n- C.", [(0, 2), (3, 7), (8, 12)], "101", "A.\n- C."),
         ("A. B.\n\nC.", [(0, 2), (3, 5), (7, 9)], "101", "A.\n\nC."),
-        ("# Head\n\nA. B.", [(8, 10), (11, 13)], "11", "A. B."),
+        ("# Head\n\nA. B.", [(8, 10), (11, 13)], "11", "# Head\n\nA. B."),
         # A claim that is dropped takes what it shares with a kept one along.
         ("A is b and c.", [(0, 6), (0, 13)], "10", ""),
         ("A is b and c.", [(0, 13), (7, 13)], "10", "A is b"),
