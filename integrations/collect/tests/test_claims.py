@@ -133,16 +133,16 @@ def test_token_probabilities_of_claims_survive_a_later_run(path: Path) -> None:
             verifier_id=None,
             splitter_id=None,
         )
-        broken = Claiming(broken={("label", prompt): ValueError("not today") for prompt in PROMPTS})
+        broken = Claiming(broken={("label", prompt): ValueError("not today") for prompt in PROMPTS[1:]})
         failing = Components(**{**vars(parts), "labeler": broken.label})
-        assert collect_claims(path, failing).status.failed == SIZE
+        assert collect_claims(path, failing).status.failed == SIZE - 1
         # What is labelled now was drawn by an earlier run.
         assert collect_claims(path, parts, retry_failed=True).status.labelled == SIZE
     with Store(path) as store:
         records, header = list(store.read_claims()), store.read_provenance()
     assert header.splitter == compute_fingerprint(SentenceSplitter())
-    assert [one.text for one in records[0].claims] == ["One is right.", "Two is wrong."]
-    assert 0.0 < records[0].claims[0].score < 1.0
+    assert [one.text for one in records[1].claims] == ["One is right.", "Two is wrong."]
+    assert 0.0 < records[1].claims[0].score < 1.0
 
 
 def test_claim_agreement_verifier_receives_the_other_answers(path: Path) -> None:
@@ -287,7 +287,7 @@ DAMAGED_LABELS = "UPDATE prompts SET labels = replace(labels, 'true', 'false') W
 def test_store_check_finds_damaged_claims(path: Path, damage: str, stage: str | None) -> None:
     claiming = Claiming()
     if stage:
-        claiming.broken = {(stage, prompt): ValueError("not today") for prompt in CLAIMING}
+        claiming.broken = {(stage, prompt): ValueError("not today") for prompt in CLAIMING[1:]}
     collect_claims(path, make_parts(claiming))
     with Store(path) as store:
         store.check()
