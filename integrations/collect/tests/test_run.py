@@ -331,6 +331,22 @@ def test_good_collection_has_no_notices(path: Path, changes: dict[str, Any], siz
     assert collect_notices(path, FakeExecutor(**{**GOOD, **changes}), size) == []
 
 
+@pytest.mark.parametrize(
+    ("blank", "notices"),
+    [
+        (lambda number: True, ["3 of 3 candidates were blank", "60 of 60 candidates were blank"]),  # noqa: ARG005
+        (lambda number: number % 5 == 1, ["12 of 60 candidates were blank"]),
+        (lambda number: number == 3, []),
+    ],
+)
+def test_notice_of_candidates_that_are_no_answers(path: Path, blank: Any, notices: list[str]) -> None:
+    def write(name: str) -> list[str]:
+        return [""] * N if blank(int(name[1:])) else [f"{name} {slot}" for slot in range(N)]
+
+    found = collect_notices(path, FakeExecutor(**GOOD, texts=write), 40)
+    assert [one.partition(":")[0] for one in found] == notices
+
+
 @pytest.mark.parametrize(("size", "notices"), [(19, 0), (20, 1), (40, 1)])
 def test_notice_of_identical_candidates_after_twenty_prompts(path: Path, size: int, notices: int) -> None:
     found = collect_notices(path, FakeExecutor(**GOOD, texts=lambda name: [name] * N), size)

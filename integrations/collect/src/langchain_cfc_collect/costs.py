@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from math import ceil
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -101,8 +101,9 @@ class Usage:
 
 # For English text; other languages need more tokens.
 CHARACTERS_PER_TOKEN = 4
-# Assumed tokens of one answer before any answer is known.
-ASSUMED_OUTPUT = 250
+# Assumed tokens of one answer before any answer is known, and names of settings that limit them.
+_ASSUMED_OUTPUT = 250
+_OUTPUT_LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 _MILLION = 1_000_000
 # Key of the price for models without a price of their own.
 ANY_MODEL = "*"
@@ -110,6 +111,14 @@ ANY_MODEL = "*"
 _ASSUMED_TOKENS = 500
 # Absorbs rounding errors, so that a third of three tokens is one token.
 _ROUNDING = 1e-9
+
+
+def assume_output(settings: Mapping[str, Any]) -> int:
+    """Return the assumed tokens of one answer: at most the limit in the settings or request of a model."""
+    limits = (settings.get(name) for name in _OUTPUT_LIMITS)
+    return min(
+        _ASSUMED_OUTPUT, next((one for one in limits if isinstance(one, int) and one > 0), _ASSUMED_OUTPUT)
+    )
 
 
 class Price(BaseModel):

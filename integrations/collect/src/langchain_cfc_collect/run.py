@@ -276,7 +276,7 @@ class Run:
         if not await self._save_stage(journal, outcome):
             return None
         draws: Sequence[DrawnCandidate] = outcome.result
-        self._notify(self._warnings.check_draws([draw.text for draw in draws], outcome.usage))
+        self._notify(self._warnings.check_draws(draws, outcome.usage))
         return draws, outcome.scores
 
     async def _score(

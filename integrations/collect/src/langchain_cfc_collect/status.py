@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,12 +15,13 @@ import numpy as np
 
 from langchain_cfc.candidates import UNITS, Unit
 from langchain_cfc.errors import CFCError
+from langchain_cfc.no_answers import describe_unscored
 from langchain_cfc.records import Example
-from langchain_cfc.sampling import SamplingName
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.scoring import compute_auroc
 from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.text import pluralize
-from langchain_cfc_collect.costs import ASSUMED_OUTPUT, CHARACTERS_PER_TOKEN, Budget, ModelCalls, Stage, Usage
+from langchain_cfc_collect.costs import CHARACTERS_PER_TOKEN, Budget, ModelCalls, Stage, Usage, assume_output
 from langchain_cfc_collect.store import Store, StoredPrompt
 
 # Number of answers to show for each label, few enough for people to read.
@@ -124,6 +125,12 @@ class CollectionStatus:
         return (self.labelled - self.labelled_at_start) / max(time.monotonic() - self.started_at, 1e-9)
 
     @property
+    def mostly_no_answers(self) -> bool:
+        """Whether most candidates, when the store was read, are no answer: blank, cut off or refused."""
+        others = self.unscored["no_verdict"] + self.unscored["no_label"]
+        return 2 * (self.unscored.total() - others) > self.drawn
+
+    @property
     def remaining(self) -> int:
         """Number of prompts that are neither finished nor failed."""
         return self.total - self.labelled - self.failed
@@ -214,16 +221,15 @@ class Estimate:
 def estimate_remaining(
     examples: Iterable[Example],
     status: CollectionStatus | None,
-    *,
-    n: int,
-    sampling: SamplingName,
+    configuration: Mapping[str, Any],
     budget: Budget,
 ) -> Estimate:
     """Estimate the requests, tokens and cost of the prompts of a dataset that are left.
 
     The estimate scales up the usage of finished prompts, if there are any. Otherwise it assumes a token per
-    four characters of a prompt and `ASSUMED_OUTPUT` tokens per candidate, without verifier and labeler, and
-    the cost is None unless there is exactly one price. `status` is None if there is no store yet.
+    four characters of a prompt and 250 tokens per candidate, or the generator's limit if it is smaller,
+    without verifier and labeler, and the cost is None unless there is exactly one price. `status` is None if
+    there is no store yet; the `configuration` is that of an `Executor`.
     """
     sizes = [
         len(one.input if isinstance(one.input, str) else json.dumps(one.input, ensure_ascii=False))
@@ -231,7 +237,8 @@ def estimate_remaining(
     ]
     measured, failed = (0, 0) if status is None else (status.labelled, status.failed)
     left = max(0, len(sizes) - measured - failed)
-    requests = left * (1 if sampling == "single_request" else n)
+    n = int(configuration["n"])
+    requests = left * (1 if configuration["sampling"] == "single_request" else n)
     if status is not None and measured:
         share = left / measured
         calls = [
@@ -246,7 +253,8 @@ def estimate_remaining(
         per_prompt = sum(sizes) / len(sizes) / CHARACTERS_PER_TOKEN if sizes else 0.0
         # The model's name is not known yet, but a single price applies to any model.
         name = next(iter(budget.prices)) if len(budget.prices) == 1 else ""
-        calls = [ModelCalls(name, True, round(per_prompt * requests), ASSUMED_OUTPUT * left * n)]
+        output = assume_output(configuration["generator"])
+        calls = [ModelCalls(name, True, round(per_prompt * requests), output * left * n)]
     usage = Usage(tuple(calls))
     has_cost = measured > 0 or len(budget.prices) == 1
     return Estimate(
@@ -264,6 +272,8 @@ def estimate_remaining(
 # a verifier is informative takes more prompts.
 _FIRST_CHECK = 20
 _VERIFIER_CHECK = 100
+# After so many prompts, the least share of candidates that are no answer (blank, cut off) to report.
+_NO_ANSWERS_CHECKS = {1: 1.0, _FIRST_CHECK: 0.1}
 # A useless verifier is reported in 99 of 100 collections, an informative one hardly ever.
 _CONFIDENCE = 0.99
 _CHANCE_AUROC = 0.5
@@ -290,6 +300,8 @@ class EarlyWarnings:
         self._models: set[str] = set()
         self._examples: list[LabelledAnswer] = []
         self._failures: Counter[str] = Counter()
+        self._no_answers: Counter[str] = Counter()
+        self._candidates = 0
 
     def check_failure(self, error: CFCError) -> Iterator[str]:
         """Yield the cause of a failed prompt the first time, and its count after 10, 100 and so on."""
@@ -300,10 +312,15 @@ class EarlyWarnings:
         if str(count).strip("0") == "1" and len(self._failures) <= _MOST_CAUSES:
             yield f"{pluralize(count, 'prompt')} failed with {cause}"
 
-    def check_draws(self, texts: Sequence[str], usage: Usage) -> Iterator[str]:
+    def check_draws(self, draws: Sequence[DrawnCandidate], usage: Usage) -> Iterator[str]:
         """Yield warnings after one more prompt's candidates were drawn."""
         self._drawn += 1
-        self._identical += len(set(texts)) == 1
+        self._candidates += len(draws)
+        self._no_answers.update(one.no_answer for one in draws if one.no_answer is not None)
+        self._identical += len({one.text for one in draws}) == 1 and draws[0].no_answer is None
+        share = _NO_ANSWERS_CHECKS.get(self._drawn)
+        if share is not None and self._no_answers.total() >= share * self._candidates:
+            yield " ".join(describe_unscored(self._no_answers, self._candidates))
         if self._drawn == _FIRST_CHECK == self._identical and self._n > 1:
             yield (
                 f"all {self._n} candidates were identical for each of the first {_FIRST_CHECK} prompts: "

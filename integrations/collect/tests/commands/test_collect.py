@@ -155,7 +155,10 @@ def test_collect_dry_run_sends_no_requests_and_makes_no_store(
     assert not (folder / "facts.db").exists()
     assert (ran.data["prompts"], ran.data["draws"], ran.data["measured_on"]) == (COUNT, N * COUNT, 0)
     assert ran.data["parts"]["generator"]["model"] == "gpt-4o-mini"
+    assert ran.data["output_tokens"] == 250 * N * COUNT
     assert "to do         12 prompts, 36 requests" in collect("--dry-run").out
+    limited = collect("--dry-run", "--json", "--set", "generator.arguments.max_tokens=8")
+    assert limited.data["output_tokens"] == 8 * N * COUNT
     # A store that could be created, and one that a run would refuse as well.
     (folder / "empty.db").touch()
     assert collect("--dry-run", "--store", folder / "empty.db").code == 0

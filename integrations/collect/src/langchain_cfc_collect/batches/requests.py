@@ -12,12 +12,12 @@ from typing import Any
 
 from langchain_cfc_collect.batches.providers import BatchResult, Body, Headers, Provider
 from langchain_cfc_collect.costs import (
-    ASSUMED_OUTPUT,
     CHARACTERS_PER_TOKEN,
     BudgetTracker,
     ModelCalls,
     Stage,
     Usage,
+    assume_output,
 )
 from langchain_cfc_collect.store import Writer, batches, calls
 from langchain_cfc_collect.store.batches import Answer, RequestKey
@@ -186,12 +186,6 @@ def read_live_answer(provider: Provider, content: bytes) -> Answer:
     return make_answer(provider.read_answer("", body), live=True)
 
 
-def _read_output_limit(body: Mapping[str, Any]) -> int | None:
-    """Return the maximum number of output tokens that a request sets; None if it sets none."""
-    names = ("max_completion_tokens", "max_output_tokens", "max_tokens")
-    return next((int(body[name]) for name in names if isinstance(body.get(name), int)), None)
-
-
 def estimate_usage(requests: Sequence[PendingRequest], outputs: Mapping[Stage, Usage]) -> Usage:
     """Estimate the usage of requests: input from its length, output from the stage's answers so far."""
     total = Usage()
@@ -202,7 +196,7 @@ def estimate_usage(requests: Sequence[PendingRequest], outputs: Mapping[Stage, U
         if known.answered:
             output = ceil(sum(one.output_tokens for one in known.calls) / known.answered)
         else:
-            output = min(ASSUMED_OUTPUT, _read_output_limit(pending.body) or ASSUMED_OUTPUT)
+            output = assume_output(pending.body)
         size = len(json.dumps(pending.body, ensure_ascii=False)) // CHARACTERS_PER_TOKEN
         total += Usage((ModelCalls(pending.route.model, False, size, output),))
     return total

@@ -37,7 +37,7 @@ from langchain_cfc_collect.collecting import (
     show_progress,
 )
 from langchain_cfc_collect.config import CollectionConfig, ScoringConfig
-from langchain_cfc_collect.costs import ASSUMED_OUTPUT, Stage
+from langchain_cfc_collect.costs import Stage, assume_output
 from langchain_cfc_collect.executor import Executor
 from langchain_cfc_collect.rescoring import rescore
 from langchain_cfc_collect.run import CollectionOptions, CollectionResult, Run
@@ -80,6 +80,7 @@ def run_collection(
             written["records"] = str(records)
         status, configuration = _read_final_status(store, ended), store.configuration
         summary = summarize_status(status, store)
+    ended = replace(ended, status=status)
     if as_json:
         emit_json({**summary, "complete": ended.complete, **written})
     else:
@@ -231,15 +232,7 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws:
         calibrate += f" --draws {shlex.quote(draws)}"
     of_claims, labelled = ended.status.unit == "claims", ended.status.labelled
     if coverage < _LEAST_COVERAGE:
-        right = "supported claim" if of_claims else "correct candidate"
-        yield (
-            f"next          check the labels: hardly any prompt has a {right}, so almost "
-            "nothing can be certified. If the answers above are right, the labeler does not recognise them. "
-            "NormalisedMatch compares whole answers, NumericMatch final numbers; "
-            "NormalisedMatch(anywhere=True) finds the reference in a sentence, PatternMatch compares what a "
-            "pattern finds, and JudgeLabels asks a model (docs/labelers.md). Use one of these, or an answer "
-            "extractor, and run the command again with --relabel, which draws no candidates again"
-        )
+        yield f"next          {_explain_low_coverage(ended.status)}"
         return
     if labelled < _LEAST_PROMPTS:
         yield f"next          collect more: {labelled} prompts are too few to calibrate on"
@@ -258,6 +251,20 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws:
         yield f"or, for a bot {calibrate} --max-wrong-rate {rate}"
 
 
+def _explain_low_coverage(status: CollectionStatus) -> str:
+    if status.mostly_no_answers:
+        return "follow the notes on candidates above, and collect into another store"
+    right = "supported claim" if status.unit == "claims" else "correct candidate"
+    return (
+        f"check the labels: hardly any prompt has a {right}, so almost "
+        "nothing can be certified. If the answers above are right, the labeler does not recognise them. "
+        "NormalisedMatch compares whole answers, NumericMatch final numbers; "
+        "NormalisedMatch(anywhere=True) finds the reference in a sentence, PatternMatch compares what a "
+        "pattern finds, and JudgeLabels asks a model (docs/labelers.md). Use one of these, or an answer "
+        "extractor, and run the command again with --relabel, which draws no candidates again"
+    )
+
+
 def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
     """Print the requests, tokens and cost that a collection will take, without calling any model."""
     components = config.create_components()
@@ -268,9 +275,8 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
     found = estimate_remaining(
         wanted,
         _read_status(config, executor),
-        n=int(executor.configuration["n"]),
-        sampling=config.generator.sampling,
-        budget=config.create_budget(),
+        executor.configuration,
+        config.create_budget(),
     )
     doubt = explain_unverified_parts(executor.configuration)
     if doubt is not None and found.prompts:
@@ -315,5 +321,6 @@ def _list_estimate(
     if found.measured_on:
         yield f"based on      {found.measured_on} finished prompts, verifier and labeler included"
     else:
-        yield f"based on      prompt lengths and {ASSUMED_OUTPUT} tokens an answer: a rough guess without"
+        output = assume_output(parts["generator"])
+        yield f"based on      prompt lengths and {output} tokens an answer: a rough guess without"
         yield "              verifier and labeler. Collect a few (--limit 20), then estimate again"
