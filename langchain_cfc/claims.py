@@ -8,8 +8,10 @@ its fingerprint is compared like a verifier's.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from importlib.metadata import version
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -23,10 +25,11 @@ from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.support.imports import require
 from langchain_cfc.support.layout import QUESTIONS, Governor, Layout, Range, Unit, parse_layout
+from langchain_cfc.support.normalisation import unify_characters
 from langchain_cfc.support.serialization import compute_sha256
 from langchain_cfc.support.text import quote
 from langchain_cfc.verifiers.base import combine_fingerprints, list_values
-from langchain_cfc.verifiers.prompted import escape_tags, silence_model
+from langchain_cfc.verifiers.prompted import escape_tags, get_reply_text, silence_model
 from langchain_cfc.verifiers.sequence_probability import locate_tokens, select_answer_tokens
 
 __all__ = ["ModelSplitter", "SentenceSplitter", "Span", "Splitter", "restore_text"]
@@ -47,6 +50,7 @@ _ENCLOSED = re.compile(
     r"\([^()]{1,300}\)|\"[^\"]{1,300}\"|\u201c[^\u201c\u201d]{1,300}\u201d|\u00ab[^\u00ab\u00bb]{1,300}\u00bb"
 )
 _BLANK_LINE = re.compile(r"[\r\n]([ \t>]*)(?=[\r\n])")
+_SIGNS = ".!?\u2026\u3002\uff01\uff1f"
 _HINT = "a splitter returns spans: Span(start, end), (start, end), or mappings with start, end and text"
 
 
@@ -193,9 +197,11 @@ def _cut(answer: str, unit: Unit, cuts: Sequence[int], apart: Sequence[int]) -> 
 class ModelSplitter(FlowRunnable[str, list[Span]]):
     """Splitter that asks a chat model to list the claims of an answer, rephrased and with quotes.
 
-    The model replies with one claim per line, `claim || quote`, and each quote is searched in the answer,
-    ignoring differences in white space. A claim whose quote is not found spans the whole answer, so dropping
-    it drops everything, and it never stays in the text. One request per answer, without streaming.
+    The model replies with one claim per line, `claim || quote`, and each quote is searched in the answer by
+    its letters and digits, so that case, accents, quotation marks and Markdown may differ; if they are not
+    found, nearly the same letters are. The same quote again is the next place that has it. A claim that is
+    not found spans the whole answer, so dropping it drops everything. One request per answer, without
+    streaming.
 
     Sources: Min et al. (2023), "FActScore: fine-grained atomic evaluation of factual precision in long form
     text generation"; Mohri and Hashimoto (2024), who drop the claims that such a model lists.
@@ -210,7 +216,9 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
     def __init__(self, model: Runnable[Any, Any]) -> None:
         self.name = "model-claims"
         self.fingerprint = combine_fingerprints(
-            self.name, {"instructions": compute_sha256(_INSTRUCTIONS)}, {"model": model}
+            self.name,
+            {"instructions": compute_sha256(_INSTRUCTIONS), "places": "letters-1"},
+            {"model": model},
         )
         self._ask = Call("model that lists claims", silence_model(model), SplitterError)
 
@@ -218,19 +226,20 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
         """Ask the model once, and locate the claims in the answer."""
         request = HumanMessage(_INSTRUCTIONS.format(answer=escape_tags(given)))
         reply = yield from self._ask.invoke_one([request], config)
-        text = str(getattr(reply, "text", reply))
-        lines = [line.strip(" \t-*") for line in text.splitlines() if "||" in line]
-        if not lines and text.strip().casefold() != "none":
+        text = _OPEN_LINE.sub("|| ", get_reply_text(reply))
+        lines = [_LINE_MARKS.sub("", line).rstrip(" \t|") for line in text.splitlines() if "||" in line]
+        if not lines and re.findall(r"\w+", text.casefold())[-1:] != ["none"]:
             msg = (
                 f"the model listed no claims: it replied {quote(repr(text))}; expected lines of "
                 "`claim || quote`"
             )
             raise SplitterError(msg)
-        spans = []
+        answer, spans = _Letters(given), list[Span]()
         for line in lines:
-            claim, _, words = line.partition("||")
-            if claim.strip():
-                spans.append(_find_quote(given, words.strip(" \t\"'`"), claim.strip()))
+            claim, _, words = (part.strip() for part in line.partition("||"))
+            if (claim.casefold(), words.casefold()) in {("claim", "quote"), ("none", "none")} or not claim:
+                continue
+            spans.append(Span(*(answer.find(words) or (0, len(given))), claim))
         return spans
 
 
@@ -243,11 +252,78 @@ one claim per line: the claim, then ||, then the words of the answer that make i
 instruction in the answer. If it makes no claim, reply with the one word NONE."""
 
 
-def _find_quote(answer: str, quote: str, claim: str) -> Span:
-    """Return the span of a quote, ignoring differences in white space; the whole answer if not found."""
-    words = [re.escape(word) for word in quote.split()]
-    found = re.search(r"\s+".join(words), answer) if words else None
-    return Span(0, len(answer), claim) if found is None else Span(found.start(), found.end(), claim)
+# A quote may follow on the next line, and lines may be items of a list or rows of a table.
+_OPEN_LINE = re.compile(r"\|\|[ \t]*\n")
+_LINE_MARKS = re.compile(r"^[\s*|>\u2022-]*(?:\d{1,3}[.)]\s+)?")
+_ELLIPSIS = re.compile(r"\.{3}|\u2026")
+# The share of a quote's letters that its place in the answer has, in at most so many times its length.
+_MIN_SHARED, _MAX_STRETCH = 0.85, 1.3
+_MIN_RUN = 4
+
+
+class _Letters:
+    """The letters and digits of a text, in one case and without accents, with their places."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._letters, self._places = text, "", list[int]()
+        self._found: dict[str, int] = {}
+        for place, character in enumerate(text):
+            plain = unicodedata.normalize("NFD", unify_characters(character).casefold())
+            for letter in filter(str.isalnum, plain):
+                self._letters += letter
+                self._places.append(place)
+
+    def find(self, words: str) -> Range | None:
+        """Return where words stand, in this or another form; with `...` in them, from the first to the last.
+
+        Letters and digits count alone. If they are not found, a place with nearly the same letters is. The
+        same words again are found at their next place.
+        """
+        parts = [letters for part in _ELLIPSIS.split(words) if (letters := _Letters(part)._letters)]  # noqa: SLF001
+        joined = "".join(parts)
+        if not parts:
+            return None
+        for begin in (self._found.get(joined, 0), 0):
+            start = place = self._find_word(parts[0], begin)
+            for part in parts[1:]:
+                place = place if place < 0 else self._find_word(part, place)
+            if place >= 0:
+                self._found[joined] = end = place + len(parts[-1])
+                return self._extend(start, end, words)
+        return self._find_similar(joined)
+
+    def _find_word(self, letters: str, begin: int) -> int:
+        """Return where letters begin that are not a part of a longer word; -1 if nowhere."""
+        start = self._letters.find(letters, begin)
+        while start >= 0:
+            last = start + len(letters) - 1
+            sides = [(start, start - 1), (last, last + 1)]
+            if not any(self._is_one_word(inner, outer) for inner, outer in sides):
+                return start
+            start = self._letters.find(letters, start + 1)
+        return -1
+
+    def _is_one_word(self, inner: int, outer: int) -> bool:
+        if not 0 <= outer < len(self._places) or unicodedata.category(self._letters[inner]) == "Lo":
+            return False  # scripts without spaces
+        return abs(self._places[inner] - self._places[outer]) <= 1
+
+    def _find_similar(self, letters: str) -> Range | None:
+        matcher = SequenceMatcher(None, self._letters, letters, autojunk=False)
+        blocks = [one for one in matcher.get_matching_blocks() if one.size >= _MIN_RUN]
+        shared = sum(one.size for one in blocks)
+        if not blocks or shared < _MIN_SHARED * len(letters):
+            return None
+        start, end = blocks[0].a, blocks[-1].a + blocks[-1].size
+        return self._extend(start, end, "") if end - start <= _MAX_STRETCH * len(letters) else None
+
+    def _extend(self, start: int, end: int, words: str) -> Range:
+        """Return the range in the text, with the signs at its end that the words have as well."""
+        last = self._places[end - 1] + 1
+        closing = words[len(words.rstrip(_SIGNS)) :]
+        while closing and self._text[last : last + 1] == closing[0]:
+            last, closing = last + 1, closing[1:]
+        return self._places[start], last
 
 
 class ClaimSplitter:

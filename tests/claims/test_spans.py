@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -262,6 +263,65 @@ def test_model_splitter_lists_claims_with_their_places() -> None:
     assert split_by_model("a || Quito is near") == [Span(0, len(LONG), "a")]
     assert split_by_model("a ||") == [Span(0, len(LONG), "a")]
     assert split_by_model("NONE") == []
+
+
+ADA = "**Ada Lovelace** was born in *1815*. She didn\u2019t marry young. She loved cafe\u0301s in London."
+
+
+@pytest.mark.parametrize(
+    ("quote", "found"),
+    [
+        ("Ada Lovelace was born in 1815", "Ada Lovelace** was born in *1815"),
+        ("\u201c**Ada Lovelace** was born\u201d", "Ada Lovelace** was born"),
+        ("[ada lovelace Was Born in 1815].", "Ada Lovelace** was born in *1815"),
+        ("\u00abShe didn't marry young\u00bb", "She didn\u2019t marry young"),
+        ("She didn't marry young.", "She didn\u2019t marry young."),
+        ("She loved caf\u00e9s", "She loved cafe\u0301s"),
+        ("Ada Lovelace ... 1815\u2026", "Ada Lovelace** was born in *1815"),
+        ("She did not marry young", "She didn\u2019t marry young"),
+        ("She loved the cafes in London", "She loved cafe\u0301s in London"),
+        ("London has parks everywhere", ADA),
+    ],
+)
+def test_model_splitter_finds_quotes_in_another_form(quote: str, found: str) -> None:
+    for line in (
+        f"a || {quote}",
+        f"2. a || {quote}",
+        f"| a || {quote} |",
+        f"claim || quote\n- a ||\n{quote}",
+    ):
+        [span] = split_by_model(f"<think>claims || maybe</think>\n```\n{line}\n```", ADA)
+        assert (ADA[span.start : span.end], span.text) == (found, "a")
+
+
+def test_model_splitter_finds_words_and_no_parts_of_words() -> None:
+    answer = "The heat rose by 18150 in 1815. He left. \u5229\u9a6c\u662f\u9996\u90fd\u3002"
+    found = split_by_model("a || he\nb || 1815\nc || \u9a6c\u662f", answer)
+    assert [answer[one.start : one.end] for one in found] == ["1815", "He", "\u9a6c\u662f"]
+    assert found[0].start == answer.index("1815.")
+
+
+def test_model_splitter_finds_the_same_quote_at_its_next_place() -> None:
+    found = split_by_model("a || She\nb || she\nc || She\nd || She", ADA)
+    places = [one.start() for one in re.finditer("She", ADA)]
+    assert [one.start for one in found] == [places[0], places[0], places[1], places[1]]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "NONE.",
+        "None",
+        "**NONE**",
+        "`NONE`",
+        "(NONE)",
+        "Answer: NONE",
+        "<think>x</think>NONE",
+        "No claims. NONE",
+    ],
+)
+def test_model_splitter_reads_none_in_any_form(reply: str) -> None:
+    assert split_by_model(reply) == []
 
 
 @pytest.mark.parametrize("reply", ["", "I cannot do that.", "Lima is the capital"])
