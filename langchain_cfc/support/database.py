@@ -171,7 +171,11 @@ class DatabaseStore:
 
     def _read_fact(self, name: str) -> Any:
         rows = self.read_rows(select(self._facts.c.value).where(self._facts.c.name == name))
-        return json.loads(rows[0].value) if rows else None
+        try:
+            return json.loads(rows[0].value) if rows else None
+        except ValueError as error:
+            msg = f"{self.name} is damaged: its {name} cannot be read. Restore a backup"
+            raise StoreError(msg) from error
 
     def write_facts(self, connection: Connection, facts: Mapping[str, str]) -> None:
         """Write facts, as JSON by name, in a connection's transaction; they replace earlier facts."""

@@ -124,7 +124,9 @@ def test_status_of_a_bot_states_how_many_are_answered_at_each_rate(tmp_path: Pat
     parts = make_replay_parts(load_recording())
     with CFCMonitor(bot, store) as monitor:
         empty = run("status", saved, store)
-        assert "no results, so nothing is tested" in empty.out
+        assert "no results of this artifact in this store, so nothing is tested" in empty.out
+        assert empty.code == 1
+        assert "alarm at" not in empty.out
         answered = {}
         for rate in ("0.05", "0.1"):
             chain = CFCRunnable(artifact=bot, max_wrong_rate=rate, **parts)

@@ -1,4 +1,10 @@
-"""`MonitorStore`: results, labels and failures from many processes, and the state of the tests."""
+"""`MonitorStore`: results, labels and failures from many processes, and the state of the tests.
+
+**Digests.** Each row and each state of the tests holds a digest of its values. The number and the sum of the
+row numbers of what the tests have seen are stored as well, so that rows that were removed, moved or added
+afterwards are found. This detects damage and edits by hand, not forgery; results that the tests have not
+seen yet can be removed unnoticed.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +13,11 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 from sqlalchemy import (
-    JSON,
     Boolean,
     Column,
     Connection,
@@ -66,18 +72,19 @@ _results = Table(
     Column("max_wrong_rate", Text),
     Column("max_wrong_of_all", Text),
     Column("threshold", Double, nullable=False),
-    Column("scores", JSON, nullable=False),
-    Column("accepted", JSON, nullable=False),
-    Column("features", JSON, nullable=False),
-    Column("codes", JSON, nullable=False),
-    Column("lengths", JSON, nullable=False),
-    Column("metadata", JSON, nullable=False),
-    Column("models", JSON, nullable=False),
+    Column("scores", Text, nullable=False),  # JSON, like the next ones
+    Column("accepted", Text, nullable=False),
+    Column("features", Text, nullable=False),
+    Column("codes", Text, nullable=False),
+    Column("lengths", Text, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("models", Text, nullable=False),
     Column("binding", Text, nullable=False),
     Column("seconds", Double),
     # Whether the tests have seen it. They take results in the order in which they find them: a result that
     # another process commits late comes after results with higher numbers.
     Column("seen", Boolean, nullable=False, server_default=false()),
+    Column("digest", Text, nullable=False),
 )
 
 _labels = Table(
@@ -86,9 +93,10 @@ _labels = Table(
     Column("number", ROW_NUMBER, primary_key=True),
     Column("result", Text, ForeignKey("monitor_results.id", ondelete="CASCADE"), nullable=False, unique=True),
     Column("at", Double, nullable=False),
-    Column("correct", JSON, nullable=False),
+    Column("correct", Text, nullable=False),  # JSON
     Column("probability", Double, nullable=False),
     Column("seen", Boolean, nullable=False, server_default=false()),
+    Column("digest", Text, nullable=False),
 )
 for _table in (_results, _labels):
     _unseen = ~_table.c.seen
@@ -102,8 +110,10 @@ _failures = Table(
     Column("at", Double, nullable=False),
     Column("artifact", Text, nullable=False),
     Column("error", Text, nullable=False),  # name of its type only, because its message may quote a prompt
+    Column("digest", Text, nullable=False),
 )
 
+_IS_LABELLED = _labels.c.result == _results.c.id
 # Results, each with its label if it has one: `label` is the label's number, `labelled_at` its time.
 _labelled_results = select(
     _results,
@@ -111,7 +121,8 @@ _labelled_results = select(
     _labels.c.at.label("labelled_at"),
     _labels.c.correct,
     _labels.c.probability,
-).join_from(_results, _labels, _labels.c.result == _results.c.id, isouter=True)
+    _labels.c.digest.label("label_digest"),
+).join_from(_results, _labels, _IS_LABELLED, isouter=True)
 
 
 @dataclass(frozen=True)
@@ -229,7 +240,7 @@ class MonitorStore(DatabaseStore):
 
     _facts = _facts
     _format = "langchain-cfc/monitor"
-    _version = 4
+    _version = 5
     _missing_message = "there is no monitor at"
     _wrong_format_message = "is not the store of a monitor"
     _wrong_version_advice = "use a new store, or the release that made it"
@@ -238,9 +249,9 @@ class MonitorStore(DatabaseStore):
         """Write results and failures in one transaction; results whose id is stored already are skipped."""
         with self.begin_write() as connection:
             if results:
-                connection.execute(self.insert_new(_results), list(map(vars, results)))
+                connection.execute(self.insert_new(_results), [_seal(_results, vars(one)) for one in results])
             if failures:
-                connection.execute(insert(_failures), list(map(vars, failures)))
+                connection.execute(insert(_failures), [_seal(_failures, vars(one)) for one in failures])
 
     def label(self, labels: Iterable[Label], now: float, *, leave_out_unfit: bool = False) -> int:
         """Write labels, all or none, and return how many were new; a result keeps its first label.
@@ -274,7 +285,7 @@ class MonitorStore(DatabaseStore):
                 {"result": one.id, "at": now, "correct": one.correct, "probability": one.probability}
                 for one in given.values()
             ]
-            connection.execute(self.insert_new(_labels), new)
+            connection.execute(self.insert_new(_labels), [_seal(_labels, one) for one in new])
             labelled = _read_named(connection, _labelled_results, _labels.c.result, given)
             first = {row.id: _read_label(row) for row in labelled}
             _warn_of_changes([one for one in labels if one.id in first], first, known)
@@ -288,18 +299,22 @@ class MonitorStore(DatabaseStore):
         Concurrent processes take turns, so that each result and label is seen once. Results older than
         `label_days` are assumed to have all labels that they will ever get.
         """
+        is_checked = False
         while True:
             with self.begin_write() as connection:
                 self._take_turn(connection)
                 seen = _read_evidence(connection, artifact, now)
+                if not is_checked:
+                    _check_seen(connection, artifact.digest)
+                    is_checked = True
                 if results := _read_unseen(connection, artifact, _results):
                     for row in results:
                         seen = seen.add_result(_read_result(row))
-                    _mark_seen(connection, _results, [row.number for row in results])
+                    self._mark_seen(connection, artifact, _results, [row.number for row in results])
                 elif labels := _read_unseen(connection, artifact, _labels):
                     for row in labels:
                         seen = seen.add_label(_read_result(row), _read_label(row), row.labelled_at, least)
-                    _mark_seen(connection, _labels, [row.label for row in labels])
+                    self._mark_seen(connection, artifact, _labels, [row.label for row in labels])
                 elif block := _read_block(connection, artifact, seen.last, now - label_days * DAY):
                     found = [(_read_result(row), row) for row in block]
                     chosen = [
@@ -309,7 +324,7 @@ class MonitorStore(DatabaseStore):
                     seen = replace(seen, sampled=seen.sampled.update(chosen), last=block[-1].number)
                 else:
                     return seen
-                self.write_facts(connection, {artifact.digest: json.dumps(seen.to_data())})
+                self._write_state(connection, artifact.digest, seen.to_data())
 
     def read_results(self, digest: str, since: float) -> tuple[list[ObservedResult], dict[str, Label]]:
         """Return the results of an artifact since a time, in their order, and their labels."""
@@ -331,9 +346,12 @@ class MonitorStore(DatabaseStore):
         outcomes = select(*columns, func.count()).where(ours).group_by(*columns)
         wanted = (_results.c.at, _results.c.models, _results.c.binding, _results.c.seconds)
         latest = select(*wanted).where(ours).order_by(_results.c.number.desc()).limit(_PAGE_SIZE)
-        labelled = select(func.count()).join_from(_labels, _results, _labels.c.result == _results.c.id)
+        labelled = select(func.count()).join_from(_labels, _results, _IS_LABELLED)
         failed = select(func.count()).where(_failures.c.artifact == digest)
         with self.begin_read() as connection:
+            for table, of in _list_own_rows(digest):
+                for row in connection.execute(of.execution_options(yield_per=_PAGE_SIZE)):
+                    _check_row(table, row._mapping, row.digest)  # noqa: SLF001 - SQLAlchemy's public name
             counted = connection.execute(outcomes).all()
             rows = connection.execute(latest).all()
             since = min((row.at for row in rows), default=0.0)
@@ -341,7 +359,7 @@ class MonitorStore(DatabaseStore):
             labels = int(connection.execute(labelled.where(ours)).scalar_one())
             failures = int(connection.execute(failed).scalar_one())
         took = [row.seconds for row in rows if row.seconds is not None]
-        models = dict.fromkeys(model for row in rows for model in row.models)
+        models = dict.fromkeys(model for row in rows for model in json.loads(row.models))
         by_rate: dict[str | None, tuple[int, int]] = {}
         for rate, outcome, withheld, count in counted:
             results, answered = by_rate.get(rate, (0, 0))
@@ -368,9 +386,39 @@ class MonitorStore(DatabaseStore):
         """Delete old failures, and old results with their labels once the tests have seen both."""
         old = (_results.c.at < before) & _results.c.seen
         waiting = select(_labels.c.result).where(~_labels.c.seen)
+        gone = old & _results.c.id.not_in(waiting)
         with self.begin_write() as connection:
+            self._take_turn(connection)
+            # A damaged time must not delete a row before the damage is found.
+            for table, where in ((_failures, _failures.c.at < before), (_results, gone)):
+                for row in connection.execute(select(table).where(where)):
+                    _check_row(table, row._mapping, row.digest)  # noqa: SLF001 - SQLAlchemy's public name
             connection.execute(delete(_failures).where(_failures.c.at < before))
-            connection.execute(delete(_results).where(old, _results.c.id.not_in(waiting)))
+            for digest in (
+                connection.execute(select(_results.c.artifact).where(gone).distinct()).scalars().all()
+            ):
+                _check_seen(connection, digest)
+                kept = _count_seen(connection, digest, ~gone)
+                self._write_state(connection, _SEEN + digest, kept)
+            connection.execute(delete(_results).where(gone))
+
+    def _mark_seen(
+        self, connection: Connection, artifact: CalibrationArtifact, table: Table, numbers: Sequence[int]
+    ) -> None:
+        connection.execute(update(table).where(table.c.number.in_(numbers)).values(seen=True))
+        name = _SEEN + artifact.digest
+        counts = dict(_read_state(connection, name) or _NONE_SEEN)
+        count, total = counts[table.name]
+        counts[table.name] = [count + len(numbers), total + sum(numbers)]
+        self._write_state(connection, name, counts)
+
+    def _write_state(self, connection: Connection, name: str, data: Any) -> None:
+        text = json.dumps(data)
+        self.write_facts(connection, {name: _hash([name, text]) + text})
+
+    def _open(self, *, create: bool) -> None:
+        super()._open(create=create)
+        self.check_pages()
 
     def _list_first_facts(self) -> dict[str, str]:
         return {**super()._list_first_facts(), "turn": "0"}
@@ -386,11 +434,15 @@ def _compute_share(count: int, of: int) -> float | None:
 
 def _read_result(row: Any) -> ObservedResult:
     fields = {name: getattr(row, name) for name in ObservedResult.__dataclass_fields__}
+    _check_row(_results, fields, row.digest)
+    fields |= {name: json.loads(fields[name]) for name in (*_LIST_FIELDS, "metadata")}
     return ObservedResult(**fields | {name: tuple(fields[name]) for name in _LIST_FIELDS})
 
 
 def _read_label(row: Any) -> Label:
-    return Label(row.id, row.correct, row.probability)
+    values = {"result": row.id, "at": row.labelled_at, "correct": row.correct, "probability": row.probability}
+    _check_row(_labels, values, row.label_digest)
+    return Label(row.id, json.loads(row.correct), row.probability)
 
 
 def _select_fitting_labels(
@@ -463,17 +515,86 @@ def _read_block(
     return rows if len(rows) == BLOCK_SIZE else ()
 
 
-def _mark_seen(connection: Connection, table: Any, numbers: Sequence[int]) -> None:
-    if numbers:
-        connection.execute(update(table).where(table.c.number.in_(numbers)).values(seen=True))
-
-
 def _read_evidence(connection: Connection, artifact: CalibrationArtifact, now: float) -> Evidence:
-    value = connection.execute(select(_facts.c.value).where(_facts.c.name == artifact.digest)).scalar()
-    if value is None:
-        return Evidence.start(artifact, now)
+    data = _read_state(connection, artifact.digest)
+    return Evidence.start(artifact, now) if data is None else Evidence.from_data(artifact, data)
+
+
+# Digests
+
+_SEEN = "seen:"  # begins the name of the fact that counts what the tests of an artifact have seen
+_NONE_SEEN: Mapping[str, list[int]] = {_results.name: [0, 0], _labels.name: [0, 0]}
+_JSON_COLUMNS = {*_LIST_FIELDS, "metadata", "correct"}
+_UNSEALED_COLUMNS = {"number", "seen", "digest"}
+_DIGITS = 16
+
+
+def _hash(values: Sequence[Any]) -> str:
+    return blake2b(json.dumps(values).encode(), digest_size=_DIGITS // 2).hexdigest()
+
+
+def _hash_row(table: Table, row: Mapping[Any, Any]) -> str:
+    values: list[Any] = [table.name]
+    for column in table.c:
+        if column.name not in _UNSEALED_COLUMNS:
+            value = row[column.name]
+            is_float = isinstance(column.type, Double) and value is not None
+            values.append(float(value) if is_float else value)
+    return _hash(values)
+
+
+def _seal(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with its JSON columns and its digest."""
+    row = {name: json.dumps(value) if name in _JSON_COLUMNS else value for name, value in values.items()}
+    return {**row, "digest": _hash_row(table, row)}
+
+
+def _check_row(table: Table, row: Mapping[Any, Any], digest: Any) -> None:
     try:
-        return Evidence.from_data(artifact, json.loads(value))
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        msg = f"the evidence about {artifact.digest[:15]} is damaged ({error!r}): use a new store"
-        raise StoreError(msg) from error
+        is_intact = _hash_row(table, row) == digest
+    except (TypeError, ValueError):  # a value of another type
+        is_intact = False
+    if not is_intact:
+        msg = f"a row of {table.name} is damaged (its digest differs): restore a backup, or use a new store"
+        raise StoreError(msg)
+
+
+def _list_own_rows(digest: str) -> list[tuple[Table, Select[Any]]]:
+    """Return each table with the query of an artifact's rows in it."""
+    labels = select(_labels).join_from(_labels, _results, _IS_LABELLED)
+    return [
+        (_results, select(_results).where(_results.c.artifact == digest)),
+        (_labels, labels.where(_results.c.artifact == digest)),
+        (_failures, select(_failures).where(_failures.c.artifact == digest)),
+    ]
+
+
+def _count_seen(connection: Connection, digest: str, *where: Any) -> dict[str, list[int]]:
+    """Return how many rows the tests have seen, with the sum of their numbers, by table."""
+    counts = {}
+    for table, rows in _list_own_rows(digest)[:2]:
+        totals = rows.with_only_columns(func.count(), func.coalesce(func.sum(table.c.number), 0))
+        counts[table.name] = list(map(int, connection.execute(totals.where(table.c.seen, *where)).one()))
+    return counts
+
+
+def _check_seen(connection: Connection, digest: str) -> None:
+    counts = _count_seen(connection, digest)
+    is_lost = counts != _NONE_SEEN and _read_state(connection, digest) is None
+    if is_lost or counts != (_read_state(connection, _SEEN + digest) or _NONE_SEEN):
+        msg = (
+            f"the rows about {digest[:15]} are not those that the tests have seen: some were removed, added "
+            "or changed by hand. Restore a backup, or use a new store"
+        )
+        raise StoreError(msg)
+
+
+def _read_state(connection: Connection, name: str) -> Any:
+    value = connection.execute(select(_facts.c.value).where(_facts.c.name == name)).scalar()
+    if value is None:
+        return None
+    digest, text = str(value)[:_DIGITS], str(value)[_DIGITS:]
+    if _hash([name, text]) != digest:
+        msg = f"the state of {name[:20]} is damaged (its digest differs): use a new store"
+        raise StoreError(msg)
+    return json.loads(text)

@@ -107,7 +107,7 @@ def status(
         _print_status(get_console(), found)
         if report is not None:
             get_console().print(escape(f"page written to {report}"), soft_wrap=True)
-    raise typer.Exit(0 if found.sound else EXIT_NO)
+    raise typer.Exit(0 if found.sound and found.results else EXIT_NO)
 
 
 @app.command("labels")
@@ -352,8 +352,9 @@ def _print_verdict(console: Console, found: MonitorStatus) -> None:
     for doubt in found.doubts:
         console.print(f"[yellow]labels[/]     {escape(doubt.sentence)}: they do not represent all results")
     if not found.results:
-        console.print("[yellow]no results[/], so nothing is tested")
-    elif not found.alarms:
+        console.print("[yellow]no results[/] of this artifact in this store, so nothing is tested")
+        return
+    if not found.alarms:
         console.print("[green]no alarm[/]")
     for one in found.together:
         console.print(escape(one.sentence))
