@@ -30,7 +30,7 @@ from langchain_cfc.support.serialization import compute_sha256
 from langchain_cfc.support.text import quote
 from langchain_cfc.verifiers.base import combine_fingerprints, list_values
 from langchain_cfc.verifiers.prompted import escape_tags, get_reply_text, silence_model
-from langchain_cfc.verifiers.sequence_probability import locate_tokens, select_answer_tokens
+from langchain_cfc.verifiers.sequence_probability import align_tokens, select_answer_tokens
 
 __all__ = ["ModelSplitter", "SentenceSplitter", "Span", "Splitter", "restore_text"]
 
@@ -391,16 +391,13 @@ def make_claim_candidates(answer: DrawnCandidate, spans: Sequence[Span]) -> list
     if isinstance(answer, StrippedCandidate):
         return [StrippedCandidate(str(span.text)) for span in spans]
     tokens = select_answer_tokens(answer)
-    spelled, places = locate_tokens(tokens)
-    # Servers also list tokens before and after the text, such as those that end it, and strip spaces.
-    begins = {one for start, end in places for one in (start, end - len(spelled[start:end].lstrip()))}
-    at = max((one for one in begins if spelled.startswith(answer.text, one)), default=-1)
+    places = align_tokens(answer.text, tokens) or []
     candidates: list[DrawnCandidate] = []
     for span in spans:
         own = [
             token
-            for token, (start, end) in zip(tokens, places, strict=True)
-            if at >= 0 and start < at + span.end and end > at + span.start
+            for token, (start, end) in zip(tokens, places, strict=False)
+            if start < span.end and end > span.start
         ]
         text = str(span.text)
         message = AIMessage(text, response_metadata={"logprobs": {"content": own}}) if own else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -52,6 +53,32 @@ def locate_tokens(tokens: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[
         for piece, end in zip(pieces, ends, strict=True)
     ]
     return spelled.decode("utf-8", "replace"), places
+
+
+def align_tokens(text: str, tokens: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]] | None:
+    """Return where each token is in a text that they spell among others; None if they do not spell it.
+
+    Servers also list tokens before and after the text, such as those that end it, and strip spaces. Some list
+    them as vocabularies write them, with signs for spaces and bytes.
+    """
+    for listed in (
+        tokens,
+        [{"token": _VOCABULARY.sub(_decode_sign, str(one.get("token", "")))} for one in tokens],
+    ):
+        spelled, places = locate_tokens(listed)
+        begins = {one for start, end in places for one in (start, end - len(spelled[start:end].lstrip()))}
+        at = max((one for one in begins if spelled.startswith(text, one)), default=-1)
+        if at >= 0:
+            return [(start - at, end - at) for start, end in places]
+    return None
+
+
+# A space in SentencePiece, a space and a line break in byte-level vocabularies, and a line break as a byte.
+_VOCABULARY = re.compile("\u2581|\u0120|\u010a|<0x0A>")
+
+
+def _decode_sign(sign: re.Match[str]) -> str:
+    return " " if sign[0] in "\u2581\u0120" else "\n"
 
 
 def _begins_character(byte: int) -> bool:
@@ -113,8 +140,8 @@ class SequenceProbability(BaseVerifier):
         if not tokens:
             msg = (
                 f"candidate {slot} carries no token log-probabilities: ask the model for them, for example "
-                "ChatOpenAI(logprobs=True). If they were asked for, its server does not return them: use "
-                "another verifier"
+                "ChatOpenAI(logprobs=True). If they were asked for, its server does not return them, or "
+                "as tokens that do not spell the answer, which claims need: use another verifier"
             )
             return VerifierError(msg)
         try:

@@ -140,29 +140,6 @@ def make_schema(*, of_rows: dict[str, Any] | None = None, **of_claims: Any) -> A
     return pa.schema({"id": pa.string(), "input": pa.string(), "claims": listed} | (of_rows or {}))
 
 
-@pytest.mark.parametrize(
-    ("schema", "field", "words"),
-    [
-        (make_schema(score=None), "claims.score", "no such column"),
-        (make_schema(correct=pa.bool_()), "claims.correct", "unknown or repeated column"),
-        (
-            make_schema(supported=pa.int8()),
-            "claims.supported",
-            "found a column of int8; expected one of bool",
-        ),
-        (make_schema(of_rows={"candidates": pa.list_(pa.int8())}), "claims", "unknown or repeated column"),
-    ],
-)
-def test_read_records_refuses_unknown_or_missing_claims_columns(
-    path: Path, schema: Any, field: str, words: str
-) -> None:
-    pq.write_table(schema.empty_table(), path)
-    with pytest.raises(RecordError) as caught:
-        list(read_records(path))
-    assert (caught.value.line, caught.value.field) == (0, field)
-    assert words in caught.value.problem
-
-
 def test_read_records_accepts_related_claims_types(path: Path) -> None:
     schema = make_schema(text=pa.large_string(), score=pa.float32(), start=pa.int16(), end=pa.uint32())
     rows = [make_row(f"q{number}", claims=[make_claim(), make_claim(start=2, end=4)]) for number in range(10)]

@@ -194,6 +194,27 @@ def test_make_claim_candidates_reads_tokens_as_whole_answers_do(
     assert [get_token_places(one) for one in claims] == [[first, first + 1], [first + 2, first + 3]]
 
 
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        ("\u2581A", "\u2581b", ".", "\u2581C", "\u2581end"),
+        ("A", "\u0120b", ".", "\u0120C", "\u0120end"),
+        ("<s>", "A", "\u2581b", ".\u2581", "C", "\u2581end", "</s>"),
+    ],
+)
+def test_make_claim_candidates_reads_tokens_as_vocabularies_write_them(tokens: tuple[str, ...]) -> None:
+    listed = [{"token": one, "logprob": -float(place)} for place, one in enumerate(tokens)]
+    message = AIMessage("A b. C end", response_metadata={"logprobs": {"content": listed}})
+    claims = make_claim_candidates(
+        DrawnCandidate("A b. C end", message), [Span(0, 4, "A b."), Span(5, 10, "C")]
+    )
+    first = tokens[0] == "<s>"
+    assert [get_token_places(one) for one in claims] == [
+        [first, first + 1, first + 2],
+        [first + 3, first + 4],
+    ]
+
+
 def test_make_claim_candidates_finds_a_short_answer_before_the_token_that_ends_it() -> None:
     listed = [{"token": one, "logprob": -float(place)} for place, one in enumerate(("end", "<|im_end|>"))]
     message = AIMessage("end", response_metadata={"logprobs": listed})
