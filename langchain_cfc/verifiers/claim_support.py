@@ -6,9 +6,10 @@ model, or a chat model in an `EntailmentJudge`. Candidates may be claims or whol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.errors import VerifierError
@@ -60,8 +61,8 @@ class ContextSupport(BaseVerifier):
 
     Args:
         entails: As in `ClaimAgreement`.
-        context: Function or Runnable from a prompt to its passages, a text or a list of texts, such as what
-            was retrieved for it. It has to return what the chain has seen.
+        context: Function or Runnable, such as a retriever, from a prompt to its passages: one or several
+            texts or documents. It has to return what the chain has seen.
     """
 
     separate_scores = True
@@ -79,11 +80,13 @@ class ContextSupport(BaseVerifier):
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float | None]]:
         """Ask whether each passage entails each distinct claim; without any passage none is supported."""
         found = yield from self._context.invoke_one(given["prompt"], config)
-        passages = [found] if isinstance(found, str) else found
-        if not isinstance(passages, Sequence) or not all(isinstance(one, str) for one in passages):
-            msg = f"context= returned {found!r:.80}; expected a text or a list of texts"
+        is_one = isinstance(found, (str, Document, Mapping)) or not isinstance(found, Iterable)
+        listed = [found] if is_one else list(found)
+        passages = [one.page_content if isinstance(one, Document) else one for one in listed]
+        if not all(isinstance(one, str) for one in passages):
+            msg = f"context= returned {found!r:.80}; expected texts or documents"
             raise VerifierError(msg)
-        support = yield from _estimate_support(self._judge, given, list(passages), config)
+        support = yield from _estimate_support(self._judge, given, passages, config)
         return [None if row is None else 1.0 - max(row, default=0.0) for row in support]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.runnables import RunnableLambda
 
@@ -90,9 +91,20 @@ def test_context_support_checks_claims_against_the_context(
     assert invoke(ContextSupport(HoldsJudge(), context), make_input()) == expected
 
 
+def test_context_support_reads_documents_of_retrievers(invoke: Invoke) -> None:
+    texts = ["quito is near", "lima is the capital"]
+    documents = [Document(one) for one in texts]
+    expected = invoke(ContextSupport(HoldsJudge(), lambda _: texts), make_input())
+    retriever: Any = RunnableLambda(lambda _: documents)
+    assert invoke(ContextSupport(HoldsJudge(), retriever), make_input()) == expected
+    assert invoke(ContextSupport(HoldsJudge(), lambda _: iter(texts)), make_input()) == expected
+    one = invoke(ContextSupport(HoldsJudge(), lambda _: documents[1]), make_input())
+    assert one == invoke(ContextSupport(HoldsJudge(), lambda _: texts[1]), make_input())
+
+
 @pytest.mark.parametrize("found", [None, 5, [1], {"a": "b"}])
 def test_context_support_refuses_contexts_that_are_not_text(invoke: Invoke, found: Any) -> None:
-    with pytest.raises(VerifierError, match="expected a text or a list of texts"):
+    with pytest.raises(VerifierError, match="expected texts or documents"):
         invoke(ContextSupport(HoldsJudge(), lambda _: found), make_input())
 
 
