@@ -259,6 +259,19 @@ def test_reference_that_is_not_json_is_a_bad_row(value: object, words: str) -> N
     assert read_one({"q": "?", "r": value}, input="q").reference is None
 
 
+@pytest.mark.parametrize("cell", ["['A', 'B']", '["A", "B"]', " ['A', \"B\"]"])
+def test_json_columns_read_lists_as_python_writes_them(cell: str) -> None:
+    assert read_one({"q": "?", "r": cell}, input="q", reference="r", json_columns=["r"]).reference == [
+        "A",
+        "B",
+    ]
+
+
+def test_only_json_columns_of_the_input_are_part_of_it() -> None:
+    columns = Columns(inputs=("a.b", "c"), reference="r", json_columns=("a", "c", "r"))
+    assert columns.json_inputs == ["a", "c"]
+
+
 def test_column_path_reads_inside_json_columns() -> None:
     row = {"q": "?", "r": '{"a": {"b": [1], "c": "[2]"}}'}
     assert read_one(row, input="q", reference="r.a.b", json_columns=["r"]).reference == [1]

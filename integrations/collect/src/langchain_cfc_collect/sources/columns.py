@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias, get_args
@@ -187,7 +189,7 @@ class Columns(BaseModel):
         cluster: The column with the name (text or number) of the conversation or set of paraphrases; null or
             empty if the row stands alone.
         json_columns: Columns of those above that hold JSON written as text, such as a list of answers in CSV,
-            or an object that a dotted name leads into.
+            or an object that a dotted name leads into. Lists of texts and numbers may be written as Python.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -223,6 +225,13 @@ class Columns(BaseModel):
     @field_serializer("prompt", when_used="json")
     def _serialize_prompt(self, prompt: Any) -> Any:
         return dumpd(prompt) if isinstance(prompt, BasePromptTemplate) else prompt
+
+    @property
+    def json_inputs(self) -> list[str]:
+        """Those of `json_columns` that the input or the id is read from."""
+        names = {name for part, name in self._required if part in {"id", "input", "prompt", "inputs"}}
+        names |= {*(self._template.optional if self._template else ())}
+        return [one for one in self.json_columns if any(f"{name}.".startswith(f"{one}.") for name in names)]
 
     def find_missing(self, row: Mapping[str, Any]) -> tuple[str, str] | None:
         """Return the first part of the example whose column the row lacks, and the problem; None if none."""
@@ -324,7 +333,7 @@ class Columns(BaseModel):
             head, dot, rest = name.partition(".")
             value = _follow_path(self._look_up(row, head), rest) if dot and head in row else _MISSING
         is_json = name in self.json_columns and value is not None and value is not _MISSING
-        return _parse_json_cell(value) if is_json else value
+        return parse_json_cell(value) if is_json else value
 
     @cached_property
     def _template(self) -> Template | None:
@@ -373,13 +382,19 @@ def _follow_path(value: Any, path: str) -> Any:
     return _follow_path(value[head], rest) if dot and head in value else _MISSING
 
 
-def _parse_json_cell(value: Any) -> Any:
+def parse_json_cell(value: Any) -> Any:
+    """Return what a cell of one of `json_columns` holds; raises `ValueError` if it cannot be read."""
     if not isinstance(value, str):
         msg = f"found {short_repr(value)}; expected JSON written as text, by json_columns"
         raise ValueError(msg)  # noqa: TRY004 - handled like text that is not JSON
     try:
         return parse_json(value)
     except ValueError as error:
+        with suppress(ValueError, SyntaxError, MemoryError):  # ['A', 'B'], as pandas writes lists to CSV
+            written = ast.literal_eval(value.strip())
+            if isinstance(written, list) and all(isinstance(one, str | int | float) for one in written):
+                check_json(written)
+                return written
         msg = f"found {short_repr(value)}, which json_columns says is JSON: {error}"
         raise ValueError(msg) from error
 

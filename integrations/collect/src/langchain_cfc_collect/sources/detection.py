@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from pydantic import ValidationError
+
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.support.text import join_names
-from langchain_cfc_collect.sources.columns import Columns
+from langchain_cfc_collect.sources.columns import Columns, parse_json_cell
 from langchain_cfc_collect.sources.files import BadRow, Rows
 
 # Usual column names, the likeliest first; case does not matter.
@@ -49,7 +50,7 @@ def detect_columns(
 ) -> Columns:
     """Return the meaning of a dataset's columns, guessed from their names where not given.
 
-    A reference column of text is read as JSON if its first values (up to 50) are all JSON lists. Without a
+    A reference column of text is read as JSON if its first values (up to 50) are all lists. Without a
     prompt template, which may name any columns, the question itself is the input. Raises `RecordError` if
     there are no rows, and `InputError` if a column cannot be guessed.
     """
@@ -64,12 +65,16 @@ def detect_columns(
         )
         raise InputError(msg)
     values = [row[reference] for row in sample if reference in row]
-    return Columns(
-        input=question if prompt is None else None,
-        prompt=prompt,
-        reference=reference,
-        json_columns=(reference,) if values and all(map(_is_json_list, values)) else (),
-    )
+    try:
+        return Columns(
+            input=question if prompt is None else None,
+            prompt=prompt,
+            reference=reference,
+            json_columns=(reference,) if values and all(map(_is_json_list, values)) else (),
+        )
+    except ValidationError as error:
+        msg = f"{rows.name}: the prompt {prompt!r} cannot be used: {error.errors()[0]['msg']}"
+        raise InputError(msg) from error
 
 
 def read_sample(rows: Rows) -> list[Mapping[str, Any]]:
@@ -93,6 +98,6 @@ def _is_json_list(value: Any) -> bool:
     if not isinstance(value, str) or not value.lstrip().startswith("["):
         return False
     try:
-        return isinstance(json.loads(value), list)
+        return isinstance(parse_json_cell(value), list)
     except ValueError:
         return False
