@@ -81,8 +81,15 @@ def test_guarantee_sentence_states_claim_then_scope(options: dict[str, Any], sco
     assert "alpha" not in found.sentence
 
 
-@pytest.mark.parametrize(("alpha", "percent"), [("0.45", "55 %"), ("0.055", "94.5 %"), ("0.0005", "99.95 %")])
-@pytest.mark.parametrize("options", [{}, {"pac": PaperPAC(ridge=0.1)}])
+@pytest.mark.parametrize(
+    ("options", "alpha", "percent"),
+    [
+        ({}, "0.45", "55 %"),
+        ({}, "0.0005", "99.95 %"),
+        ({"pac": PaperPAC(ridge=0.1)}, "0.45", "55 %"),
+        ({"pac": PaperPAC(ridge=0.1)}, "0.055", "94.5 %"),
+    ],
+)
 def test_guarantee_claim_shows_the_target_without_rounding(
     options: dict[str, Any], alpha: str, percent: str
 ) -> None:

@@ -22,8 +22,15 @@ from langchain_cfc.thresholds.base import (
 )
 
 
+@dataclass(frozen=True, eq=False)
+class _GroupedState:
+    """One order statistic per group: (d,), the cap for a group without one."""
+
+    values: FloatArray
+
+
 @dataclass(frozen=True)
-class GroupedThreshold(ThresholdRule[FloatArray]):
+class GroupedThreshold(ThresholdRule[_GroupedState]):
     """In each of d disjoint groups, an order statistic of the success scores of its N_g prompts.
 
     A single column of ones is the group of all prompts (the paper's baseline ICP). Without delta the rank is
@@ -72,11 +79,11 @@ class GroupedThreshold(ThresholdRule[FloatArray]):
     @property
     def dimension(self) -> int:
         """The number of groups d."""
-        return len(self.fitted)
+        return len(self.fitted.values)
 
     def get_state_data(self) -> dict[str, FloatArray]:
         """Return `quantiles`, (d,) order statistics, the cap for a group without one."""
-        return {"quantiles": self.fitted.copy()}
+        return {"quantiles": self.fitted.values.copy()}
 
     def restore(self, data: Mapping[str, FloatArray]) -> GroupedThreshold:
         """Return a fitted copy from `get_state_data`."""
@@ -85,9 +92,9 @@ class GroupedThreshold(ThresholdRule[FloatArray]):
         if len(quantiles) == 0 or (quantiles > self.cap).any():
             msg = "`quantiles` of a grouped threshold's state must hold numbers of groups, none above the cap"
             raise InputError(msg)
-        return replace(self, _state=quantiles.copy())
+        return replace(self, _state=_GroupedState(quantiles.copy()))
 
-    def _learn(self, features: FloatArray, success_scores: FloatArray) -> FloatArray:
+    def _learn(self, features: FloatArray, success_scores: FloatArray) -> _GroupedState:
         others = np.flatnonzero(~_is_in_one_group(features))
         if len(others):
             msg = (
@@ -97,7 +104,7 @@ class GroupedThreshold(ThresholdRule[FloatArray]):
             )
             raise InputError(msg)
         members = [success_scores[column == 1.0] for column in features.T]
-        return np.array([self._select_quantile(scores, len(members)) for scores in members])
+        return _GroupedState(np.array([self._select_quantile(scores, len(members)) for scores in members]))
 
     def _select_quantile(self, scores: FloatArray, groups: int) -> float:
         """Return the order statistic of one group; the cap if its rank exceeds the number of scores."""
@@ -108,9 +115,9 @@ class GroupedThreshold(ThresholdRule[FloatArray]):
             rank = compute_confident_rank(size, tau, Fraction(str(self.delta)) / groups)
         return float(np.partition(scores, rank - 1)[rank - 1]) if rank <= size else self.cap
 
-    def _compute(self, state: FloatArray, features: FloatArray) -> Thresholds:
+    def _compute(self, state: _GroupedState, features: FloatArray) -> Thresholds:
         # An order statistic is one of the data, so it has no round-off.
-        values = np.where(_is_in_one_group(features), state[features.argmax(axis=1)], np.inf)
+        values = np.where(_is_in_one_group(features), state.values[features.argmax(axis=1)], np.inf)
         return Thresholds.apply_cap(values, np.zeros(len(features)), self.cap)
 
 
