@@ -280,6 +280,12 @@ def test_collect_relabel_uses_new_references_and_columns(
     assert [one.input for one in again] == [one.input for one in first]
     assert not any(candidate.correct for one in again for candidate in one.candidates)
     assert {one.metadata["level"] for one in again} == {"0", "1"}
+    # Two columns of references are one list of answers.
+    assert (
+        collect(*columns, "--relabel", "--reference", "answers", "--reference", "level", "--out", out).code
+        == 0
+    )
+    assert [one.reference for one in read_records(out)][:2] == [["unknown", "0"], ["unknown", "1"]]
     # How references are read may change in the same way, and back again.
     for how in ("[]", '["answers"]'):
         assert collect("--relabel", "--set", f"source.json_columns={how}").code == 0

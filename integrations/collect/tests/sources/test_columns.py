@@ -259,6 +259,21 @@ def test_reference_that_is_not_json_is_a_bad_row(value: object, words: str) -> N
     assert read_one({"q": "?", "r": value}, input="q").reference is None
 
 
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"a": "Lima", "b": "Ciudad de los Reyes"}, ["Lima", "Ciudad de los Reyes"]),
+        ({"a": ["Lima", "L."], "b": "Lima"}, ["Lima", "L."]),
+        ({"a": "", "b": 5}, [5]),
+        ({"a": None, "b": ""}, None),
+    ],
+)
+def test_answers_of_all_reference_columns_count(row: dict[str, Any], expected: object) -> None:
+    assert read_one({"q": "?", **row}, input="q", reference=["a", "b"]).reference == expected
+    assert read_one({"q": "?", **row}, input="q", reference=["a"]).reference == row["a"]
+    assert "no column 'c'" in find_problem({"q": "?", **row}, input="q", reference=["a", "c"])
+
+
 @pytest.mark.parametrize("cell", ["['A', 'B']", '["A", "B"]', " ['A', \"B\"]"])
 def test_json_columns_read_lists_as_python_writes_them(cell: str) -> None:
     assert read_one({"q": "?", "r": cell}, input="q", reference="r", json_columns=["r"]).reference == [

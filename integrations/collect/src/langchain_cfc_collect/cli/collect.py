@@ -68,7 +68,11 @@ def collect(
         _dataset_option(help="Template that makes the prompt from columns, e.g. 'Question: {question}'."),
     ] = None,
     reference: Annotated[
-        str | None, _dataset_option(help="Column with the right answer, used to label candidates.")
+        list[str] | None,
+        _dataset_option(
+            help="Column with the right answer, used to label candidates. Repeat it if several columns hold "
+            "right answers."
+        ),
     ] = None,
     id_: Annotated[
         str | None,
@@ -187,7 +191,7 @@ def collect(
                 "path": source,
                 "input": input_,
                 "prompt": prompt,
-                "reference": reference,
+                "reference": reference or None,
                 "id": id_,
                 "limit": limit,
                 "bad_rows": "set_aside" if set_aside else None,

@@ -143,6 +143,11 @@ def _to_tuples(value: Any) -> Any:
     return tuple(map(_to_tuples, value)) if isinstance(value, list | tuple) else value
 
 
+def _unpack_single(value: Any) -> Any:
+    names = _to_tuples(value)
+    return names[0] if isinstance(names, tuple) and len(names) == 1 else names
+
+
 def _validate_prompt(value: Any) -> Any:
     if value is None:
         return None
@@ -160,6 +165,9 @@ def _validate_prompt(value: Any) -> Any:
 
 _Column: TypeAlias = Annotated[str, Field(min_length=1)]
 _ColumnList: TypeAlias = Annotated[tuple[_Column, ...], BeforeValidator(_to_tuples)]
+_References: TypeAlias = Annotated[
+    _Column | Annotated[tuple[_Column, ...], Field(min_length=1)], BeforeValidator(_unpack_single)
+]
 _Prompt: TypeAlias = Annotated[
     str | tuple[tuple[str, str], ...] | InstanceOf[BasePromptTemplate[Any]] | None,
     BeforeValidator(_validate_prompt),
@@ -184,7 +192,9 @@ class Columns(BaseModel):
         inputs: The columns that make an object, for chains that take several values by name.
         id: The column with a unique text or number for every row. Without it, the id is a digest of input and
             reference: it does not change when rows move, and a row that repeats an earlier one is a bad row.
-        reference: The column of the reference, which labelers compare candidates with.
+        reference: The column of the reference, which labelers compare candidates with. If several columns
+            are named, the reference is the list of all their different answers; nulls and empty cells do not
+            count.
         metadata: Columns of texts, numbers and booleans, for feature maps and groups; nulls are left out.
         cluster: The column with the name (text or number) of the conversation or set of paraphrases; null or
             empty if the row stands alone.
@@ -200,7 +210,7 @@ class Columns(BaseModel):
         default=None, description="a list of at least one column"
     )
     id: _Column | None = Field(default=None, description="the name of a column")
-    reference: _Column | None = Field(default=None, description="the name of a column")
+    reference: _References | None = Field(default=None, description="the name of a column, or a list of them")
     metadata: _ColumnList = Field(default=(), description="a list of columns")
     cluster: _Column | None = Field(default=None, description="the name of a column")
     json_columns: _ColumnList = Field(
@@ -290,11 +300,22 @@ class Columns(BaseModel):
         return {
             "id": _PLACEHOLDER_ID if self.id is None else _to_text(self._read_value(row, "id", self.id)),
             "input": self._create_input(row),
-            "reference": self._read_value(row, "reference", self.reference),
+            "reference": self._read_reference(row),
             "metadata": {name: value for name, value in metadata.items() if value is not None},
             # CSV cannot express null.
             "cluster": None if cluster == "" else _to_text(cluster),
         }
+
+    def _read_reference(self, row: Mapping[str, Any]) -> Any:
+        if not isinstance(self.reference, tuple):
+            return self._read_value(row, "reference", self.reference)
+        answers: list[Any] = []
+        for name in self.reference:
+            value = self._read_value(row, "reference", name)
+            for one in value if isinstance(value, list) else [value]:
+                if one is not None and one != "" and one not in answers:
+                    answers.append(one)
+        return answers or None
 
     def _create_input(self, row: Mapping[str, Any]) -> Any:
         if self.inputs is not None:
@@ -342,8 +363,10 @@ class Columns(BaseModel):
     @cached_property
     def _required(self) -> tuple[tuple[str, str], ...]:
         """The columns that every row must have, as pairs of example part and column name."""
-        single = [(part, getattr(self, part)) for part in ("id", "input", "reference", "cluster")]
+        single = [(part, getattr(self, part)) for part in ("id", "input", "cluster")]
+        references = (self.reference,) if isinstance(self.reference, str) else self.reference
         several = {
+            "reference": references or (),
             "prompt": self._template.required if self._template else (),
             "inputs": self.inputs or (),
             "metadata": self.metadata,
