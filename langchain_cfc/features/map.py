@@ -69,7 +69,7 @@ class FeatureMap:
             langchain_cfc.errors.FeatureError: unknown name 'mean_scor', at character 6 of the features
                 bins(mean_scor, 5)
                      ^
-            expected a statistic (mean_score, ... or meta(KEY)); did you mean 'mean_score'?
+            expected a statistic such as mean_score; did you mean 'mean_score'?
         """
         return cls(parse_terms(text))
 

@@ -204,12 +204,15 @@ class _Parser:
     def raise_unknown(self, token: _Token, expected: str) -> NoReturn:
         if token.kind != "name":
             self.raise_error(f"unexpected {_describe(token)}", expected)
-        known = [*STATISTICS, "meta", *self.functions]
-        near = find_nearest(token.text, known)
-        advice = f"for metadata, use meta({token.text}) if it is a number, or else group({token.text})"
-        if near is not None:
-            advice = f"did you mean '{near}'?"
-        self.raise_error(f"unknown name '{token.text}'", f"{expected}; {advice}")
+        known = [*STATISTICS, *self.functions]
+        # Half a name, such as `mean`, resembles other names more than the whole one.
+        begun = [name for name in known if name.startswith(f"{token.text}_")]
+        near = next(iter(begun), None) or find_nearest(token.text, known)
+        what, metadata = "statistic", f"meta({token.text}) if it is a number"
+        if expected == _TERM:
+            what, metadata = "term", f"group({token.text}), or {metadata}"
+        advice = f"for metadata, write {metadata}" if near is None else f"did you mean '{near}'?"
+        self.raise_error(f"unknown name '{token.text}'", f"a {what} such as mean_score; {advice}")
 
     def raise_error(self, problem: str, expected: str, token: _Token | None = None) -> NoReturn:
         start = (token or self.next).start

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableSequence, RunnableWithFallbacks
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
@@ -64,16 +65,28 @@ def find_cfc_runnable(chain: Any) -> CFCRunnable | None:
     """Return the first `CFCRunnable` that a chain invokes; None if it cannot be found from outside."""
     if isinstance(chain, CFCRunnable):
         return chain
-    inner: list[Any] = []
-    if isinstance(chain, OrElse):
-        inner = [chain.first]
-    elif isinstance(chain, RunnableBindingBase):
-        inner = [chain.bound]
-    elif isinstance(chain, RunnableWithFallbacks):
-        inner = [chain.runnable]
-    elif isinstance(chain, RunnableSequence):
-        inner = chain.steps
+    inner = _list_inner(chain)
     return next((found for part in inner if (found := find_cfc_runnable(part)) is not None), None)
+
+
+def find_answering_model(part: Any) -> BaseChatModel | None:
+    """Return the chat model that answers in a chain, of a sequence the last; None if there is none."""
+    if isinstance(part, BaseChatModel):
+        return part
+    inner = reversed(_list_inner(part))
+    return next((found for one in inner if (found := find_answering_model(one)) is not None), None)
+
+
+def _list_inner(part: Any) -> list[Any]:
+    if isinstance(part, CFCRunnable):
+        return [part.generator]
+    if isinstance(part, OrElse):
+        return [part.first]
+    if isinstance(part, RunnableBindingBase):
+        return [part.bound]
+    if isinstance(part, RunnableWithFallbacks):
+        return [part.runnable]
+    return part.steps if isinstance(part, RunnableSequence) else []
 
 
 def _configure(part: Any, promise: Arguments, arguments: Arguments) -> AnyRunnable | None:

@@ -34,12 +34,17 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict, Field, PrivateAttr
 
-from langchain_cfc.errors import AbstentionError
+from langchain_cfc.errors import AbstentionError, InputError
 from langchain_cfc.execution import set_context_variable
 from langchain_cfc.execution.langgraph_compat import NOSTREAM, make_message_id
 from langchain_cfc.runnable.answering import ABSTAIN_MESSAGE, Answer
 from langchain_cfc.runnable.batch import refuse_share_of_one
-from langchain_cfc.runnable.chat_arguments import Arguments, configure_chain, find_cfc_runnable
+from langchain_cfc.runnable.chat_arguments import (
+    Arguments,
+    configure_chain,
+    find_answering_model,
+    find_cfc_runnable,
+)
 from langchain_cfc.runnable.result import CFCResult
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 
@@ -189,6 +194,30 @@ class CFCChatModel(BaseChatModel):
         # Fail now rather than at the first call.
         self._get_chain({}, {name: given[name] for name in given.keys() - _TRACING_ARGUMENTS})
         return self.bind(**given)
+
+    # Tokens are those of the model that answers. Models override different ones of these three methods.
+
+    def get_token_ids(self, text: str) -> list[int]:
+        """Return the ids of a text's tokens."""
+        ids: list[int] = self._count("get_token_ids", text)
+        return ids
+
+    def get_num_tokens(self, text: str) -> int:
+        """Return the number of a text's tokens."""
+        return int(self._count("get_num_tokens", text))
+
+    def get_num_tokens_from_messages(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> int:
+        """Return the number of tokens of messages, as `trim_messages` uses it."""
+        return int(self._count("get_num_tokens_from_messages", messages, *args, **kwargs))
+
+    def _count(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        if self.custom_get_token_ids is not None:
+            return getattr(super(), method)(*args, **kwargs)
+        model = find_answering_model(self.chain)
+        if model is None:
+            msg = "the chain has no reachable chat model that counts tokens: pass custom_get_token_ids="
+            raise InputError(msg)
+        return getattr(model, method)(*args, **kwargs)
 
     # LangChain's `stream` does not pass its run to `_stream`, so the draws would start root runs that its
     # callbacks do not see. The run id is therefore chosen here and passed to `_stream` in a context variable.
