@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -99,8 +100,45 @@ def test_detect_columns_recognises_json_lists() -> None:
 
 
 def test_detect_columns_refuses_a_prompt_that_is_no_template() -> None:
-    with pytest.raises(InputError, match=r"the prompt '\{a.b\}' cannot be used"):
-        detect_columns(Rows.from_iterable([{"question": "x", "answer": "y"}]), prompt="{a.b}")
+    with pytest.raises(InputError, match=r"the prompt '\{a\[b\]\}' cannot be used"):
+        detect_columns(Rows.from_iterable([{"question": "x", "answer": "y"}]), prompt="{a[b]}")
+
+
+LANGSMITH = {"inputs": {"question": "x", "language": "es"}, "outputs": {"answer": "Lima"}, "id": 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        # SQuAD, TriviaQA, and an object that is itself the answer.
+        ({"question": "x", "answers": {"text": ["Lima"], "answer_start": [3]}}, "answers.text"),
+        ({"question": "x", "answer": {"value": "Lima", "aliases": ["Lima", "L."]}}, "answer.aliases"),
+        ({"question": "x", "output": {"answer": "Lima"}}, "output.answer"),
+        ({"question": "x", "answer": {"value": 3, "unit": "km"}}, "answer"),
+        ({"question": "x", "answer": {"city": "Lima"}}, "answer"),
+        (LANGSMITH, "outputs.answer"),
+    ],
+)
+def test_detect_columns_looks_one_level_into_objects(row: dict[str, Any], found: str) -> None:
+    columns = detect_columns(Rows.from_iterable([row, row]))
+    assert columns.input in {"question", "inputs.question"}
+    assert columns.reference == found
+    assert detect_columns(Rows.from_iterable([row]), reference="id").reference == "id"
+    empty = dict.fromkeys(row) | {"question": "x"}
+    assert detect_columns(Rows.from_iterable([row, empty])).reference == found
+
+
+def test_init_reads_questions_and_answers_inside_objects(tmp_path: Path) -> None:
+    path = tmp_path / "squad.jsonl"
+    rows = [
+        {"inputs": {"question": one}, "outputs": {"text": ["Lima"], "answer_start": [1]}} for one in QUESTIONS
+    ]
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in rows))
+    given = {"reference": "outputs.text"}
+    proposal = make_proposal(tmp_path, make_script(["Lima"] * 12), str(path), **given)
+    assert all(proposal.correct)
+    columns = read_back(proposal, tmp_path).source.columns
+    assert (columns.prompt, columns.reference) == ("Give the answer alone: {inputs.question}", "outputs.text")
 
 
 # Labelers

@@ -317,7 +317,7 @@ def _list_examples(examples: Iterable[Question]) -> list[Example]:
     known = [str(columns.input), str(columns.reference), *_EXAMPLE_FIELDS]
     for number, row in enumerate(rows, start=1):
         for key in row:
-            if key not in known:
+            if not any(f"{name}.".startswith(f"{key}.") for name in known):
                 msg = (
                     f"example {number} has the unknown key {short_repr(key)}; known are {', '.join(known)}"
                     f"{suggest_name(str(key), known)}. Values that features read belong in metadata"

@@ -31,6 +31,7 @@ from langchain_cfc.support.plugins import is_plugin_source, load_object
 from langchain_cfc.support.text import escape_controls_in_json, join_names, pluralize
 from langchain_cfc_collect.failures import ends_run, is_transient
 from langchain_cfc_collect.sources import Columns, Examples, open_rows, read_examples
+from langchain_cfc_collect.sources.columns import References
 from langchain_cfc_collect.sources.detection import detect_columns
 
 N_TRIAL_ANSWERS = 5
@@ -69,7 +70,11 @@ class Dataset:
 
     @classmethod
     def read(
-        cls, path: str, question: str | None = None, reference: str | None = None, prompt: str | None = None
+        cls,
+        path: str,
+        question: str | None = None,
+        reference: References | None = None,
+        prompt: str | None = None,
     ) -> Dataset:
         """Read a dataset, guessing the columns that are not given and setting bad rows aside."""
         rows = open_rows(path)

@@ -306,6 +306,18 @@ def test_json_columns_with_invalid_json_are_bad_rows(cell: object) -> None:
     assert len(found) < 300
 
 
+def test_templates_name_values_inside_objects() -> None:
+    row = {"in": {"q": "Where?", "n": 2.5, "past": [{"role": "user", "content": "Hi"}]}, "a.b": "x"}
+    assert read_one(row, prompt="{in.q} {in.n:.2f} {in.q!r} {a.b} {{in.q}}").input == (
+        "Where? 2.50 'Where?' x {in.q}"
+    )
+    pairs = [["placeholder", "{in.past}"], ["user", "{in.q}"]]
+    messages: Any = read_one(row, prompt=pairs).input
+    assert [one["content"] for one in messages] == ["Hi", "Where?"]
+    assert "'in.past' holds" in find_problem(row, prompt="{in.past}")
+    assert "no column 'in.x'" in find_problem(row, prompt="{in.x}")
+
+
 def test_missing_column_is_reported_with_similar_names() -> None:
     found = find_problem(NQ_OPEN, input="question", reference="anwser")
     assert found == "no column 'anwser'; there are question, answer; did you mean 'answer'?"

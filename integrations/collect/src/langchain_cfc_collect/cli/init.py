@@ -34,6 +34,7 @@ from langchain_cfc_collect.cli.collect import check_collection_installed
 
 if TYPE_CHECKING:
     from langchain_cfc_collect.proposal import Dataset, Model, Proposal
+    from langchain_cfc_collect.sources.columns import References
 
 _dataset_option = partial(typer.Option, rich_help_panel="The dataset")
 _model_option = partial(typer.Option, rich_help_panel="The model")
@@ -47,7 +48,10 @@ def init(
         str | None, _dataset_option(help="Column of the questions. Default: guessed by its name.")
     ] = None,
     reference: Annotated[
-        str | None, _dataset_option(help="Column of the right answers. Default: guessed by its name.")
+        list[str] | None,
+        _dataset_option(
+            help="Column of the right answers; repeat it for several. Default: guessed by its name."
+        ),
     ] = None,
     prompt: Annotated[
         str | None,
@@ -90,20 +94,21 @@ def init(
         if not is_asking:
             _check_options(source, model)
         source = source or _ask_user("File of questions and references (CSV, JSON Lines, JSON, Parquet)")
+        references: References | None = tuple(reference or ()) or None
         if is_asking:
-            question, reference = _ask_columns(source, question, reference)
-        dataset = proposals.Dataset.read(source, question, reference, prompt)
+            question, references = _ask_columns(source, question, references)
+        dataset = proposals.Dataset.read(source, question, references, prompt)
         if model is None:
             model, base_url = _ask_model(base_url)
         chat = proposals.Model.parse(model, base_url)
         check_collection_installed(chat.name)
         if is_asking and prompt is None:
             given = _ask_user("Prompt", default=str(dataset.columns.prompt))
-            dataset = proposals.Dataset.read(source, question, reference, given)
+            dataset = proposals.Dataset.read(source, question, references, given)
         proposal = _propose(dataset, chat, n, out_path)
         while is_asking and not _confirm(proposal, dataset):
             given = _ask_user("Another prompt", default=str(dataset.columns.prompt))
-            dataset = proposals.Dataset.read(source, question, reference, given)
+            dataset = proposals.Dataset.read(source, question, references, given)
             proposal = _propose(dataset, chat, n, out_path)
         with atomic_writer(out_path) as file:
             file.write(proposal.format_toml().encode())
@@ -156,16 +161,18 @@ def _ask_user(text: str, default: str | None = None) -> str:
     return answer.strip()
 
 
-def _ask_columns(source: str, question: str | None, reference: str | None) -> tuple[str | None, str | None]:
+def _ask_columns(
+    source: str, question: str | None, reference: References | None
+) -> tuple[str | None, References | None]:
     """Ask for the columns that cannot be recognised by their names."""
     from langchain_cfc_collect.sources import detection, open_rows
 
-    names = list(detection.read_sample(open_rows(source))[0])
-    question, reference = detection.find_columns(names, question, reference)
-    listed = join_names(names, 20)
+    sample = detection.read_sample(open_rows(source))
+    question, reference = detection.find_columns(sample, question, reference)
+    listed = join_names(list(sample[0]), 20)
     if question is None:
         question = _ask_user(f"Column of the questions ({listed})")
-        _, reference = detection.find_columns(names, question, reference)
+        _, reference = detection.find_columns(sample, question, reference)
     return question, reference or _ask_user(f"Column of the right answers ({listed})")
 
 
@@ -190,9 +197,10 @@ def _confirm(proposal: Proposal, dataset: Dataset) -> bool:
 def _print_proposal(console: Console, proposal: Proposal, dataset: Dataset) -> None:
     settings, reasons = proposal.settings, proposal.reasons
     columns = dataset.columns
+    names = [columns.reference] if isinstance(columns.reference, str) else list(columns.reference or ())
     console.print(
         escape(
-            f"{pluralize(len(dataset.all), 'question')} in {dataset.path}, answers in {columns.reference}"
+            f"{pluralize(len(dataset.all), 'question')} in {dataset.path}, answers in {join_names(names)}"
         ),
         soft_wrap=True,
     )

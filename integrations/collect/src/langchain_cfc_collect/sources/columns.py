@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from string import Formatter
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from langchain_core.load import dumpd, dumps
@@ -34,6 +35,10 @@ from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc_collect.sources.files import IN_MEMORY, BadRow, Row, Rows, open_rows, to_plain
 
+# Name of a reference column, or of several.
+References: TypeAlias = str | tuple[str, ...]
+# Stands for the dots of a column's name in LangChain's templates, which allow none; for private use.
+_DOT = "\ue000"
 # Template text, messages as pairs of role and template text, or a LangChain prompt.
 Prompt: TypeAlias = str | tuple[tuple[str, str], ...] | BasePromptTemplate[Any]
 
@@ -69,7 +74,8 @@ class Template:
             if name in self.texts and isinstance(value, list | dict):
                 msg = f"the column {name!r} holds {short_repr(value)}; expected text, a number, true or false"
                 raise ValueError(msg)
-        rendered = self.prompt.format_prompt(**values)
+        given = {name.replace(".", _DOT): value for name, value in values.items()}
+        rendered = self.prompt.format_prompt(**given)
         if isinstance(rendered, StringPromptValue):
             return rendered.text
         return serialize_messages(rendered.to_messages())
@@ -89,23 +95,35 @@ def parse_template(prompt: Prompt) -> Template:
         ValueError: If LangChain rejects the prompt, it names no column, or it cannot be serialized.
     """
     if isinstance(prompt, str):
-        text = PromptTemplate.from_template(prompt)
-        names = text.input_variables
+        text = PromptTemplate.from_template(_hide_dots(prompt))
+        names = [name.replace(_DOT, ".") for name in text.input_variables]
         template = Template(text, tuple(sorted(names)), (), frozenset(names))
     elif isinstance(prompt, BasePromptTemplate):
         _check_serializable(prompt)
         required, optional = sorted(prompt.input_variables), sorted(prompt.optional_variables)
         template = Template(prompt, tuple(required), tuple(optional), frozenset())
     else:
-        chat = ChatPromptTemplate.from_messages(list(prompt))
-        messages = {one.variable_name for one in chat.messages if isinstance(one, MessagesPlaceholder)}
+        chat = ChatPromptTemplate.from_messages([(role, _hide_dots(text)) for role, text in prompt])
+        placeholders = [one.variable_name for one in chat.messages if isinstance(one, MessagesPlaceholder)]
+        messages = {name.replace(_DOT, ".") for name in placeholders}
         # LangChain treats a placeholder as optional; here it names a column, which must exist.
-        variables = {*chat.input_variables, *messages}
+        variables = {name.replace(_DOT, ".") for name in chat.input_variables} | messages
         template = Template(chat, tuple(sorted(variables)), (), frozenset(variables - messages))
     if not template.required:
         msg = "it names no column, so every prompt would be the same; expected a column such as {question}"
         raise ValueError(msg)
     return template
+
+
+def _hide_dots(text: str) -> str:
+    """Return template text whose columns may have dots in their names; `ValueError` if it is no template."""
+    parts = []
+    for literal, name, form, conversion in Formatter().parse(text):
+        parts.append(literal.replace("{", "{{").replace("}", "}}"))
+        if name is not None:
+            converted = f"!{conversion}" if conversion else ""
+            parts.append(f"{{{name.replace('.', _DOT)}{converted}{f':{form}' if form else ''}}}")
+    return "".join(parts)
 
 
 def _check_serializable(prompt: BasePromptTemplate[Any]) -> None:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.support.text import join_names
-from langchain_cfc_collect.sources.columns import Columns, parse_json_cell
+from langchain_cfc_collect.sources.columns import Columns, References, parse_json_cell
 from langchain_cfc_collect.sources.files import BadRow, Rows
 
 # Usual column names, the likeliest first; case does not matter.
@@ -29,24 +29,28 @@ _REFERENCE_NAMES = (
     "solution",
     "a",
 )
+# Usual names of answers inside an object: all answers come before one of them.
+_INNER_NAMES = ("aliases", "text", "answers", "answer", "value", "question")
 # Number of rows to look at when deciding whether a column holds JSON.
 _SAMPLE_ROWS = 50
 
 
 def find_columns(
-    names: Sequence[str], question: str | None = None, reference: str | None = None
-) -> tuple[str | None, str | None]:
+    sample: Sequence[Mapping[str, Any]], question: str | None = None, reference: References | None = None
+) -> tuple[str | None, References | None]:
     """Return the columns of the question and the reference, each None if the names do not tell.
 
-    A column is recognised by a usual name, or because it is the only one besides the other column.
+    A column is recognised by a usual name, or because it is the only one besides the other column. If it
+    holds objects, or no column has a usual name, columns one level inside objects are considered, such as
+    `answers.text`.
     """
-    reference = reference or _find_usual_name(names, _REFERENCE_NAMES, question)
-    question = question or _find_usual_name(names, _QUESTION_NAMES, reference)
-    return question, reference or _find_usual_name(names, _REFERENCE_NAMES, question)
+    reference = reference or _find_usual_name(sample, _REFERENCE_NAMES, question)
+    question = question or _find_usual_name(sample, _QUESTION_NAMES, reference)
+    return question, reference or _find_usual_name(sample, _REFERENCE_NAMES, question)
 
 
 def detect_columns(
-    rows: Rows, question: str | None = None, reference: str | None = None, prompt: str | None = None
+    rows: Rows, question: str | None = None, reference: References | None = None, prompt: str | None = None
 ) -> Columns:
     """Return the meaning of a dataset's columns, guessed from their names where not given.
 
@@ -55,22 +59,24 @@ def detect_columns(
     there are no rows, and `InputError` if a column cannot be guessed.
     """
     sample = read_sample(rows)
-    names = list(sample[0])
-    question, reference = find_columns(names, question, reference)
+    question, reference = find_columns(sample, question, reference)
     if reference is None or (question is None and prompt is None):
         part = "reference" if reference is None else "question"
         msg = (
-            f"{rows.name}: which column holds the {part}? The names do not show it: {join_names(names, 20)}. "
-            f"Name it (on the command line --{part})"
+            f"{rows.name}: which column holds the {part}? The names do not show it: "
+            f"{join_names(list(sample[0]), 20)}. Name it (on the command line --{part})"
         )
         raise InputError(msg)
-    values = [row[reference] for row in sample if reference in row]
+    names = (reference,) if isinstance(reference, str) else reference
+    values = {name: [row[name] for row in sample if name in row] for name in names}
     try:
         return Columns(
             input=question if prompt is None else None,
             prompt=prompt,
             reference=reference,
-            json_columns=(reference,) if values and all(map(_is_json_list, values)) else (),
+            json_columns=tuple(
+                name for name, seen in values.items() if seen and all(map(_is_json_list, seen))
+            ),
         )
     except ValidationError as error:
         msg = f"{rows.name}: the prompt {prompt!r} cannot be used: {error.errors()[0]['msg']}"
@@ -85,13 +91,41 @@ def read_sample(rows: Rows) -> list[Mapping[str, Any]]:
     return sample
 
 
-def _find_usual_name(names: Sequence[str], usual: Sequence[str], other: str | None) -> str | None:
-    free = [name for name in names if name != other]
+def _find_usual_name(
+    sample: Sequence[Mapping[str, Any]], usual: Sequence[str], other: References | None
+) -> str | None:
+    others = other if isinstance(other, tuple) else (other,)
+    free = [name for name in sample[0] if name not in others]
     by_lower_case = {name.strip().lower(): name for name in reversed(free)}
     found = next((by_lower_case[name] for name in usual if name in by_lower_case), None)
     if found is None and other is not None and len(free) == 1:
-        return free[0]
-    return found
+        found = free[0]
+    if found is not None:
+        return _look_inside(sample, found)
+    # Objects such as the inputs and outputs of LangSmith's datasets.
+    inner = {str(key).lower(): f"{name}.{key}" for name in reversed(free) for key in _list_keys(sample, name)}
+    return next((inner[name] for name in usual if name in inner and inner[name] not in others), None)
+
+
+def _look_inside(sample: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Return the column inside `name` that holds the answers, if it holds objects as SQuAD or TriviaQA do.
+
+    Its values must be lists, or the objects have no other key: other objects may be answers themselves.
+    """
+    keys = _list_keys(sample, name)
+    for key in (one for one in _INNER_NAMES if one in keys):
+        values = [row[name][key] for row in sample if row.get(name) is not None]
+        if len(keys) == 1 or all(isinstance(one, list | tuple) for one in values):
+            return f"{name}.{key}"
+    return name
+
+
+def _list_keys(sample: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+    """Return the keys that all objects of a column share; none if it holds anything else."""
+    values = [row[name] for row in sample if row.get(name) is not None]
+    if not values or not all(isinstance(one, Mapping) for one in values):
+        return []
+    return [key for key in values[0] if all(key in one for one in values)]
 
 
 def _is_json_list(value: Any) -> bool:
