@@ -122,7 +122,7 @@ def test_openai_client_lists_models(client: openai.OpenAI) -> None:
         (openai.NotFoundError, "model_not_found", {"model": "none"}),
         (openai.BadRequestError, "unsupported_parameter", {"temperature": 0.5}),
         (openai.BadRequestError, "unsupported_parameter", {"tools": [WEATHER]}),
-        (openai.BadRequestError, "invalid_request", {"n": 2}),
+        (openai.BadRequestError, "unsupported_parameter", {"n": 2}),
         (openai.BadRequestError, "level_not_calibrated", {"extra_body": {"cfc": {"alpha": "0.3"}}}),
         (openai.BadRequestError, "prompt_not_servable", {"model": "new"}),
         (openai.InternalServerError, "internal_error", {"model": "broken"}),
