@@ -118,12 +118,13 @@ def test_collect_calibrate_and_serve_with_openevals_judges(script: Script, tmp_p
 
 
 def test_failing_labeling_judge_leaves_its_prompt_unlabelled(script: Script) -> None:
-    broken = CORRECTNESS_PROMPT.format(inputs="question 1", outputs="right 1", reference_outputs="right 1")
+    broken = CORRECTNESS_PROMPT.format(inputs="question 2", outputs="right 2", reference_outputs="right 2")
     script.answers = {**script.answers, broken: reply(reasoning="cannot say", score=None)}
     config = read_config("collect.toml")
     examples = [one for one in config.source.read_examples() if one.input in {"question 1", "question 2"}]
+    assert examples[0].input == "question 1"  # a failure of the first prompt ends the collection
     with pytest.warns(UserWarning, match="failed"):
         ended = collect(examples, config.create_components(), config.store)
     assert (ended.status.labelled, ended.status.failed) == (1, 1)
     with Store(config.store) as store:
-        assert [record.input for record in store.read_records()] == ["question 2"]
+        assert [record.input for record in store.read_records()] == ["question 1"]
