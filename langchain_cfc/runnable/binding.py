@@ -1,4 +1,4 @@
-"""Check that the parts that serve are the parts that were calibrated."""
+"""Check arguments, and that the parts that serve are the parts that were calibrated."""
 
 from __future__ import annotations
 
@@ -6,12 +6,47 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.errors import FingerprintError, FingerprintWarning
+from langchain_cfc.errors import CFCError, FingerprintError, FingerprintWarning, InputError
 from langchain_cfc.guarantee import Binding
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.sampling.comparison import compare_fingerprints, explain_doubt
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from langchain_cfc.support.json_text import short_repr
+from langchain_cfc.support.suggestions import find_nearest
+
+
+def make_argument_error(owner: type[BaseModel], refused: ValidationError) -> CFCError:
+    """Return the error about the first argument of a class that pydantic refused.
+
+    An unknown argument goes first: it may be a missing one by another name. Its value, which may be a key, is
+    not shown.
+    """
+    details = refused.errors(include_url=False)
+    missing = [str(one["loc"][0]) for one in details if one["type"] == "missing" and len(one["loc"]) == 1]
+    first = next((one for one in details if one["type"] == "extra_forbidden"), details[0])
+    name, raised = str(first["loc"][0]), first.get("ctx", {}).get("error")
+    if isinstance(raised, CFCError):
+        return raised
+    if first["type"] == "extra_forbidden":
+        msg = f"{owner.__name__} takes no argument {name!r}"
+        likely = find_nearest(name, owner.model_fields) or next(iter(missing), None)
+        if likely is not None:
+            msg += f"; did you mean {likely}=?"
+        elif "artifact" in owner.model_fields and name in CalibrationArtifact.model_fields:
+            msg += ": it is fixed by the artifact, so give it to calibrate"
+        else:
+            own = [one for one in owner.__annotations__ if one in owner.model_fields]
+            msg += f"; it takes {', '.join(own)}"
+    elif missing:
+        given = ", ".join(f"{one}=" for one in missing)
+        msg = f"{owner.__name__} lacks {' and '.join(missing)}: pass {given}"
+    else:
+        wanted = first["msg"].removeprefix("Input should be ")
+        msg = f"{name} is {short_repr(first['input'])}; expected {wanted}"
+    return InputError(msg)
 
 
 def check_binding(

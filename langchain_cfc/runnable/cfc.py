@@ -18,6 +18,7 @@ from pydantic import (
     Field,
     PrivateAttr,
     SkipValidation,
+    ValidationError,
     field_serializer,
     field_validator,
 )
@@ -40,7 +41,12 @@ from langchain_cfc.runnable.batch import (
     refuse_share_of_one,
 )
 from langchain_cfc.runnable.batch_run import BatchServer
-from langchain_cfc.runnable.binding import ModelVersionWatcher, check_binding, list_calibrated_models
+from langchain_cfc.runnable.binding import (
+    ModelVersionWatcher,
+    check_binding,
+    list_calibrated_models,
+    make_argument_error,
+)
 from langchain_cfc.runnable.redraws import find_register
 from langchain_cfc.runnable.result import CFCResult, ClaimsResult
 from langchain_cfc.runnable.running import Flow, FlowRunner
@@ -48,6 +54,7 @@ from langchain_cfc.runnable.serving import ServedPromise, ServingPipeline
 from langchain_cfc.sampling import Sampler, SamplingName, resolve_generator
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble
@@ -81,7 +88,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         verifier: A Runnable on `{"prompt", "candidates"}` or a function `(prompt, candidates) -> scores`;
             see `langchain_cfc.verifiers`. If several were calibrated, the same `VerifierEnsemble`; a
             mapping by name has equal weights.
-        artifact: The calibration artifact.
+        artifact: The calibration artifact, or the path of its file.
         output: `answers` for sets of whole answers, or `claims` if the artifact was calibrated with
             `unit="claims"`: then the first of the artifact's n answers is split into claims, the claims that
             the threshold reaches are dropped, and the rest is returned as a `ClaimsResult`.
@@ -113,9 +120,11 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             `AbstentionError` that holds the result, for error handling such as `with_fallbacks`.
 
     Raises:
+        ArtifactError: If the file of the artifact cannot be read.
         FingerprintError: If the generator, verifier, extractor or splitter is not the calibrated one, or the
             feature map needs metadata and there is no metadata function.
-        InputError: If the artifact does not hold the promise that is named; if none is named although it
+        InputError: If an argument is missing, unknown or invalid; if the artifact does not hold the promise
+            that is named; if none is named although it
             holds several and one of them is a certified rate; if the generator has a fixed seed; or if it
             does not support `single_request`.
         MissingExtraError: If the generator is given by name and LangChain's `langchain` is not installed.
@@ -231,10 +240,23 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     def _wrap_verifiers(cls, verifier: Any) -> Any:
         return VerifierEnsemble(verifier) if isinstance(verifier, Mapping) else verifier
 
+    @field_validator("artifact", mode="before")
+    @classmethod
+    def _load_artifact(cls, artifact: Any) -> CalibrationArtifact:
+        if isinstance(artifact, CalibrationArtifact):
+            return artifact
+        if isinstance(artifact, (str, os.PathLike)):
+            return CalibrationArtifact.load(artifact)
+        msg = f"artifact is {short_repr(artifact)}; expected what calibrate returns, or the path of its file"
+        raise InputError(msg)
+
     def __init__(self, **fields: Any) -> None:
         """Check that the given parts are the calibrated ones, and build the pipeline."""
         refuse_share_of_one(fields)
-        super().__init__(**fields)
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise make_argument_error(type(self), error) from None
         # Not in `model_post_init`, where pydantic would turn an InputError into its own error.
         artifact = self.artifact
         keys = artifact.metadata_keys

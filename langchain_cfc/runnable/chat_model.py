@@ -32,13 +32,14 @@ from langchain_core.runnables.config import (
 )
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
 
 from langchain_cfc.errors import AbstentionError, InputError
 from langchain_cfc.execution import set_context_variable
 from langchain_cfc.execution.langgraph_compat import NOSTREAM, make_message_id
 from langchain_cfc.runnable.answering import ABSTAIN_MESSAGE, Answer
 from langchain_cfc.runnable.batch import refuse_share_of_one
+from langchain_cfc.runnable.binding import make_argument_error
 from langchain_cfc.runnable.chat_arguments import (
     Arguments,
     configure_chain,
@@ -119,6 +120,13 @@ class CFCChatModel(BaseChatModel):
     cache: BaseCache | bool | None = Field(default=False, exclude=True)
 
     _chains: dict[str, tuple[Runnable[Any, Any], Runnable[Any, Any]]] = PrivateAttr(default_factory=dict)
+
+    def __init__(self, **fields: Any) -> None:
+        """Refuse unknown settings by an `InputError`."""
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise make_argument_error(type(self), error) from None
 
     @property
     def _llm_type(self) -> str:

@@ -18,6 +18,7 @@ from langchain_cfc.execution import Call, call_by_keys, describe_error
 from langchain_cfc.execution.langgraph_compat import copy_with_deferred_settings, get_deferred_settings
 from langchain_cfc.sampling.fingerprints import PASS_THROUGH
 from langchain_cfc.support.imports import check_installed, require
+from langchain_cfc.support.json_text import short_repr
 
 # Skipped early, because most fields hold these, and a model that replays records has very many of them.
 _SCALARS = (str, float, int, type(None))
@@ -35,10 +36,14 @@ def resolve_generator(generator: Any, settings: Mapping[str, Any] | None = None)
 
     Raises:
         MissingExtraError: If a name is given and `langchain`, or OpenAI's package for it, is not installed.
-        InputError: If no model can be made from the name and the settings.
+        InputError: If it is nothing of these, or no model can be made from the name and the settings.
     """
     if not isinstance(generator, str):
-        runnable: Runnable[Any, Any] = coerce_to_runnable(generator)
+        try:
+            runnable: Runnable[Any, Any] = coerce_to_runnable(generator)
+        except TypeError as error:
+            msg = f"generator is {short_repr(generator)}; expected a model, its name, a chain or a function"
+            raise InputError(msg) from error
         return runnable
     purpose = f"a generator given by its name ({generator!r})"
     check_installed(list_required_packages(generator), purpose)

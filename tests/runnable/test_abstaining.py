@@ -11,10 +11,9 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.runnables import Runnable, RunnableLambda
-from pydantic import ValidationError
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult
-from langchain_cfc.errors import AbstentionError
+from langchain_cfc.errors import AbstentionError, InputError
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from tests.calls import Invoke
 from tests.factories import make_chain
@@ -129,8 +128,8 @@ def test_chat_model_inherits_on_abstain_from_its_chain(invoke: Invoke) -> None:
     assert said.text == "I do not know."
     assert said.response_metadata["cfc"]["reason"] == "only_blank_answers"
     for wrong in ("ignore", True):
-        with pytest.raises(ValidationError, match="on_abstain"):
-            CFCChatModel(chain=returning, on_abstain=wrong)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=r"on_abstain is .*; expected 'return'"):
+            CFCChatModel(chain=returning, on_abstain=wrong)
 
 
 def test_or_else_is_asked_before_the_chat_model_raises(invoke: Invoke) -> None:
