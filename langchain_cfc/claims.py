@@ -425,7 +425,7 @@ def restore_text(answer: str, spans: Sequence[Span], kept: Sequence[bool]) -> st
         MissingExtraError: If markdown-it-py is not installed.
 
     Examples:
-        >>> spans = [Span(3, 7), Span(10, 15), Span(20, 24)]
+        >>> spans = [Span(5, 8), Span(11, 15), Span(22, 26)]
         >>> restore_text("A:\n- so.\n- not.\n\nB:\n- yes.", spans, [True, False, True])
         'A:\n- so.\n\nB:\n- yes.'
     """
