@@ -92,11 +92,11 @@ def test_detect_columns_asks_for_columns_it_cannot_tell(names: tuple[str, ...], 
 
 def test_detect_columns_recognises_json_lists() -> None:
     row = {"question": "x", "answers": '["Lima", "the city"]'}
-    assert detect_columns(Rows.from_iterable([row])).json_columns == ("answers",)
+    assert detect_columns(Rows.from_iterable([row])).cells == {"answers": "json"}
     as_python = {"question": "x", "answers": "['Lima', \"the city\"]"}
-    assert detect_columns(Rows.from_iterable([row, as_python])).json_columns == ("answers",)
+    assert detect_columns(Rows.from_iterable([row, as_python])).cells == {"answers": "json"}
     other = {"question": "x", "answers": "[sic]"}
-    assert detect_columns(Rows.from_iterable([row, other])).json_columns == ()
+    assert detect_columns(Rows.from_iterable([row, other])).cells == {}
 
 
 def test_detect_columns_refuses_a_prompt_that_is_no_template() -> None:

@@ -276,10 +276,10 @@ class CollectionConfig(ScoringConfig):
             "metadata": self.metadata,
         }
         # Others may change: the store compares references, and takes metadata and clusters as they are.
-        known, others = self.source.columns, {"reference", "metadata", "cluster", "json_columns"}
+        known, others = self.source.columns, {"reference", "metadata", "cluster", "cells"}
         columns = known.model_dump(mode="json", exclude_defaults=True, exclude=others)
-        if known.json_inputs:
-            columns["json_columns"] = known.json_inputs
+        if known.input_cells:
+            columns["cells"] = known.input_cells
         # Files may move and grow, so they are not compared; the name of a plugin source tells its version.
         source = {"source": self.source.rows.name} if is_plugin_source(self.source.path) else {}
         return {

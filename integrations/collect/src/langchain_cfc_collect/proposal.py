@@ -32,7 +32,7 @@ from langchain_cfc.support.text import escape_controls_in_json, join_names, plur
 from langchain_cfc_collect.failures import ends_run, is_transient
 from langchain_cfc_collect.sources import Columns, Examples, open_rows, read_examples
 from langchain_cfc_collect.sources.columns import References
-from langchain_cfc_collect.sources.detection import detect_columns
+from langchain_cfc_collect.sources.detection import detect_columns, format_key
 
 N_TRIAL_ANSWERS = 5
 # Of a closed set of answers, each member is tried, so that the labels of each can be looked at.
@@ -435,5 +435,9 @@ def _name_store(path: str) -> str:
 def _to_toml(value: Any) -> str:
     """Format a value as TOML, which writes texts, numbers and lists as JSON does."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{name} = {_to_toml(inner)}" for name, inner in value.items()) + " }"
+        return (
+            "{ "
+            + ", ".join(f"{format_key(name)} = {_to_toml(inner)}" for name, inner in value.items())
+            + " }"
+        )
     return escape_controls_in_json(json.dumps(value, ensure_ascii=False))

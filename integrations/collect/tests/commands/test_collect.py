@@ -35,7 +35,7 @@ n = 3
 path = "questions.csv"
 input = "question"
 reference = "answers"
-json_columns = ["answers"]
+cells.answers = "json"
 metadata = ["topic"]
 
 [generator]
@@ -287,9 +287,25 @@ def test_collect_relabel_uses_new_references_and_columns(
     )
     assert [one.reference for one in read_records(out)][:2] == [["unknown", "0"], ["unknown", "1"]]
     # How references are read may change in the same way, and back again.
-    for how in ("[]", '["answers"]'):
-        assert collect("--relabel", "--set", f"source.json_columns={how}").code == 0
+    for how in ("text", "json"):
+        assert collect("--relabel", "--set", f"source.cells.answers={how}").code == 0
     assert len(script.requests) == asked
+
+
+def test_collect_notes_cells_that_look_like_several_answers(collect: Collect, folder: Path) -> None:
+    path = folder / "questions.csv"
+    path.write_text("question,right answers,topic\n" + "".join(f"{one}?,Lima; L.,x\n" for one in range(9)))
+    config = folder / "collect.toml"
+    config.write_text(config.read_text().replace('cells.answers = "json"\n', ""))
+    key = 'source.cells."right answers"'
+    source = ("--reference", "right answers", "--dry-run")
+    note = " ".join(collect(*source).err.split())
+    assert f"--set '{key}=;'" in note
+    assert f"--set '{key}=text'" in note
+    for how in (";", "text"):
+        ran = collect(*source, "--set", f"{key}={how}")
+        assert (ran.code, ran.err) == (0, "")
+        assert ("['Lima', 'L.']" in ran.out) == (how == ";")
 
 
 def test_collect_refuses_or_sets_aside_bad_rows(collect: Collect, folder: Path) -> None:
@@ -362,7 +378,7 @@ def test_collect_prints_a_next_command_that_works(
 ) -> None:
     monkeypatch.chdir(folder)
     # Of so few prompts and candidates, 16 of the 23 that calibrate have a correct one, and 30 of all 40.
-    source = ("--source", folder / "many.jsonl", "--set", "source.json_columns=[]", "-n", "2")
+    source = ("--source", folder / "many.jsonl", "--set", "source.cells.answers=text", "-n", "2")
     said = collect(*source, "--out", "r.jsonl").out
     command = find_next_command(said)
     assert command.startswith("calibrate r.jsonl --alpha 0.")
@@ -374,7 +390,7 @@ def test_collect_proposes_only_commands_that_the_prompts_suffice_for(
     prompts: str, rate: str | None, collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.chdir(folder)
-    source = ("--source", folder / "many.jsonl", "--set", "source.json_columns=[]", "-n", "3")
+    source = ("--source", folder / "many.jsonl", "--set", "source.cells.answers=text", "-n", "3")
     said = collect(*source, "--limit", prompts, "--out", "r.jsonl").out
     if rate is None:
         assert "next          collect more: 4 prompts are too few to calibrate on" in said
@@ -390,7 +406,14 @@ def test_collect_of_claims_prints_a_next_command_that_works(
     collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.chdir(folder)
-    options = ("--source", folder / "many.jsonl", "--set", "source.json_columns=[]", "--store", "claims.db")
+    options = (
+        "--source",
+        folder / "many.jsonl",
+        "--set",
+        "source.cells.answers=text",
+        "--store",
+        "claims.db",
+    )
     of_claims = (
         "-n",
         "1",
@@ -452,7 +475,7 @@ def interrupted(folder: Path, script: Script) -> Interrupt:
         script.faults = (Fault("slow", seconds=0.02 if times == 1 else 0.5),)
         command = [sys.executable, "-c", "from langchain_cfc.cli import main; main()", "collect"]
         options = ["--config", folder / "collect.toml", "--source", folder / "many.jsonl"]
-        more = ["--set", "source.json_columns=[]", "--set", "run.concurrency=4"]
+        more = ["--set", "source.cells.answers=text", "--set", "run.concurrency=4"]
         process = subprocess.Popen(
             [*command, *map(str, options), *more], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -496,4 +519,4 @@ def test_collect_interrupted_twice_cancels_prompts_in_progress(
     # The first prompt is tried alone, and was finished before the others began.
     assert (held["finished"], held["failed"]) == (1, 0)
     script.faults = ()
-    assert collect("--source", folder / "many.jsonl", "--set", "source.json_columns=[]").code == 0
+    assert collect("--source", folder / "many.jsonl", "--set", "source.cells.answers=text").code == 0

@@ -275,33 +275,53 @@ def test_answers_of_all_reference_columns_count(row: dict[str, Any], expected: o
 
 
 @pytest.mark.parametrize("cell", ["['A', 'B']", '["A", "B"]', " ['A', \"B\"]"])
-def test_json_columns_read_lists_as_python_writes_them(cell: str) -> None:
-    assert read_one({"q": "?", "r": cell}, input="q", reference="r", json_columns=["r"]).reference == [
+def test_json_cells_are_lists_as_python_writes_them(cell: str) -> None:
+    assert read_one({"q": "?", "r": cell}, input="q", reference="r", cells={"r": "json"}).reference == [
         "A",
         "B",
     ]
 
 
-def test_only_json_columns_of_the_input_are_part_of_it() -> None:
-    columns = Columns(inputs=("a.b", "c"), reference="r", json_columns=("a", "c", "r"))
-    assert columns.json_inputs == ["a", "c"]
+@pytest.mark.parametrize(
+    ("cell", "how", "expected"),
+    [
+        ("Lima|Lima city", "|", ["Lima", "Lima city"]),
+        ("Lima; ;L. ", ";", ["Lima", "L."]),
+        ("Lima", ";", ["Lima"]),
+        ("a || b|c", "||", ["a", "b|c"]),
+        ("a|b", "text", "a|b"),
+    ],
+)
+def test_separators_split_cells(cell: str, how: str, expected: object) -> None:
+    assert read_one({"q": "?", "r": cell}, input="q", reference="r", cells={"r": how}).reference == expected
+    assert read_one({"q": "?", "r": cell}, input="q", reference="r").reference == cell
+    rows = [{"q": "?", "r": cell}] * 2 + [{"q": "?", "r": "Lima"}]
+    found = Columns(input="q", reference="r").find_lists(rows)
+    assert found == ({} if cell == "Lima" else {"r": "|" if "|" in cell else ";"})
+    assert Columns(input="q", reference="r", cells={"r": "text"}).find_lists(rows) == {}
+    assert Columns(input="q", reference="r").find_lists(rows[1:] + rows[2:]) == {}
 
 
-def test_column_path_reads_inside_json_columns() -> None:
+def test_only_cells_of_the_input_are_part_of_it() -> None:
+    columns = Columns(inputs=("a.b", "c"), reference="r", cells={"a": "json", "c": ";", "r": "json"})
+    assert columns.input_cells == {"a": "json", "c": ";"}
+
+
+def test_column_path_reads_inside_json_cells() -> None:
     row = {"q": "?", "r": '{"a": {"b": [1], "c": "[2]"}}'}
-    assert read_one(row, input="q", reference="r.a.b", json_columns=["r"]).reference == [1]
-    assert read_one(row, input="q", reference="r.a.c", json_columns=["r", "r.a.c"]).reference == [2]
-    assert read_one({**row, "r": None}, input="q", reference="r.a", json_columns=["r"]).reference is None
+    assert read_one(row, input="q", reference="r.a.b", cells={"r": "json"}).reference == [1]
+    assert read_one(row, input="q", reference="r.a.c", cells={"r": "json", "r.a.c": "json"}).reference == [2]
+    assert read_one({**row, "r": None}, input="q", reference="r.a", cells={"r": "json"}).reference is None
     assert "no column 'r.a'" in find_problem(row, input="q", reference="r.a")
-    assert "no column 'r.d'" in find_problem(row, input="q", reference="r.d", json_columns=["r"])
-    assert "which json_columns says is JSON" in find_problem(
-        {**row, "r": "{"}, input="q", reference="r.a", json_columns=["r"]
+    assert "no column 'r.d'" in find_problem(row, input="q", reference="r.d", cells={"r": "json"})
+    assert "which cells says is JSON" in find_problem(
+        {**row, "r": "{"}, input="q", reference="r.a", cells={"r": "json"}
     )
 
 
 @pytest.mark.parametrize("cell", ["", "a", '{"a": 1, "a": 2}', "NaN", "[" * 100_000, ["a"], 5])
-def test_json_columns_with_invalid_json_are_bad_rows(cell: object) -> None:
-    found = find_problem({"q": "?", "r": cell}, input="q", reference="r", json_columns=["r"])
+def test_json_cells_with_invalid_json_are_bad_rows(cell: object) -> None:
+    found = find_problem({"q": "?", "r": cell}, input="q", reference="r", cells={"r": "json"})
     assert "row 1: reference: " in found
     assert len(found) < 300
 
@@ -345,7 +365,8 @@ INVALID_COLUMNS = [
     ({"input": "q", "inputs": ["q"]}, "found input and inputs of"),
     ({"input": "q", "metdata": ["a"]}, "Extra inputs are not permitted"),
     ({"input": "q", "metadata": "topic"}, "valid tuple"),
-    ({"input": "q", "json_columns": ["q", "r"]}, "found r in json_columns, but nowhere else"),
+    ({"input": "q", "cells": {"q": "json", "r": "|"}}, "found r in cells, but nowhere else"),
+    ({"input": "q", "cells": {"q": "list"}}, "expected json, text, or a separator such as ; or |"),
     ({"prompt": "Question: {q"}, "expected '}' before end of string"),
     ({"prompt": "question"}, "it names no column"),
     ({"prompt": [["usr", "{q}"]]}, "Unexpected message type: usr"),

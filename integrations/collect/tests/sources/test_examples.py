@@ -225,18 +225,18 @@ def test_every_source_format_gives_the_same_examples(
     with tempfile.TemporaryDirectory() as folder:
         for name, writer in WRITERS.items():
             path = writer(Path(folder) / name, rows)
-            assert list(read_examples(path, with_json_columns(columns, path))) == expected
+            assert list(read_examples(path, with_json_cells(columns, path))) == expected
 
 
-def with_json_columns(columns: Columns, path: Path) -> Columns:
+def with_json_cells(columns: Columns, path: Path) -> Columns:
     """Return columns that read the JSON cells of CSV files."""
     if path.suffix != ".csv":
         return columns
     used = json.dumps(columns.model_dump(mode="json"))
-    return columns.model_copy(update={"json_columns": tuple(name for name in "rom" if f'"{name}' in used)})
+    return columns.model_copy(update={"cells": {name: "json" for name in "rom" if f'"{name}' in used}})
 
 
-def test_control_csv_cell_is_text_unless_in_json_columns(tmp_path: Path) -> None:
+def test_control_csv_cell_is_text_unless_its_cells_are_json(tmp_path: Path) -> None:
     # The control of the test above: it tells a list from its text.
     rows = [{"n": 1, "q": "?", "r": ["a"]}]
     path = write_csv(tmp_path / "a.csv", rows)

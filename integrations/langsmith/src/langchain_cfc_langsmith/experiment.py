@@ -181,7 +181,7 @@ def _select_prompt_columns(columns: Columns) -> Columns:
         input=columns.input,
         prompt=columns.prompt,
         inputs=columns.inputs,
-        json_columns=tuple(name for name in columns.json_columns if name in named | heads),
+        cells={name: how for name, how in columns.cells.items() if name in named | heads},
     )
 
 

@@ -42,6 +42,7 @@ from langchain_cfc_collect.executor import Executor
 from langchain_cfc_collect.rescoring import rescore
 from langchain_cfc_collect.run import CollectionOptions, CollectionResult, Run
 from langchain_cfc_collect.sources import Examples
+from langchain_cfc_collect.sources.detection import describe_lists
 from langchain_cfc_collect.status import CollectionStatus, Estimate, estimate_remaining
 from langchain_cfc_collect.store import Store
 
@@ -91,11 +92,17 @@ def run_collection(
 
 def _collect(config: CollectionConfig, *, retry_failed: bool, relabel: bool) -> CollectionResult:
     examples = config.source.read_examples()
+    _note_lists(config)
     with _make_options(config, retry_failed=retry_failed, relabel=relabel) as options:
         ended = collect(examples, config.create_components(), config.store, options)
     if examples.bad_rows:
         print_note(get_error_console(), _format_bad_rows(examples))
     return ended
+
+
+def _note_lists(config: CollectionConfig) -> None:
+    for note in describe_lists(config.source.rows, config.source.columns):
+        print_note(get_error_console(), note)
 
 
 def _read_final_status(store: Store, ended: CollectionResult) -> CollectionStatus:
@@ -272,6 +279,7 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
     is_batch = config.run.batch
     examples = config.source.read_examples()
     wanted = list(check_references(examples, components.labeler))
+    _note_lists(config)
     found = estimate_remaining(
         wanted,
         _read_status(config, executor),

@@ -22,6 +22,7 @@ from langchain_cfc.cli.formatting import (
     get_console,
     get_error_console,
     make_table,
+    print_note,
     print_notes,
     report_errors,
 )
@@ -88,6 +89,8 @@ def init(
         check_collection_installed(model)
         # Imported late: they need the extra.
         from langchain_cfc_collect import proposal as proposals
+        from langchain_cfc_collect.sources import open_rows
+        from langchain_cfc_collect.sources.detection import describe_lists
 
         is_asking = sys.stdin.isatty() and not as_json
         _check_output(out_path, force=force)
@@ -100,6 +103,8 @@ def init(
         dataset = proposals.Dataset.read(source, question, references, prompt)
         if model is None:
             model, base_url = _ask_model(base_url)
+        for note in describe_lists(open_rows(source), dataset.columns):
+            print_note(get_error_console(), note)
         chat = proposals.Model.parse(model, base_url)
         check_collection_installed(chat.name)
         if is_asking and prompt is None:

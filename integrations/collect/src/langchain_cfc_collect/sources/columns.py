@@ -6,7 +6,7 @@ import ast
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +18,7 @@ from langchain_core.messages import BaseMessage, convert_to_messages, convert_to
 from langchain_core.prompt_values import StringPromptValue
 from langchain_core.prompts import BasePromptTemplate, ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -161,6 +162,13 @@ def _to_tuples(value: Any) -> Any:
     return tuple(map(_to_tuples, value)) if isinstance(value, list | tuple) else value
 
 
+def _check_format(how: str) -> str:
+    if how not in {_TEXT, _JSON} and (not how or any(map(str.isalnum, how))):
+        msg = f"found {how!r}; expected json, text, or a separator such as ; or |"
+        raise ValueError(msg)
+    return how
+
+
 def _unpack_single(value: Any) -> Any:
     names = _to_tuples(value)
     return names[0] if isinstance(names, tuple) and len(names) == 1 else names
@@ -183,6 +191,10 @@ def _validate_prompt(value: Any) -> Any:
 
 _Column: TypeAlias = Annotated[str, Field(min_length=1)]
 _ColumnList: TypeAlias = Annotated[tuple[_Column, ...], BeforeValidator(_to_tuples)]
+_TEXT, _JSON = "text", "json"
+# What cells with several answers look like, in the order tried.
+_LIKELY_FORMATS = (_JSON, "|", ";")
+_CellFormat: TypeAlias = Annotated[str, AfterValidator(_check_format)]
 _References: TypeAlias = Annotated[
     _Column | Annotated[tuple[_Column, ...], Field(min_length=1)], BeforeValidator(_unpack_single)
 ]
@@ -210,14 +222,14 @@ class Columns(BaseModel):
         inputs: The columns that make an object, for chains that take several values by name.
         id: The column with a unique text or number for every row. Without it, the id is a digest of input and
             reference: it does not change when rows move, and a row that repeats an earlier one is a bad row.
-        reference: The column of the reference, which labelers compare candidates with. If several columns
-            are named, the reference is the list of all their different answers; nulls and empty cells do not
-            count.
+        reference: The column of the reference, which labelers compare candidates with. With several columns,
+            the reference is the list of all their different answers, without nulls and empty cells.
         metadata: Columns of texts, numbers and booleans, for feature maps and groups; nulls are left out.
         cluster: The column with the name (text or number) of the conversation or set of paraphrases; null or
             empty if the row stands alone.
-        json_columns: Columns of those above that hold JSON written as text, such as a list of answers in CSV,
-            or an object that a dotted name leads into. Lists of texts and numbers may be written as Python.
+        cells: How text in the columns above is read, by column: as `json`, such as a list of answers in CSV,
+            or an object that a dotted name leads into (lists of texts and numbers may be written as Python);
+            as a list, by the separator of its parts, such as `;` or `|`; or as `text`, the default.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -231,9 +243,7 @@ class Columns(BaseModel):
     reference: _References | None = Field(default=None, description="the name of a column, or a list of them")
     metadata: _ColumnList = Field(default=(), description="a list of columns")
     cluster: _Column | None = Field(default=None, description="the name of a column")
-    json_columns: _ColumnList = Field(
-        default=(), description="a list of columns that are named elsewhere too"
-    )
+    cells: dict[_Column, _CellFormat] = Field(default={}, description="json, text or a separator, by column")
 
     @model_validator(mode="after")
     def _check_columns(self) -> Columns:
@@ -243,10 +253,10 @@ class Columns(BaseModel):
             raise ValueError(msg)
         optional = self._template.optional if self._template else ()
         used = {*(name for _, name in self._required), *optional}
-        unused = set(self.json_columns) - used - {name.partition(".")[0] for name in used}
+        unused = set(self.cells) - used - {name.partition(".")[0] for name in used}
         if unused:
             names = ", ".join(sorted(unused))
-            msg = f"found {names} in json_columns, but nowhere else; expected columns in use"
+            msg = f"found {names} in cells, but nowhere else; expected columns in use"
             raise ValueError(msg)
         return self
 
@@ -255,11 +265,33 @@ class Columns(BaseModel):
         return dumpd(prompt) if isinstance(prompt, BasePromptTemplate) else prompt
 
     @property
-    def json_inputs(self) -> list[str]:
-        """Those of `json_columns` that the input or the id is read from."""
+    def input_cells(self) -> dict[str, str]:
+        """Those of `cells` that the input or the id is read from."""
         names = {name for part, name in self._required if part in {"id", "input", "prompt", "inputs"}}
         names |= {*(self._template.optional if self._template else ())}
-        return [one for one in self.json_columns if any(f"{name}.".startswith(f"{one}.") for name in names)]
+        return {
+            one: how
+            for one, how in self.cells.items()
+            if how != _TEXT and any(f"{name}.".startswith(f"{one}.") for name in names)
+        }
+
+    def find_lists(self, sample: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+        """Return the reference columns most of whose texts look like several answers, with how to read them.
+
+        Columns whose cells have a setting are left out.
+        """
+        found = {}
+        for name in (name for part, name in self._required if part == "reference" and name not in self.cells):
+            texts = []
+            for row in sample:
+                with suppress(ValueError, RecursionError):  # a bad row, which is reported with its number
+                    value = self._look_up(row, name)
+                    texts += [value] if isinstance(value, str) and value.strip() else []
+            for how in _LIKELY_FORMATS:
+                if 2 * sum(_is_list(one, how) for one in texts) > len(texts):
+                    found[name] = how
+                    break
+        return found
 
     def find_missing(self, row: Mapping[str, Any]) -> tuple[str, str] | None:
         """Return the first part of the example whose column the row lacks, and the problem; None if none."""
@@ -371,8 +403,8 @@ class Columns(BaseModel):
         else:
             head, dot, rest = name.partition(".")
             value = _follow_path(self._look_up(row, head), rest) if dot and head in row else _MISSING
-        is_json = name in self.json_columns and value is not None and value is not _MISSING
-        return parse_json_cell(value) if is_json else value
+        how = self.cells.get(name, _TEXT)
+        return value if how == _TEXT or value is None or value is _MISSING else parse_cell(value, how)
 
     @cached_property
     def _template(self) -> Template | None:
@@ -423,11 +455,21 @@ def _follow_path(value: Any, path: str) -> Any:
     return _follow_path(value[head], rest) if dot and head in value else _MISSING
 
 
-def parse_json_cell(value: Any) -> Any:
-    """Return what a cell of one of `json_columns` holds; raises `ValueError` if it cannot be read."""
+def _is_list(text: str, how: str) -> bool:
+    try:
+        value = parse_cell(text, how)
+    except ValueError:
+        return False
+    return isinstance(value, list) and (how == _JSON or len(value) > 1)
+
+
+def parse_cell(value: Any, how: str) -> Any:
+    """Return what a cell of one of `cells` holds; raises `ValueError` if it cannot be read."""
     if not isinstance(value, str):
-        msg = f"found {short_repr(value)}; expected JSON written as text, by json_columns"
+        msg = f"found {short_repr(value)}; expected text, by cells"
         raise ValueError(msg)  # noqa: TRY004 - handled like text that is not JSON
+    if how != _JSON:
+        return [part.strip() for part in value.split(how) if part.strip()]
     try:
         return parse_json(value)
     except ValueError as error:
@@ -436,7 +478,7 @@ def parse_json_cell(value: Any) -> Any:
             if isinstance(written, list) and all(isinstance(one, str | int | float) for one in written):
                 check_json(written)
                 return written
-        msg = f"found {short_repr(value)}, which json_columns says is JSON: {error}"
+        msg = f"found {short_repr(value)}, which cells says is JSON: {error}"
         raise ValueError(msg) from error
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -10,7 +13,7 @@ from pydantic import ValidationError
 
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.support.text import join_names
-from langchain_cfc_collect.sources.columns import Columns, References, parse_json_cell
+from langchain_cfc_collect.sources.columns import Columns, References, parse_cell
 from langchain_cfc_collect.sources.files import BadRow, Rows
 
 # Usual column names, the likeliest first; case does not matter.
@@ -31,6 +34,7 @@ _REFERENCE_NAMES = (
 )
 # Usual names of answers inside an object: all answers come before one of them.
 _INNER_NAMES = ("aliases", "text", "answers", "answer", "value", "question")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 # Number of rows to look at when deciding whether a column holds JSON.
 _SAMPLE_ROWS = 50
 
@@ -74,21 +78,40 @@ def detect_columns(
             input=question if prompt is None else None,
             prompt=prompt,
             reference=reference,
-            json_columns=tuple(
-                name for name, seen in values.items() if seen and all(map(_is_json_list, seen))
-            ),
+            cells={name: "json" for name, seen in values.items() if seen and all(map(_is_json_list, seen))},
         )
     except ValidationError as error:
         msg = f"{rows.name}: the prompt {prompt!r} cannot be used: {error.errors()[0]['msg']}"
         raise InputError(msg) from error
 
 
+def describe_lists(rows: Rows, columns: Columns) -> Iterator[str]:
+    """Describe reference columns whose cells look like several answers, but are read as one text each."""
+    for name, how in columns.find_lists(_read_first(rows)).items():
+        key = f"source.cells.{format_key(name)}"
+        looks = "lists" if how == "json" else f"several answers between {how}"
+        yield (
+            f"most cells of {name!r} look like {looks}, but each is compared as one text. If they hold "
+            f"several right answers, collect with --set {shlex.quote(f'{key}={how}')}; if not, with "
+            f"--set {shlex.quote(f'{key}=text')}"
+        )
+
+
+def format_key(name: str) -> str:
+    """Return a key as TOML writes it."""
+    return name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
 def read_sample(rows: Rows) -> list[Mapping[str, Any]]:
     """Return the first rows that can be read, at most 50; raise `RecordError` if there are none."""
-    sample = [row[1] for row in islice((row for row in rows if not isinstance(row, BadRow)), _SAMPLE_ROWS)]
+    sample = _read_first(rows)
     if not sample or not sample[0]:
         raise RecordError(rows.name, 0, "", "no rows; expected at least one with a question and a reference")
     return sample
+
+
+def _read_first(rows: Rows) -> list[Mapping[str, Any]]:
+    return [row[1] for row in islice((row for row in rows if not isinstance(row, BadRow)), _SAMPLE_ROWS)]
 
 
 def _find_usual_name(
@@ -132,6 +155,6 @@ def _is_json_list(value: Any) -> bool:
     if not isinstance(value, str) or not value.lstrip().startswith("["):
         return False
     try:
-        return isinstance(parse_json_cell(value), list)
+        return isinstance(parse_cell(value, "json"), list)
     except ValueError:
         return False
