@@ -12,14 +12,16 @@ weightings, sums of weights replace the numbers of prompts, which is an approxim
 from __future__ import annotations
 
 import math
+import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
+from langchain_cfc.artifact.model import open_artifact
 from langchain_cfc.candidates import UNITS, LabelledBatch
 from langchain_cfc.certificates import BatchFigures, compute_outcomes, replay_batches
 from langchain_cfc.certificates.batches import BATCH_SIZES, WRONG_SHARES
@@ -28,8 +30,8 @@ from langchain_cfc.certificates.coverage import Outcomes
 from langchain_cfc.decision import EVERY_PROMPT, compute_bot_scores
 from langchain_cfc.errors import FingerprintWarning
 from langchain_cfc.guarantee import WrongRateCertificate
-from langchain_cfc.records import LabelledRecord, Provenance
-from langchain_cfc.records.files import find_provenance
+from langchain_cfc.records import Provenance
+from langchain_cfc.records.files import RecordsLike, open_records
 from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.support.imports import require
 from langchain_cfc.support.text import format_percent
@@ -318,8 +320,8 @@ def _compute_beta_binomial_cdf(count: int, trials: int, a: int, b: int) -> float
 
 
 def evaluate(
-    artifact: CalibrationArtifact,
-    records: Iterable[LabelledRecord] | LabelledBatch,
+    artifact: CalibrationArtifact | str | os.PathLike[str],
+    records: RecordsLike,
     *,
     alpha: Level | None = None,
     provenance: Provenance | None = None,
@@ -330,9 +332,9 @@ def evaluate(
     without such a part they are rejected. As in calibration, one prompt of each cluster counts.
 
     Args:
-        artifact: The artifact.
-        records: Labelled records with at least the artifact's number of candidates, or the table that
-            `tabulate` makes of them; the first n slots are used.
+        artifact: The artifact, or the path of its file.
+        records: Labelled records as in `calibrate`, with at least the artifact's number of candidates; the
+            first n slots are used.
         alpha: Error level; optional if the artifact has only one.
         provenance: Header of the records; by default the one that they carry.
 
@@ -350,7 +352,8 @@ def evaluate(
     Warns:
         FingerprintWarning: If the records come from another generator or verifier than in calibration.
     """
-    provenance = find_provenance(records, provenance)
+    artifact = open_artifact(artifact)
+    records, provenance = open_records(records, provenance)
     differing = artifact.list_differing_parts(provenance)
     if differing:
         warnings.warn(state_other_parts(differing), FingerprintWarning, stacklevel=2)

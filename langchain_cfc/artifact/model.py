@@ -28,6 +28,7 @@ from langchain_cfc.guarantee import AnsweredBatch, Binding, Guarantee
 from langchain_cfc.records import Provenance
 from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.support.files import atomic_writer, read_regular
+from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.suggestions import suggest_file
 from langchain_cfc.thresholds import (
     CAP,
@@ -463,3 +464,18 @@ class CalibrationArtifact(ArtifactContent):
             msg = f"{source}: not in the canonical form of artifacts of version {files.VERSION}"
             raise ArtifactFormatError(msg)
         return artifact
+
+
+def open_artifact(given: object) -> CalibrationArtifact:
+    """Return an artifact that is given itself or by the path of its file; refuse anything else.
+
+    Raises:
+        ArtifactError: If the file cannot be read.
+        InputError: If it is neither.
+    """
+    if isinstance(given, CalibrationArtifact):
+        return given
+    if isinstance(given, (str, os.PathLike)):
+        return CalibrationArtifact.load(given)
+    msg = f"artifact is {short_repr(given)}; expected what calibrate returns, or the path of its file"
+    raise InputError(msg)

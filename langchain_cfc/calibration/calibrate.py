@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 from langchain_cfc.artifact import (
@@ -43,8 +43,8 @@ from langchain_cfc.errors import AttainabilityWarning, OverlapError, Unattainabl
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.guarantee import PaperPAC
-from langchain_cfc.records import LabelledRecord, Provenance
-from langchain_cfc.records.files import find_provenance
+from langchain_cfc.records import Provenance
+from langchain_cfc.records.files import RecordsLike, open_records
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support import __version__
 from langchain_cfc.support.files import read_creation_time
@@ -52,7 +52,7 @@ from langchain_cfc.thresholds import Level, format_delta
 
 
 def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
-    records: Iterable[LabelledRecord] | LabelledBatch,
+    records: RecordsLike,
     *,
     alpha: Level | Sequence[Level] | None = None,
     adaptive_alpha: bool | Level = False,
@@ -83,10 +83,10 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     All other arguments are the fields of `CalibrationConfig`, which documents them.
 
     Args:
-        records: Labelled records, such as `read_records(path)`, or the table that `tabulate` makes of them.
-            A table has `weights` if its prompts were chosen to be
-            labelled with unequal probabilities. The conditional rule uses the weights, but not with `pac`;
-            everything else uses a fair sample.
+        records: Labelled records, such as `read_records(path)`, mappings of their fields, the path of a file,
+            a pandas DataFrame with a row for each prompt, or the table that `tabulate` makes of them. A table
+            has `weights` if its prompts were chosen to be labelled with unequal probabilities. The
+            conditional rule uses the weights, but not with `pac`; everything else uses a fair sample.
         provenance: Header of the records, if they have none of their own.
         after: What was attempted before with any of these labels: the refusal (`UnattainableTargetError`),
             the artifact or the `AttemptLedger`. What is certified with confidence is tested at the share of
@@ -123,7 +123,7 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
 
 
 def _calibrate(
-    records: Iterable[LabelledRecord] | LabelledBatch,
+    records: RecordsLike,
     config: CalibrationConfig,
     provenance: Provenance | None,
     ledger: AttemptLedger,
@@ -132,7 +132,7 @@ def _calibrate(
     rule = parse_set_rule(config.rule_text)
     given = config.feature_map
     plan = config.plan_split()
-    provenance = find_provenance(records, provenance)
+    records, provenance = open_records(records, provenance)
     prompts = read_prompts(records, config, provenance)
     needs_answers = any(part is not None and part.needs_answers for part in (given, rule, config.draw_rule))
     check_answers(prompts, provenance, needed=needs_answers)

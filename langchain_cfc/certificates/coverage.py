@@ -17,6 +17,7 @@ from langchain_cfc.artifact import (
     name_evaluation,
     tabulate_held_out,
 )
+from langchain_cfc.artifact.model import open_artifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import lower_bound
 from langchain_cfc.decision import Decisions, decide
@@ -29,7 +30,7 @@ from langchain_cfc.guarantee import (
 )
 from langchain_cfc.guarantee.certified import divide_delta
 from langchain_cfc.records import LabelledRecord, Provenance
-from langchain_cfc.records.files import find_provenance
+from langchain_cfc.records.files import open_records
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.support.serialization import canonical_json, compute_sha256
 from langchain_cfc.thresholds import Level, format_delta
@@ -189,7 +190,8 @@ def certify(
             "invalidate it: if there is a reason to certify again, use the artifact that `calibrate` made"
         )
         raise InputError(msg)
-    provenance = find_provenance(records, provenance)
+    artifact = open_artifact(artifact)
+    records, provenance = open_records(records, provenance)
     check_origin(artifact, provenance)
     labelled, _ = tabulate_held_out(artifact, records)
     # The same artifact made again at another time is no other attempt.

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 
 from langchain_cfc.errors import RecordError
-from langchain_cfc.records.schema import ClaimsRecord, LabelledRecord, PromptRecord, Provenance
+from langchain_cfc.records.schema import (
+    ClaimsRecord,
+    LabelledRecord,
+    PromptRecord,
+    Provenance,
+    validate_fields,
+)
 from langchain_cfc.support.json_text import short_repr
 
 # Stands in for the number of candidates if records hold claims, whose number differs between answers.
@@ -77,11 +83,15 @@ def check_records(
     checks = DatasetChecker(provenance)
     line = 0
     for line, record in enumerate(records, start=1):
-        if not isinstance(record, (PromptRecord, ClaimsRecord)):
-            problem = f"found {short_repr(record)}; expected a PromptRecord (use read_records for files)"
+        made = record
+        if isinstance(record, Mapping):
+            kind: type[LabelledRecord] = ClaimsRecord if "claims" in record else PromptRecord
+            made = validate_fields(kind, dict(record), _IN_MEMORY, line)
+        elif not isinstance(record, (PromptRecord, ClaimsRecord)):
+            problem = f"found {short_repr(record)}; expected a PromptRecord, or a mapping of its fields"
             raise RecordError(_IN_MEMORY, line, "", problem)
-        checks.add(record, _IN_MEMORY, line)
-        yield record
+        checks.add(made, _IN_MEMORY, line)
+        yield made
     if line == 0:
         raise make_empty_dataset_error(_IN_MEMORY)
 

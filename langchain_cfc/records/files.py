@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records.dataset import DatasetChecker, check_records
 from langchain_cfc.records.jsonl import JsonLinesFile
@@ -30,6 +32,12 @@ from langchain_cfc.support.json_text import GZIP_MAGIC, MAX_LINE_BYTES, check_re
 # Keys that identify records and their header, and the number of bytes that are searched for them.
 _RECORD_KEYS = (b"candidates", b"claims", b"langchain-cfc/records")
 _SEARCHED_BYTES = 1 << 20
+
+
+# Everything that `open_records` reads.
+RecordsLike: TypeAlias = (
+    str | os.PathLike[str] | Iterable[LabelledRecord] | Iterable[Mapping[str, Any]] | LabelledBatch
+)
 
 
 def read_records(*paths: str | os.PathLike[str], max_line_bytes: int = MAX_LINE_BYTES) -> Records:
@@ -118,9 +126,39 @@ class Records:
         return ParquetFile(path) if is_parquet(path) else JsonLinesFile(path, self.max_line_bytes)
 
 
-def find_provenance(records: object, given: Provenance | None) -> Provenance | None:
-    """Return the given provenance, or else the one that records carry themselves; None if there is none."""
-    return records.provenance if given is None and isinstance(records, Records) else given
+def open_records(
+    given: Any, provenance: Provenance | None = None
+) -> tuple[Iterable[LabelledRecord] | LabelledBatch, Provenance | None]:
+    """Return records given in any form, and the provenance: the given one, or else the records' own.
+
+    Args:
+        given: `Records`, a table, records or mappings of their fields, the path of a records file, or a
+            pandas DataFrame with a row for each prompt.
+        provenance: Where the records come from; None to use what they carry.
+
+    Returns:
+        The records, whose mappings are checked while iterating, and their provenance if it is known.
+
+    Raises:
+        RecordError: If a path is no file.
+        InputError: If it is nothing of these.
+    """
+    if isinstance(given, (str, os.PathLike)):
+        given = read_records(given)
+    elif hasattr(given, "to_dict") and hasattr(given, "columns"):
+        # Missing cells are NaN.
+        rows = given.to_dict("records")
+        given = [{key: value for key, value in row.items() if not _is_nan(value)} for row in rows]
+    if isinstance(given, Records):
+        return given, given.provenance if provenance is None else provenance
+    if isinstance(given, Mapping) or not isinstance(given, (Iterable, LabelledBatch)):
+        msg = f"records are {short_repr(given)}; expected records, mappings of their fields, or a file's path"
+        raise InputError(msg)
+    return given, provenance
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _describe_difference(header: Provenance | None, first: Provenance | None) -> tuple[str, str]:
@@ -132,7 +170,7 @@ def _describe_difference(header: Provenance | None, first: Provenance | None) ->
 
 
 def write_records(
-    path: str | os.PathLike[str], records: Iterable[LabelledRecord], provenance: Provenance | None = None
+    path: str | os.PathLike[str], records: RecordsLike, provenance: Provenance | None = None
 ) -> int:
     """Write a records file as a stream; equal records give equal bytes.
 
@@ -142,7 +180,8 @@ def write_records(
     Args:
         path: File to write: Parquet if it ends in `.parquet`, otherwise JSON Lines, compressed by gzip if it
             ends in `.gz`. An existing file that holds something other than records is not replaced.
-        records: At least one record; may be the `Records` of the file to replace.
+        records: At least one record, in any form that `calibrate` takes but tables; may be the `Records` of
+            the file to replace.
         provenance: Where the records come from; by default that of the `Records`.
 
     Returns:
@@ -154,8 +193,11 @@ def write_records(
         MissingExtraError: If the path ends in `.parquet` and pyarrow is not installed.
     """
     check_records_target(path)
-    provenance = find_provenance(records, provenance)
-    good = check_records(records.read_all() if isinstance(records, Records) else records, provenance)
+    given, provenance = open_records(records, provenance)
+    if isinstance(given, LabelledBatch):
+        msg = "a table holds no texts to write: pass the records that it was made of"
+        raise InputError(msg)
+    good = check_records(given.read_all() if isinstance(given, Records) else given, provenance)
     if Path(path).suffix == ".parquet":
         with atomic_writer(path, private=True) as file:
             return write_parquet(file, good, provenance)

@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from langchain_cfc.artifact import CalibrationArtifact, Promise
+from langchain_cfc.artifact.model import open_artifact
 from langchain_cfc.candidates import UNITS, Unit
 from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter
 from langchain_cfc.errors import AbstentionError, FingerprintError, InputError
@@ -54,7 +55,6 @@ from langchain_cfc.runnable.serving import ServedPromise, ServingPipeline
 from langchain_cfc.sampling import Sampler, SamplingName, resolve_generator
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
-from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble
@@ -243,12 +243,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     @field_validator("artifact", mode="before")
     @classmethod
     def _load_artifact(cls, artifact: Any) -> CalibrationArtifact:
-        if isinstance(artifact, CalibrationArtifact):
-            return artifact
-        if isinstance(artifact, (str, os.PathLike)):
-            return CalibrationArtifact.load(artifact)
-        msg = f"artifact is {short_repr(artifact)}; expected what calibrate returns, or the path of its file"
-        raise InputError(msg)
+        return open_artifact(artifact)
 
     def __init__(self, **fields: Any) -> None:
         """Check that the given parts are the calibrated ones, and build the pipeline."""

@@ -149,8 +149,9 @@ def test_read_records_accepts_related_claims_types(path: Path) -> None:
 
 def test_claims_and_candidates_cannot_share_a_file(path: Path, tmp_path: Path) -> None:
     claims = make_answers(np.random.default_rng(0), 3)
+    mixed: list[Any] = [*claims, candidates_record("q1")]
     with pytest.raises(RecordError, match="found candidates; expected claims"):
-        write_records(path, [*claims, candidates_record("q1")])
+        write_records(path, mixed)
     assert not path.exists()
     write_records(path, claims)
     write_records(tmp_path / "more.parquet", [candidates_record("q1")])

@@ -67,7 +67,7 @@ BAD: list[tuple[list[Any], int, str, str]] = [
     ([], 0, "", "no records"),
     ([make_record("q1"), make_record("q2", "ab")], 2, "candidates", "found 2; expected 3 for every prompt"),
     ([make_record("q1"), make_record("q1")], 2, "id", "'q1' is also the id of records, line 1"),
-    (["records.jsonl"], 1, "", "use read_records for files"),
+    (["records.jsonl"], 1, "", "or a mapping of its fields"),
 ]
 
 

@@ -152,7 +152,8 @@ BAD: list[tuple[list[Any], Provenance | None, tuple[int, str], str]] = [
         (1, "candidates"),
         "found 2; expected 3 for every prompt, by the provenance",
     ),
-    ([make_record(), {"id": "q2"}], None, (2, ""), "expected a PromptRecord"),
+    ([make_record(), {"id": "q2"}], None, (2, "input"), "missing; expected text"),
+    ([make_record(), "q2"], None, (2, ""), "expected a PromptRecord"),
 ]
 
 

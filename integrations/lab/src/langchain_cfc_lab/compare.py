@@ -17,7 +17,7 @@ from langchain_cfc.draw_rules import DrawRule
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
-from langchain_cfc.records.files import find_provenance
+from langchain_cfc.records.files import open_records
 from langchain_cfc.scoring import compute_auroc
 from langchain_cfc.set_rules import BestAnswer, parse_set_rule
 from langchain_cfc.support.arrays import FloatArray
@@ -267,7 +267,7 @@ def compare(
         FeatureError: If a feature map does not suit a split, for example if its fit part lacks a category.
         CalibrationError: If a split leaves a required part empty.
     """
-    provenance = find_provenance(records, provenance)
+    records, provenance = open_records(records, provenance)
     splits = check_count(splits, "splits", "splits")
     test, fit = _check_share(test_fraction, "test_fraction"), _check_share(fit_fraction, "fit_fraction")
     # Checks that the options fit together, as in calibration; the level given here is a placeholder.

@@ -28,7 +28,7 @@ from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputEr
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
-from langchain_cfc.records.files import find_provenance
+from langchain_cfc.records.files import open_records
 from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.thresholds import Level, format_alpha
 from langchain_cfc_lab.bot_plan import rank_answerable
@@ -162,7 +162,7 @@ def suggest_draws(
     if cost_per_candidate is not None and not 0.0 <= cost_per_candidate < np.inf:
         msg = f"cost_per_candidate must be a finite number, at least 0, got {cost_per_candidate!r}"
         raise InputError(msg)
-    provenance = find_provenance(records, provenance)
+    records, provenance = open_records(records, provenance)
     table = tabulate(records, provenance=provenance)
     plan = make_split_plan(seed, fit=fit_fraction, test=test_fraction)
     part = table.take(plan.list_rows(table)["fit"])

@@ -40,7 +40,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
-from langchain_cfc.records.files import find_provenance
+from langchain_cfc.records.files import open_records
 from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import CAP, Level, compute_tau, format_alpha
@@ -158,7 +158,8 @@ def analyse_recording(
         InputError: If a group has fewer than 20 prompts, or a record cannot be used.
         FeatureError: If the groups do not suit the records.
     """
-    table = tabulate(records, provenance=find_provenance(records, provenance))
+    records, provenance = open_records(records, provenance)
+    table = tabulate(records, provenance=provenance)
     # The same prompts as in `compare`: one from each cluster.
     pool = Pool(table.take(make_split_plan(str(seed), fit=0.0, test=0.0).select_one_per_cluster(table)))
     with name_records_in_errors(pool.labelled.ids):

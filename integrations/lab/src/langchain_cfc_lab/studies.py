@@ -27,7 +27,7 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
-from langchain_cfc.records.files import find_provenance
+from langchain_cfc.records.files import open_records
 from langchain_cfc.thresholds import Level, compute_tau
 from langchain_cfc_lab.compare import compare
 from langchain_cfc_lab.comparison_report import ComparisonReport, LevelComparison
@@ -197,7 +197,7 @@ def reproduce_study(
         FeatureError: If the study's feature map does not suit the records.
     """
     study = STUDIES[name]
-    provenance = find_provenance(records, provenance)
+    records, provenance = open_records(records, provenance)
     table = tabulate(records, provenance=provenance)
     levels = tuple(map(str, alpha)) if alpha else study.alphas
     chosen_name = setting or study.setting

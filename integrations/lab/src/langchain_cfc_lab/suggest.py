@@ -36,7 +36,7 @@ from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
-from langchain_cfc.records.files import find_provenance
+from langchain_cfc.records.files import open_records
 from langchain_cfc.records.splits import digest_ids, make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support.text import pluralize
@@ -258,7 +258,7 @@ def suggest(
         raise InputError(msg)
     maps = None if features is None else list(dict.fromkeys(FeatureMap.parse(one).text for one in features))
     rules = tuple(dict.fromkeys(parse_set_rule(one).text for one in set_rules or DEFAULT_SET_RULES))
-    provenance = find_provenance(records, provenance)
+    records, provenance = open_records(records, provenance)
     table = tabulate(records, provenance=provenance)
     rows = plan.list_rows(table)
     part = table.take(rows["fit"])
