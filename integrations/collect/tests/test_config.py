@@ -81,7 +81,7 @@ def test_read_config_overrides_and_settings_take_precedence(read: Read) -> None:
     ("replaced", "message"),
     [
         (("n = 4", "n = 0"), r"collect.toml: n: Input should be greater than or equal to 1"),
-        (("n = 4", ""), "found neither of n and draws"),
+        (("n = 4", ""), r"found neither of n and draws; expected one, such as n = 10 \(--n 10\)"),
         (("reference =", "referense ="), r"source.referense: Extra inputs"),
         (('model = "openai:gpt-4o-mini"', ""), r"generator: found neither of model and factory"),
         (

@@ -45,10 +45,10 @@ _Count = Annotated[int, Field(ge=1)]
 class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def _check_exactly_one(self, one: str, other: str) -> Self:
+    def _check_exactly_one(self, one: str, other: str, example: str = "") -> Self:
         missing = [name for name in (one, other) if getattr(self, name) is None]
         if len(missing) != 1:
-            msg = f"found {'neither' if missing else 'both'} of {one} and {other}; expected one"
+            msg = f"found {'neither' if missing else 'both'} of {one} and {other}; expected one{example}"
             raise ValueError(msg)
         return self
 
@@ -230,7 +230,7 @@ class CollectionConfig(ScoringConfig):
     @model_validator(mode="after")
     def _check_alternatives(self) -> Self:
         self._check_exactly_one("verifier", "verifiers")
-        return self._check_exactly_one("n", "draws")
+        return self._check_exactly_one("n", "draws", ", such as n = 10 (--n 10)")
 
     def create_components(self) -> Components:
         """Create the components that draw, score and label.
