@@ -33,13 +33,9 @@ if TYPE_CHECKING:
         write_review,
     )
     from langchain_cfc_collect.run import CollectionOptions, CollectionResult
-    from langchain_cfc_collect.sources.columns import (
-        Columns,
-        Examples,
-        parse_template,
-        read_examples,
-    )
+    from langchain_cfc_collect.sources.columns import Columns, Examples, read_examples
     from langchain_cfc_collect.sources.files import Row, Rows
+    from langchain_cfc_collect.sources.templates import parse_template
     from langchain_cfc_collect.stages import Journal, Outcome
     from langchain_cfc_collect.status import CollectionStatus
     from langchain_cfc_collect.store.store import Store
@@ -105,8 +101,9 @@ _NAMES = {
     "rescoring": ("arescore", "rescore"),
     "review": ("ReviewReport", "create_review_report", "read_people_claims", "write_review"),
     "run": ("CollectionOptions", "CollectionResult"),
-    "sources.columns": ("Columns", "Examples", "parse_template", "read_examples"),
+    "sources.columns": ("Columns", "Examples", "read_examples"),
     "sources.files": ("Row", "Rows"),
+    "sources.templates": ("parse_template",),
     "stages": ("Journal", "Outcome"),
     "status": ("CollectionStatus",),
     "store.store": ("Store",),

@@ -40,9 +40,9 @@ from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.executor import Components, Executor
 from langchain_cfc_collect.run import CollectionOptions, CollectionResult
 from langchain_cfc_collect.sources import Rows, read_examples
-from langchain_cfc_collect.sources.columns import serialize_messages
 from langchain_cfc_collect.sources.detection import detect_columns
 from langchain_cfc_collect.sources.files import IN_MEMORY, to_plain
+from langchain_cfc_collect.sources.templates import serialize_messages
 from langchain_cfc_collect.store import Store
 
 # A question with its reference: a pair, a mapping of both under usual names, or an `Example`.

@@ -8,15 +8,11 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
-from string import Formatter
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from langchain_core.load import dumpd, dumps
-from langchain_core.messages import BaseMessage, convert_to_messages, convert_to_openai_messages
-from langchain_core.prompt_values import StringPromptValue
-from langchain_core.prompts import BasePromptTemplate, ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
+from langchain_core.load import dumpd
+from langchain_core.prompts import BasePromptTemplate
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -35,121 +31,10 @@ from langchain_cfc.support.json_text import check_json, parse_json, short_repr
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc_collect.sources.files import IN_MEMORY, BadRow, Row, Rows, open_rows, to_plain
+from langchain_cfc_collect.sources.templates import Template, parse_template
 
 # Name of a reference column, or of several.
 References: TypeAlias = str | tuple[str, ...]
-# Stands for the dots of a column's name in LangChain's templates, which allow none; for private use.
-_DOT = "\ue000"
-# Template text, messages as pairs of role and template text, or a LangChain prompt.
-Prompt: TypeAlias = str | tuple[tuple[str, str], ...] | BasePromptTemplate[Any]
-
-
-@dataclass(frozen=True)
-class Template:
-    """Prompt template with the names of its variables."""
-
-    prompt: BasePromptTemplate[Any]
-    required: tuple[str, ...]  # variables that every row must have
-    optional: tuple[str, ...]  # variables that a row may have
-    # Variables inserted into text. Lists and objects are refused: LangChain would write them as Python does
-    texts: frozenset[str]
-
-    def render(self, values: Mapping[str, Any]) -> str | list[dict[str, Any]]:
-        """Render the prompt of one row.
-
-        Args:
-            values: Values by variable: all required ones, and the optional ones that the row has.
-
-        Returns:
-            Text, or messages as objects that LangChain converts back to the same messages.
-
-        Raises:
-            ValueError: If a value cannot be part of a prompt, or the messages cannot be written as JSON.
-            Exception: Any exception of the template.
-        """
-        for name, value in values.items():
-            check_json(value)
-            if value is None:
-                msg = f"the column {name!r} is null"
-                raise ValueError(msg)
-            if name in self.texts and isinstance(value, list | dict):
-                msg = f"the column {name!r} holds {short_repr(value)}; expected text, a number, true or false"
-                raise ValueError(msg)
-        given = {name.replace(".", _DOT): value for name, value in values.items()}
-        rendered = self.prompt.format_prompt(**given)
-        if isinstance(rendered, StringPromptValue):
-            return rendered.text
-        return serialize_messages(rendered.to_messages())
-
-
-def parse_template(prompt: Prompt) -> Template:
-    """Parse a prompt template with named columns.
-
-    Args:
-        prompt: Text that contains `{column}`, pairs of a role and such a text (the role `placeholder` and the
-            text `{column}` for a column of messages), or a LangChain prompt.
-
-    Returns:
-        The template.
-
-    Raises:
-        ValueError: If LangChain rejects the prompt, it names no column, or it cannot be serialized.
-    """
-    if isinstance(prompt, str):
-        text = PromptTemplate.from_template(_hide_dots(prompt))
-        names = [name.replace(_DOT, ".") for name in text.input_variables]
-        template = Template(text, tuple(sorted(names)), (), frozenset(names))
-    elif isinstance(prompt, BasePromptTemplate):
-        _check_serializable(prompt)
-        required, optional = sorted(prompt.input_variables), sorted(prompt.optional_variables)
-        template = Template(prompt, tuple(required), tuple(optional), frozenset())
-    else:
-        chat = ChatPromptTemplate.from_messages([(role, _hide_dots(text)) for role, text in prompt])
-        placeholders = [one.variable_name for one in chat.messages if isinstance(one, MessagesPlaceholder)]
-        messages = {name.replace(_DOT, ".") for name in placeholders}
-        # LangChain treats a placeholder as optional; here it names a column, which must exist.
-        variables = {name.replace(_DOT, ".") for name in chat.input_variables} | messages
-        template = Template(chat, tuple(sorted(variables)), (), frozenset(variables - messages))
-    if not template.required:
-        msg = "it names no column, so every prompt would be the same; expected a column such as {question}"
-        raise ValueError(msg)
-    return template
-
-
-def _hide_dots(text: str) -> str:
-    """Return template text whose columns may have dots in their names; `ValueError` if it is no template."""
-    parts = []
-    for literal, name, form, conversion in Formatter().parse(text):
-        parts.append(literal.replace("{", "{{").replace("}", "}}"))
-        if name is not None:
-            converted = f"!{conversion}" if conversion else ""
-            parts.append(f"{{{name.replace('.', _DOT)}{converted}{f':{form}' if form else ''}}}")
-    return "".join(parts)
-
-
-def _check_serializable(prompt: BasePromptTemplate[Any]) -> None:
-    # A part that cannot be serialized could render differently later without changing the fingerprint.
-    if '"not_implemented"' in dumps(prompt):
-        msg = (
-            "LangChain does not write the prompt as plain data: its kind cannot be written, or it has a part "
-            "that cannot, such as a function among its partial variables"
-        )
-        raise ValueError(msg)
-
-
-def serialize_messages(messages: list[BaseMessage]) -> list[dict[str, Any]]:
-    """Return messages as objects that LangChain converts back to the same; `ValueError` if it cannot."""
-    # Keep the content as it is: the conversion would join text blocks, which gives another message.
-    objects = [{**convert_to_openai_messages(one), "content": one.content} for one in messages]
-    try:
-        back = convert_to_messages(objects)
-    except ValueError:
-        back = []
-    if back != messages:
-        msg = "its messages hold more than role, content, name and tool calls, which an input cannot carry"
-        raise ValueError(msg)
-    return objects
-
 
 # Long enough that the probability of any collision among a million examples is 3e-8.
 _ID_DIGITS = 16
