@@ -106,7 +106,8 @@ class BatchScores(ArtifactData):
         if len(scores) and not 0.0 <= scores[0] <= scores[-1] <= 1.0:
             msg = "expected mean scores in [0, 1]"
             raise ValueError(msg)
-        if (np.diff(self._unpack_inputs()) <= 0).any():
+        inputs = self._unpack_inputs()
+        if (inputs[1:] <= inputs[:-1]).any():  # their differences may exceed 64 bits
             msg = "expected distinct digests of inputs, ascending"
             raise ValueError(msg)
         return self

@@ -20,6 +20,7 @@ from langchain_cfc import calibrate
 from langchain_cfc.artifact import BatchScores
 from langchain_cfc.certificates import compute_outcomes
 from langchain_cfc.decision import compute_bot_scores
+from langchain_cfc.records.splits import digest_inputs
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from tests.factories import make_records
 from tests.lengths import repetitions
@@ -244,3 +245,13 @@ def test_batches_of_recordings_keep_the_share(
     assert float(wrong.mean()) <= float(share) + float(stats.norm.isf(0.01 / cells)) * error
     if recording.shipped:
         assert float(answered.mean()) >= LEAST.get((questions, share), 0.0)
+
+
+def test_digests_at_both_ends_of_64_bits_are_kept_and_recognised() -> None:
+    questions = [f"question {number}" for number in range(200)]
+    digests = digest_inputs(questions)
+    ends = [int(digests.argmin()), int(digests.argmax())]
+    assert int(digests[ends[1]]) - int(digests[ends[0]]) > 2**63  # their difference is no 64-bit integer
+    kept = BatchScores.from_scores(2, np.array([0.5]), digests[ends])
+    _, known = kept.recognise(questions)
+    assert np.flatnonzero(known).tolist() == sorted(ends)
