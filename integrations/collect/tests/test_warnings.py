@@ -197,3 +197,12 @@ def test_collect_warns_if_one_model_scores_and_labels(tmp_path: Path, same: bool
         collect([Example(id="p", input="Which?", reference="Lima")], parts, tmp_path / "store.db")
     said = [str(one.message) for one in caught if "both scores and labels" in str(one.message)]
     assert len(said) == int(same)
+
+
+@pytest.mark.parametrize("given", [[("Which?", "Lima")], [{"question": "Which?"}], "questions.csv", [None]])
+def test_collect_refuses_what_is_no_example_before_a_call(given: Any, tmp_path: Path) -> None:
+    model = CountingModel(calls=[])
+    parts = Components(model, SelfConsistency(), NormalisedMatch(), n=2)
+    with pytest.raises(InputError, match=r"expected examples, found \w+: use read_examples"):
+        collect(given, parts, tmp_path / "store.db", make_silent_options())
+    assert not model.calls

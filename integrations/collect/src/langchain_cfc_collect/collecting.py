@@ -150,6 +150,12 @@ def check_references(examples: Iterable[Example], labeler: Labeler) -> Iterable[
 def _check_each(examples: Iterable[Example], check: Callable[[Example], None]) -> Iterator[Example]:
     problems: list[str] = []
     for example in examples:
+        if not isinstance(example, Example):
+            msg = (
+                f"expected examples, found {type(example).__name__}: use read_examples(path_or_dicts, "
+                'Columns(input="question", reference="answer")), or calibrate_chain for pairs'
+            )
+            raise InputError(msg)
         try:
             check(example)
         except LabelerError as error:
