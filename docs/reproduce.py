@@ -76,7 +76,7 @@ def main() -> None:
         parts = [HEAD, *synthetic(Path(folder)), RECORDED]
         for recording, path in zip(RECORDINGS, given.recordings, strict=True):
             parts += recorded(recording, path, Path(folder))
-        parts += [*patterns(given.recordings), *efficiency(given.recordings[0]), *statements()]
+        parts += [*patterns(given.recordings), *efficiency(), *statements()]
     if given.sweep:
         parts += speed(json.loads(given.sweep.read_text(encoding="utf-8")))
     (DOCS / "reproduction.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
@@ -195,11 +195,11 @@ with one threshold for all prompts. `integrations/lab` derives closed forms for 
 that meet the paper's four assumptions, and in worlds that break some:"""
 
 
-def efficiency(path: Path) -> Iterator[str]:
+def efficiency() -> Iterator[str]:
     """The efficiency analysis: worlds with closed forms, and broken assumptions."""
-    found = said("paper", "efficiency", str(path), accept={0, 1})
+    found = said("paper", "efficiency", accept={0, 1})
     yield EFFICIENCY
-    yield f"```bash\nlangchain-cfc paper efficiency {RECORDINGS[0].name}\n```"
+    yield "```bash\nlangchain-cfc paper efficiency\n```"
     yield "\n".join(f"- {sentence}" for sentence in found["account"])
     yield "`holds` says whether the oracle's sets are no larger; alpha = 0.2, 50 candidates:"
     verdicts = {True: "yes", False: "no", None: "equal"}

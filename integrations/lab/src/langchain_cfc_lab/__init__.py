@@ -19,7 +19,6 @@ from langchain_cfc_lab.draw_choice import (
     suggest_draws,
 )
 from langchain_cfc_lab.efficiency import EfficiencyReport, analyse_efficiency
-from langchain_cfc_lab.efficiency_recordings import RecordedEfficiency, analyse_recording
 from langchain_cfc_lab.methods import Method, get_methods
 from langchain_cfc_lab.metrics import FIGURES
 from langchain_cfc_lab.paper import (
@@ -69,7 +68,6 @@ __all__ = [
     "Plan",
     "PlanOptions",
     "PublishedCell",
-    "RecordedEfficiency",
     "Spread",
     "StudyName",
     "StudyReport",
@@ -77,7 +75,6 @@ __all__ = [
     "SyntheticReport",
     "SyntheticWorld",
     "analyse_efficiency",
-    "analyse_recording",
     "compare",
     "compare_bot_promises",
     "get_methods",

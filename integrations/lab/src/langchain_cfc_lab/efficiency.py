@@ -1,6 +1,6 @@
 """The paper's efficiency analysis, measured: set sizes of three rules, and broken assumptions.
 
-`efficiency_world.py` derives the closed forms; `efficiency_recordings.py` applies the analysis to recordings.
+`efficiency_world.py` derives the closed forms.
 
 *Cells.* In each world that meets the assumptions, three rules are compared at each level: the oracle q(T),
 one threshold for all, and the exact conditional rule of [1, T], learned from 10,000 prompts. E|C| from the
@@ -23,16 +23,15 @@ Source: the paper's section "Efficiency Analysis".
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
+from pydantic import computed_field
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold, compute_tau
-from langchain_cfc_lab.efficiency_recordings import RecordedEfficiency
 from langchain_cfc_lab.efficiency_world import (
     BROKEN_WORLDS,
     NODES,
@@ -45,7 +44,7 @@ from langchain_cfc_lab.efficiency_world import (
     make_nodes,
 )
 from langchain_cfc_lab.paper import ALPHAS
-from langchain_cfc_lab.splits import Progress, check_seed, measure_splits
+from langchain_cfc_lab.splits import check_seed
 
 SizeRule: TypeAlias = Literal["oracle", "marginal", "learned"]
 CALIBRATION_SIZE = 10_000
@@ -93,7 +92,6 @@ class InequalityCheck(ReportData):
         oracle: E|C| of the oracle.
         marginal: E|C| of one threshold.
         covariance: M Cov(dC_T/du, F_T(threshold)); None if the level is out of reach.
-        curvature: `marginal - oracle - covariance`; None if `covariance` is None.
         differs: Share of prompts whose oracle threshold differs from the one for all.
         holds: Whether the oracle's sets are smaller; None if the difference is within the error bounds.
     """
@@ -104,9 +102,14 @@ class InequalityCheck(ReportData):
     oracle: float
     marginal: float
     covariance: float | None
-    curvature: float | None
     differs: float
     holds: bool | None
+
+    @computed_field  # type: ignore[prop-decorator] # mypy knows no decorated properties
+    @property
+    def curvature(self) -> float | None:
+        """E[C_T(F_T(l)) - tangent at u0], times M: the difference of the sizes without the covariance."""
+        return None if self.covariance is None else self.marginal - self.oracle - self.covariance
 
 
 class EfficiencyReport(ReportData):
@@ -118,7 +121,6 @@ class EfficiencyReport(ReportData):
         within: Number of cells within three standard errors.
         checks: Comparisons in worlds that meet the assumptions, and in worlds that break some.
         account: What was found, in words.
-        recording: The same analysis on records, if it was run.
     """
 
     seed: int
@@ -126,23 +128,14 @@ class EfficiencyReport(ReportData):
     within: int
     checks: list[InequalityCheck]
     account: list[str]
-    recording: RecordedEfficiency | None = None
 
 
-def analyse_efficiency(
-    prompts: int = 20_000,
-    *,
-    seed: int = 1,
-    jobs: int = 1,
-    progress: Progress | None = None,
-) -> EfficiencyReport:
+def analyse_efficiency(prompts: int = 20_000, *, seed: int = 1) -> EfficiencyReport:
     """Compute the paper's efficiency analysis in worlds with closed forms, and simulate it.
 
     Args:
         prompts: Number of prompts drawn for each world, at least 2.
         seed: Seed of the random draws, at least 0.
-        jobs: Number of processes.
-        progress: Function of the worlds and their number that yields the worlds, such as a progress bar.
 
     Returns:
         The report.
@@ -154,10 +147,9 @@ def analyse_efficiency(
         msg = f"prompts must be at least 2, got {prompts}"
         raise InputError(msg)
     check_seed(seed)
-    measured = measure_splits(partial(_measure_cells, prompts, seed), len(WORLDS), jobs, progress)
-    cells = [cell for part in measured for cell in part]
-    checks = [compare_rules(world) for world in (*WORLDS, *(world for world, _ in BROKEN_WORLDS))]
-    checks.append(_compare_hidden_difficulty())
+    cells = [cell for place in range(len(WORLDS)) for cell in _measure_cells(prompts, seed, place)]
+    worlds = (*WORLDS, *(world for world, _ in BROKEN_WORLDS))
+    checks = [*map(compare_rules, worlds), _compare_hidden_difficulty()]
     within = sum(abs(cell.z) <= MAX_Z for cell in cells)
     oracle, learned = (
         np.array([cell.predicted for cell in cells if cell.rule == rule]) for rule in ("oracle", "learned")
@@ -264,7 +256,6 @@ def compare_rules(world: EfficiencyWorld, alpha: str = ALPHA, n: int = N) -> Ine
         oracle=oracle,
         marginal=marginal,
         covariance=covariance,
-        curvature=None if covariance is None else marginal - oracle - covariance,
         differs=float(differs.mean()),
         holds=None if abs(marginal - oracle) <= 2.0 * bound else marginal > oracle,
     )
@@ -282,6 +273,5 @@ def _compare_hidden_difficulty() -> InequalityCheck:
             "words": "the world `rarer`, where T does not show what the oracle knows",
             "assumptions": {"1": continuous, "2": True, "3": convex, "4": True},
             "covariance": None,
-            "curvature": None,
         }
     )

@@ -56,13 +56,12 @@ max(rho) + |change of rho| / (e min(rho)), by its two partial derivatives for rh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from langchain_cfc.support.arrays import BoolArray, FloatArray
-from langchain_cfc_lab.paper import SyntheticWorld
 
 Line: TypeAlias = tuple[float, float]  # values at T = 0 and at T = 1
 NODES = 2**16
@@ -181,36 +180,6 @@ class EfficiencyWorld:
         return latent
 
 
-@dataclass(frozen=True)
-class FittedWorld(EfficiencyWorld):
-    """The generator fitted to the paper's synthetic tables, in the form of an `EfficiencyWorld`.
-
-    Correct scores are U^(1 / k(T)) and wrong ones uniform, so that W = V^k(T): Q_t(w) = w^(1 / k(t)) and
-    rho(t) = 1 / k(t).
-    """
-
-    source: SyntheticWorld = field(default_factory=SyntheticWorld)
-
-    def get_chance(self, t: FloatArray, n: int) -> FloatArray:
-        """See `EfficiencyWorld.get_chance`."""
-        del n
-        return self.source.compute_chance(t)
-
-    def get_skill(self, t: FloatArray) -> FloatArray:
-        """See `EfficiencyWorld.get_skill`."""
-        return 1.0 / self.source.compute_exponent(t)
-
-    def stretch(self, w: FloatArray, t: FloatArray) -> FloatArray:
-        """See `EfficiencyWorld.stretch`."""
-        score: FloatArray = w ** (1.0 / self.source.compute_exponent(t))
-        return score
-
-    def unstretch(self, score: FloatArray, t: FloatArray) -> FloatArray:
-        """See `EfficiencyWorld.unstretch`."""
-        latent: FloatArray = np.clip(score, 0.0, 1.0) ** self.source.compute_exponent(t)
-        return latent
-
-
 def _interpolate(ends: Line, t: FloatArray) -> FloatArray:
     return ends[0] + (ends[1] - ends[0]) * t
 
@@ -303,5 +272,4 @@ BROKEN_WORLDS: tuple[tuple[EfficiencyWorld, str], ...] = (
         "3",
     ),
     (RARER_WORLD, "4"),
-    (FittedWorld("fitted", "the generator fitted to the paper's synthetic tables"), "4"),
 )

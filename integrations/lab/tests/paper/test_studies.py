@@ -79,6 +79,14 @@ def test_patterns_equal_those_of_the_published_tables(trivia: StudyReport) -> No
     assert cut.here == (here, 2)
 
 
+def test_conditional_sets_are_larger_on_the_shipped_recording(trivia: StudyReport) -> None:
+    """In distinct answers, though they cover no more prompts."""
+    for level in trivia.comparison.sweep:
+        sizes = [level.methods[name].figures["mean_distinct_answers"].mean for name in ("CFC-FULL", "ICP")]
+        assert sizes[0] > sizes[1] + 0.5
+        assert level.methods["CFC-FULL"].coverage <= level.methods["ICP"].coverage + 0.01
+
+
 def test_paper_command_prints_tables_patterns_and_ablations() -> None:
     ran = run("paper", "triviaqa", RECORDING, "--alpha", "0.3", "--splits", "1", "--jobs", "1")
     assert ran.code == 0, ran.err

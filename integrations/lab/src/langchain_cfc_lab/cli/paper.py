@@ -25,17 +25,14 @@ from langchain_cfc.cli.formatting import (
 )
 from langchain_cfc.cli.inputs import AsJson, RecordPaths, open_records
 from langchain_cfc.errors import InputError
-from langchain_cfc.support.text import format_percent
 from langchain_cfc.thresholds import format_alpha
 from langchain_cfc_lab import (
     Cell,
     EfficiencyReport,
-    RecordedEfficiency,
     StudyName,
     StudyReport,
     SyntheticReport,
     analyse_efficiency,
-    analyse_recording,
     reproduce_study,
     reproduce_synthetic,
 )
@@ -157,34 +154,19 @@ def _format_furthest(cells: list[Cell], most: int = 5) -> str:
 
 @app.command("efficiency")
 def efficiency(
-    records: Annotated[
-        list[str] | None,
-        typer.Argument(help="Records to repeat the analysis on.", show_default="none"),
-    ] = None,
-    alpha: Annotated[str, typer.Option(help="Error level of the analysis on records.")] = "0.2",
     prompts: Annotated[int, typer.Option(help="Prompts drawn for each world.")] = 20_000,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 1,
-    jobs: Jobs = CORE_COUNT,
     as_json: AsJson = False,
 ) -> None:
     """Compute the paper's efficiency analysis (Proposition 4.3, Theorem 4.4), and test it.
 
     In worlds with closed forms, it computes mean set sizes of the oracle, of one threshold and of the learned
     rule, by the integral and by simulation; and what happens to the inequality if an assumption is violated.
-    With records, it estimates what coverage costs by difficulty, and whether the oracle's sets are smaller.
 
     Exit code 1 if a cell lies beyond three standard errors, which happens by chance for some seeds.
     """
     with report_errors():
-        recording = None
-        if records:
-            with open_attempts(records) as kept, open_records(records) as dataset:
-                kept.check_writable()
-                recording = analyse_recording(dataset.records, alpha=alpha, provenance=dataset.provenance)
-                record_comparison(kept, dataset, "paper")
-        found = analyse_efficiency(prompts, seed=seed, jobs=jobs, progress=make_tracker("worlds")).model_copy(
-            update={"recording": recording}
-        )
+        found = analyse_efficiency(prompts, seed=seed)
     print_result(found, _print_efficiency, as_json=as_json)
     raise typer.Exit(0 if found.within == len(found.cells) else EXIT_NO)
 
@@ -209,23 +191,6 @@ def _print_efficiency(console: Console, found: EfficiencyReport) -> None:
             *("-" if term is None else f"{term:+.3f}" for term in terms),
         )
     console.print(checks, "")
-    print_list(console, found.account)
-    if found.recording is not None:
-        console.print()
-        _print_recording(console, found.recording)
-
-
-def _print_recording(console: Console, found: RecordedEfficiency) -> None:
-    title = f"{found.counted}, alpha = {found.alpha}"
-    table = make_table(title, "in reach", "one covers", "size", "own covers", "size", no_wrap=True)
-    for group in found.groups:
-        reach, one, own = (
-            format_percent(share)
-            for share in (group.attainable, group.marginal_coverage, group.oracle_coverage)
-        )
-        sizes = f"{group.marginal_size:.2f}", f"{group.oracle_size:.2f}"
-        table.add_row(escape(group.words), reach, one, sizes[0], own, sizes[1])
-    console.print(table, "")
     print_list(console, found.account)
 
 
