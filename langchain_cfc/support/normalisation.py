@@ -9,7 +9,8 @@ equal `106`, `1½` equal `11/2` and `ℝ` equal `R`. So only those compatibility
 the same signs in another width, position or font (full-width forms, ligatures, letters of Arabic, units such
 as `㎏`, Roman numerals, mathematical alphabets). Superscripts become `^` and digits, fractions `1/2`, and
 subscripts digits only after a letter (`H₂O` is `H2O`, but `10₂` is not `102`). Then letters are casefolded,
-but not in JSON objects and arrays, such as the arguments of tools.
+but not in JSON objects and arrays, such as the arguments of tools: these are compared by value, so that the
+order of keys, blanks, escapes and `1.0` for `1` make no difference.
 
 Accents, articles and vocalisation are kept, because they tell words apart. So are joiners between letters of
 Arabic and Indic scripts, and within emoji. Invisible characters are dropped wherever they stand, invisible
@@ -32,9 +33,14 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from langchain_cfc.support.json_text import check_json, parse_json
+from langchain_cfc.support.serialization import canonical_json
 
 _Extractor = TypeVar("_Extractor", bound=Callable[[str], str])
+# The keys of a message that calls tools, as candidates state it.
+_CALL_KEYS = {"content", "tool_calls", "invalid_tool_calls"}
 # Stated in fingerprints: change it when `normalise_answer` changes. The version of Unicode is left out:
 # Python versions differ in it, but in no character that is in use.
 NORMALISATION = "answers-3"
@@ -208,6 +214,34 @@ def _write_on_line(found: re.Match[str]) -> str:
     return unicodedata.normalize("NFKC", found[0]).replace("\u2212", "-")
 
 
+def _normalise_json(text: str) -> str | None:
+    """Return JSON in one form; None if a text is no strict JSON."""
+    try:
+        value = check_json(parse_json(text))
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(value, dict) and value.keys() <= _CALL_KEYS and (calls := _list_calls(value)):
+        # Calls that are made at once have no order, and what is said beside them is no part of what is done.
+        value = sorted(canonical_json(_unify_json(call)) for call in calls)
+        return f'{{"tool_calls":[{",".join(value)}]}}'
+    return canonical_json(_unify_json(value))
+
+
+def _list_calls(value: Mapping[str, Any]) -> list[Any]:
+    calls = [value.get(name, []) for name in ("tool_calls", "invalid_tool_calls")]
+    return [*calls[0], *calls[1]] if all(isinstance(one, list) for one in calls) else []
+
+
+def _unify_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {unify_characters(key): _unify_json(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_unify_json(one) for one in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return unify_characters(value) if isinstance(value, str) else value
+
+
 _SENTENCE_END = " .,;:\u3001\u060c\u061b\u0964\u0965\u06d4"
 # After a digit or a single Latin letter, an exclamation mark is a factorial.
 _EXCLAMATION = re.compile(r"(?:[^\W\d_]{2}|[^\x00-\x7f]|[\"'*?.,]|^)!+$")
@@ -239,9 +273,10 @@ def state_versions(**versions: str) -> Callable[[_Extractor], _Extractor]:
 def normalise_answer(text: str) -> str:
     """Return an answer without differences that do not change its meaning.
 
-    Characters are unified, letters casefolded, and white space collapsed; see the top of the module. Quotes
-    and marks of emphasis are stripped where they surround the whole answer, and signs that end a sentence
-    from its end. Others stay: `-5` is not `5`, `50%` not `50`, `[0, 1)` not `(0, 1]` and `x²` not `x2`.
+    Characters are unified, letters casefolded, and white space collapsed; see the top of the module. JSON
+    objects and arrays are compared by value, and calls of tools without their order and the text beside
+    them. Quotes and marks of emphasis are stripped where they surround the whole answer, and signs that end a
+    sentence from its end. Others stay: `-5` is not `5`, `50%` not `50`, and `x²` not `x2`.
 
     Args:
         text: An answer.
@@ -250,12 +285,12 @@ def normalise_answer(text: str) -> str:
         The normalised answer; it may be empty.
 
     Examples:
-        >>> normalise_answer(' "New  York." ')
-        'new york'
+        >>> normalise_answer(' "New  York." '), normalise_answer('{"b": 1.0, "a": "x"}')
+        ('new york', '{"a":"x","b":1}')
     """
     plain = unify_characters(text)
     if plain[:1] in {"{", "["} and plain[-1:] in {"}", "]"} and '"' in plain:
-        return plain
+        return _normalise_json(text) or _normalise_json(plain) or plain
     folded = plain.casefold()
     if not folded.isascii():
         # The dot of a capital I in Turkish.
