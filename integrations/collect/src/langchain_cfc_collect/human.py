@@ -155,6 +155,19 @@ def _read_row(
     return by, (name, make_key(text)), label
 
 
+def _clean_word(word: str) -> str:
+    return unicodedata.normalize("NFC", word).strip(" .\u00a0").lower()
+
+
+def read_label(value: Any) -> bool:
+    """Return a label that is written in any way that sheets know, or as 0 or 1; else raise `ValueError`."""
+    label = value if isinstance(value, bool) else _LABEL_WORDS.get(_clean_word(str(value)))
+    if label is None:
+        msg = f"found {value!r:.60}; expected true or false"
+        raise ValueError(msg)
+    return label
+
+
 def _find_label_column(row: Mapping[str, Any]) -> str:
     """Return which column holds the label: `correct`, or `supported` on a sheet of claims."""
     return "supported" if "supported" in row and "correct" not in row else "correct"
@@ -174,8 +187,7 @@ def _read_cells(row: Mapping[str, str]) -> dict[str, Any]:
     word = cells.get(column, "")
     if whole := _WHOLE_DECIMAL.fullmatch(cells.get("id", "")):
         cells["id"] = whole[1]
-    known = unicodedata.normalize("NFC", word).strip(" .\u00a0").lower()
-    return {**cells, column: _LABEL_WORDS.get(known, word)}
+    return {**cells, column: _LABEL_WORDS.get(_clean_word(word), word)}
 
 
 class HumanLabels(BaseLabeler):

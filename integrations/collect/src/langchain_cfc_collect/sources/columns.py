@@ -231,6 +231,13 @@ class Columns(BaseModel):
         example = validate_fields(Example, fields, source, number)
         return example if self.id is not None else example.model_copy(update={"id": _compute_id(example)})
 
+    def read_value(self, row: Mapping[str, Any], name: str, source: str, number: int) -> Any:
+        """Return the value of any column, or of a dotted path; raise `RecordError` if there is none."""
+        try:
+            return self._read_value(row, name, name)
+        except _FlawError as flaw:
+            raise RecordError(source, number, flaw.part, flaw.problem) from flaw
+
     def _create_fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
         metadata = {name: self._read_value(row, "metadata", name) for name in self.metadata}
         cluster = self._read_value(row, "cluster", self.cluster)

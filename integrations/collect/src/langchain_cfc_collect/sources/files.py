@@ -193,8 +193,16 @@ def _read_json_lines(path: Path) -> Iterator[Row | BadRow]:
 
 
 def _read_json_list(path: Path) -> Iterator[Row | BadRow]:
+    rows = read_json(path)
+    if not isinstance(rows, list):
+        raise RecordError(str(path), 0, "", f"found {short_repr(rows)}; expected one list of objects")
+    yield from _number_rows(rows)
+
+
+def read_json(path: Path) -> Any:
+    """Read a whole JSON file, an empty list from an empty one; raise `RecordError` if it cannot be read."""
     source = str(path)
-    # The list may span any number of lines, and a single line may hold all of it.
+    # The value may span any number of lines, and a single line may hold all of it.
     parts: list[bytes] = []
     size = 0
     for _, raw in read_lines(path, _MAX_LIST_BYTES):
@@ -204,12 +212,8 @@ def _read_json_list(path: Path) -> Iterator[Row | BadRow]:
             raise RecordError(source, 0, "", problem)
         parts.append(raw)
     content = b"".join(parts)
-    if not content.strip():
-        return
-    rows = parse_value(content, source, 0, "one list of objects; name it .jsonl if each line is an object")
-    if not isinstance(rows, list):
-        raise RecordError(source, 0, "", f"found {short_repr(rows)}; expected one list of objects")
-    yield from _number_rows(rows)
+    expected = "one list of objects; name it .jsonl if each line is an object"
+    return parse_value(content, source, 0, expected) if content.strip() else []
 
 
 def _read_csv(path: Path) -> Iterator[Row | BadRow]:
