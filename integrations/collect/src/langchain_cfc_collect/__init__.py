@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from langchain_cfc_collect.costs import Budget, Price, Usage
     from langchain_cfc_collect.executor import Components, Executor
     from langchain_cfc_collect.human import HumanLabels
-    from langchain_cfc_collect.importing import ImportReport, import_samples
     from langchain_cfc_collect.people import PeopleReport, PeopleSample
     from langchain_cfc_collect.rescoring import arescore, rescore
     from langchain_cfc_collect.review import (
@@ -54,7 +53,6 @@ __all__ = [
     "Examples",
     "Executor",
     "HumanLabels",
-    "ImportReport",
     "IntervalEstimate",
     "Journal",
     "Outcome",
@@ -75,7 +73,6 @@ __all__ = [
     "collect",
     "compare_labels",
     "create_review_report",
-    "import_samples",
     "parse_template",
     "read_config",
     "read_examples",
@@ -100,7 +97,6 @@ _NAMES = {
     "costs": ("Budget", "Price", "Usage"),
     "executor": ("Components", "Executor"),
     "human": ("HumanLabels",),
-    "importing": ("ImportReport", "import_samples"),
     "people": ("PeopleReport", "PeopleSample"),
     "rescoring": ("arescore", "rescore"),
     "review": ("ReviewReport", "create_review_report", "read_people_claims", "write_review"),

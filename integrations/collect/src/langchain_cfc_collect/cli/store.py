@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,15 +28,13 @@ from langchain_cfc.cli.inputs import AsJson
 from langchain_cfc.errors import InputError
 from langchain_cfc.no_answers import describe_unscored
 from langchain_cfc.records import LabelledRecord, read_records, write_records
-from langchain_cfc.support.text import format_percent, pluralize
+from langchain_cfc.support.text import format_percent
 from langchain_cfc_collect.cli.agreement import agreement
 from langchain_cfc_collect.cli.collect import ConfigPath, RetryFailed, Settings
 from langchain_cfc_collect.cli.people import certify
 from langchain_cfc_collect.collecting import format_cost, format_mean_scores
-from langchain_cfc_collect.config import read_import_config, read_scoring_config
-from langchain_cfc_collect.importing import ImportReport, import_samples
+from langchain_cfc_collect.config import read_scoring_config
 from langchain_cfc_collect.review import read_people_claims, write_review
-from langchain_cfc_collect.sources.samples import holds_records
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store
 from langchain_cfc_collect.store.batches import read_open_batches
@@ -47,7 +44,6 @@ app.command("agreement")(agreement)
 app.command("certify")(certify)
 _MOST_LISTED = 10
 _STORE_HELP = "SQLite file, or URL of a PostgreSQL database."
-_column_option = partial(typer.Option, metavar="COLUMN", rich_help_panel="Columns of answers")
 StoreName = Annotated[str, typer.Argument(help=_STORE_HELP)]
 
 
@@ -114,75 +110,19 @@ def export(
 
 @app.command("import")
 def import_(
-    files: Annotated[
-        list[Path],
-        typer.Argument(help="Labelled records, or answers that another tool drew: see below."),
-    ],
+    records: Annotated[list[Path], typer.Argument(help="Labelled records that were made elsewhere.")],
     store: Annotated[str, typer.Argument(help=f"{_STORE_HELP} Created if it does not exist.")],
-    question: Annotated[str | None, _column_option(help="Column of the questions.")] = None,
-    answer: Annotated[str | None, _column_option(help="Column of the answers, or of lists of them.")] = None,
-    reference: Annotated[
-        list[str] | None, _column_option(help="Column of the right answers; repeat it for several.")
-    ] = None,
-    score: Annotated[
-        str | None, _column_option(help="Column of scores in [0, 1], smaller is better; '' for none.")
-    ] = None,
-    label: Annotated[
-        str | None, _column_option(help="Column that says whether the answer is correct; '' for none.")
-    ] = None,
-    config: ConfigPath = None,
-    settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add records that were made elsewhere, or answers that another tool drew, to a store.
+    """Add records that were made elsewhere to a store.
 
     Records that the store already holds are skipped; a different record with the same id is an error.
-
-    Answers are read from samples of lm-evaluation-harness, results of uqlm and promptfoo, and tables (JSON
-    Lines, JSON, CSV, Parquet) with a row for each answer or question. Columns are guessed by their names
-    where no option names them. --set n=5 uses five answers of each question, and --set generator.id=NAME
-    names the model that drew them. `store rescore` scores them, and `collect` scores and labels them.
     """
-    given = {"input": question, "reference": reference or None}
     with report_errors():
-        if all(map(holds_records, files)):
-            if answer or score or label or question or reference or config or settings:
-                msg = "the files hold labelled records, which have no columns to name: leave the options out"
-                raise InputError(msg)
-            source = read_records(*files)
-            with Store(store, create=True) as target, target.lock():
-                added = target.add_records(track_progress(source, "reading records"), source.provenance)
-            _print_written(store, added, as_json=as_json, what="records")
-            return
-        read = read_import_config(config, {"source": given}, settings or ())
-        name, columns = read.generator.get("id"), read.columns
-        if question is not None:  # not the prompt of the file of settings
-            columns = {key: one for key, one in columns.items() if key not in {"prompt", "inputs"}}
-        done = import_samples(
-            files, store, columns, answer=answer, score=score, label=label, n=read.n, generator_id=name
-        )
-    if as_json:
-        emit_json({**asdict(done), "written": store})
-        return
-    print_lines(get_console(), _describe_import(done, store, name))
-
-
-def _describe_import(done: ImportReport, store: str, name: str | None) -> Iterable[str]:
-    yield done.read_from
-    yield f"{done.prompts} prompts with {pluralize(done.n, 'answer')} each written to {store}"
-    if name is None:
-        yield (
-            "the model is not named, so a bot calibrated on them is `unverified`; to name it, import with "
-            "--set generator.id=NAME, the generator_id of the bot"
-        )
-    if not done.has_labels:
-        yield "next          score and label them:"
-        yield f"              langchain-cfc collect --config collect.toml --store {store}"
-    elif not done.has_scores:
-        yield "next          score them:"
-        yield f"              langchain-cfc store rescore {store} --out scored.db --verifier FACTORY"
-    else:
-        yield f"next          langchain-cfc store export {store} records.jsonl"
+        source = read_records(*records)
+        with Store(store, create=True) as target, target.lock():
+            added = target.add_records(track_progress(source, "reading records"), source.provenance)
+    _print_written(store, added, as_json=as_json, what="records")
 
 
 @app.command("rescore")
@@ -294,7 +234,12 @@ def _print_written(where: Any, count: int, *, as_json: bool, what: str) -> None:
 
 
 def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
-    """Return the state of a collection as plain data, with the labels that scores contradict most."""
+    """Return the state of a collection as plain data, with the labels that scores contradict most.
+
+    Requests that a run has not read the answer of yet are in progress; once no run uses the store, they are
+    unanswered.
+    """
+    is_running = bool(state.unanswered) and store.is_in_use()
     wrong, correct = state.mean_scores
     labels: dict[str, Any] = {
         "pass_at_n": state.coverage,
@@ -318,7 +263,8 @@ def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
         "input_tokens": sum(one.input_tokens for one in state.usage.calls),
         "output_tokens": sum(one.output_tokens for one in state.usage.calls),
         "cost": state.cost,
-        "unanswered_requests": state.unanswered,
+        "requests_in_progress": state.unanswered if is_running else 0,
+        "unanswered_requests": 0 if is_running else state.unanswered,
         "models": store.read_models(),
         "unscored": {"counts": dict(state.unscored), "total": state.drawn},
         "doubtful_labels": [asdict(one) for one in state.doubtful_labels],
@@ -360,21 +306,28 @@ def print_status(
     lines.append(f"tokens        {summary['input_tokens']:,} in, {summary['output_tokens']:,} out")
     if state.cost is not None:
         lines.append(f"cost          {format_cost(state.cost)}")
-    if state.unanswered:
-        lines.append(
-            f"unanswered    {state.unanswered} requests were started but got no answer that can be read; "
-            "budgets count each like the most expensive one answered"
-        )
-    lines += [
-        f"waiting for   {one['id'] or 'a batch that was being submitted'}, {one['requests']:,} requests; the "
-        "command that submitted it fetches it"
-        for one in summary.get("open_batches", ())
-    ]
+    lines += _list_open_requests(summary)
     print_lines(console, lines)
     if summary["doubtful_labels"]:
         columns = configuration.get("columns") or {}
         names = UNITS[state.unit].wrong, UNITS[state.unit].correct
         _print_doubtful_labels(console, names, summary["doubtful_labels"], columns.get("prompt"))
+
+
+def _list_open_requests(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lines on requests whose answers the store does not hold, live or in batches."""
+    if count := summary["requests_in_progress"]:
+        yield f"in progress   {count} requests of the run that uses the store"
+    if count := summary["unanswered_requests"]:
+        yield (
+            f"unanswered    {count} requests were started but got no answer that can be read; budgets count "
+            "each like the most expensive one answered"
+        )
+    for one in summary.get("open_batches", ()):
+        what = one["id"] or "a batch that was being submitted"
+        yield (
+            f"waiting for   {what}, {one['requests']:,} requests; the command that submitted it fetches it"
+        )
 
 
 def _format_models(models: Sequence[str], configuration: Mapping[str, Any]) -> str:
