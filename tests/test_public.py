@@ -64,7 +64,7 @@ SERVING = {"execution", "sampling", "verifiers"}
 IMPORTS: dict[str, set[str]] = {
     "errors": set(),
     "support": {"errors"},
-    "no_answers": set(),
+    "no_answers": {"support"},
     "candidates": BASE | {"no_answers"},
     "thresholds": BASE,
     "features": BASE | {"candidates"},
@@ -292,7 +292,7 @@ def test_every_permitted_library_is_used() -> None:
 RECORDS = {"candidates", "draw_rules", "errors", "records", "scoring", "support", "cli"}
 REPORTS = RECORDS | {"artifact", "calibration", "certificates", "evaluation", "guarantee", "thresholds"}
 COMPANIONS: dict[str, tuple[set[str], set[str]]] = {
-    "collect": (REPORTS | {"claims", "labelers", "no_answers"} | SERVING, {"lab"}),
+    "collect": (REPORTS | {"claims", "features", "labelers", "no_answers", "runnable"} | SERVING, {"lab"}),
     "lab": (REPORTS | {"decision", "features", "set_rules"}, set()),
     "monitor": (
         REPORTS - {"draw_rules", "evaluation", "scoring"} | {"decision", "features", "runnable"},

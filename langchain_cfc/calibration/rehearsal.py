@@ -42,7 +42,7 @@ def rehearse_calibration(
     """Refuse a calibration that would fail for any candidates and labels of these prompts.
 
     Args:
-        config: The options, with a part held out for `evaluate`.
+        config: The options.
         prompts: N prompts, before anything is drawn for them.
         provenance: The provenance that their records will have.
         metadata_known: Whether their metadata is complete; False if a function will add to it.
@@ -90,7 +90,7 @@ def _make_placeholder_candidates(prompts: Sequence[Example], provenance: Provena
 def _check_fit_and_test_parts(
     config: CalibrationConfig, parts: Mapping[Part, LabelledBatch], given: FeatureMap
 ) -> None:
-    """Refuse a split without prompts to fit on, if they are needed, or to evaluate on."""
+    """Refuse a split without prompts to fit on or to evaluate on, if these are needed."""
     needs = {
         "adaptive levels are fitted on": config.is_adaptive and config.given_levels is None,
         f"features {given.text!r} must be fitted on": given.needs_fit and not given.fitted,
@@ -99,7 +99,7 @@ def _check_fit_and_test_parts(
     for what, needed in needs.items():
         if needed:
             require_fit_split(parts["fit"], what)
-    if len(parts["test"]) == 0:
+    if config.test_fraction > 0 and len(parts["test"]) == 0:
         msg = (
             f"test_fraction = {config.test_fraction:g} of {sum(map(len, parts.values()))} prompts leaves "
             "none to evaluate on: raise it, or add more prompts"
@@ -160,7 +160,8 @@ def _check_wrong_rate(config: CalibrationConfig, size: int) -> None:
     if least is None or least > size:
         msg = (
             f"max_wrong_rate = {rate}: even without a wrong answer, certifying it needs "
-            f"{least or f'more than {LARGEST_SIZE:,}'} prompts, and there are {size} besides those held out "
-            "for the evaluation. Add more questions, choose a larger rate, or lower test_fraction"
+            f"{least or f'more than {LARGEST_SIZE:,}'} prompts, and there are {size}"
+            f"{' besides those held out for the evaluation' if config.test_fraction > 0 else ''}. Add more "
+            f"questions{', lower test_fraction' if config.test_fraction > 0 else ''}, or choose a larger rate"
         )
         raise InputError(msg)

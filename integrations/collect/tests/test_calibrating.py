@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,14 @@ from langchain_cfc_collect import (
     acalibrate_chain,
     calibrate_chain,
 )
+from langchain_cfc_collect.calibrating import ChainOptions
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, convert_to_messages
 from langchain_core.prompt_values import ChatPromptValue
 from langchain_openai import ChatOpenAI
 
 from integrations.collect.tests.sharing import make_recorded_model, make_silent_options
 from langchain_cfc import CalibrationArtifact, CFCRunnable, PromptRecord, calibrate, evaluate, read_records
+from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.errors import CollectionError, InputError, StoreError, UnattainableTargetError
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example, write_records
@@ -238,7 +240,7 @@ TOPICS = [
         (
             [{"input": "a", "reference": "b"}, {"input": "c", "reference": "d", "metdata": {"topic": "art"}}],
             {},
-            "example 2 has the unknown key 'metdata'; known are input, reference, id, metadata, cluster",
+            "example 2 has the unknown key 'metdata'; did you mean 'metadata'",
         ),
         ([{"input": "a", "reference": "b", "metadata": {"topic": ["art"]}}], {}, "line 1: metadata"),
         (
@@ -247,7 +249,7 @@ TOPICS = [
             "example 1: its messages hold more than role, content",
         ),
         ([{"input": "a", "reference": "b", "metadata": "art"}], {}, "line 1: metadata: found 'art'"),
-        ([{"input": "a", "reference": "b", "id": "1"}, ("c", "d")], {}, "unknown key 'question'"),
+        ([{"input": "a", "reference": "b", "id": "1"}, ("c", "d")], {}, "row 2: id: no column .id."),
         (FORMS["pairs"], {"alpha": None}, "name a promise"),
         (FORMS["pairs"], {"alpha": 20}, "alpha"),
         (FORMS["pairs"], {"test_fraction": 0.0}, "nothing to evaluate on"),
@@ -374,13 +376,13 @@ def test_calibrate_chain_in_a_running_event_loop_names_the_async_form() -> None:
         asyncio.run(call())
 
 
-def test_calibrate_chain_and_components_have_the_same_defaults() -> None:
-    stated = inspect.signature(calibrate_chain).parameters
-    passed_on = inspect.signature(Components).parameters
-    shared = (stated.keys() & passed_on.keys()) - {"generator"}
-    assert {"n", "verifier", "labeler", "sampling", "generator_id", "splitter_id"} <= shared
-    assert {name: stated[name].default for name in shared} == {
-        name: passed_on[name].default for name in shared
+def test_chain_options_are_those_of_collection_and_calibration() -> None:
+    options = set(inspect.get_annotations(ChainOptions))
+    calibration = {one.name for one in fields(CalibrationConfig)}
+    parts = {one.name for one in fields(Components)} - {"generator", "verifier", "labeler"}
+    assert calibration <= options
+    # A labeler's name and what it reads are for configuration files.
+    assert options - calibration - {"store", "out", "report", "collection"} == parts - calibration - {
+        "labeler_id",
+        "reads",
     }
-    assert inspect.signature(acalibrate_chain).parameters["test_fraction"].default == 0.3
-    assert stated["test_fraction"].default == 0.3

@@ -262,7 +262,7 @@ def test_draw_answers_leaves_out_settings_that_the_model_refuses() -> None:
     asked = [Example(id="1", input=f"Give the answer alone: {QUESTIONS[0]}", reference="x")]
     script.faults = (Fault("status 400", frozenset({0})),)
     with serving(script) as url:
-        found = draw_answers(Model.parse("local", url), asked)
+        found = draw_answers(Model.parse("local", url).subject, asked)
     assert found.settings == {"temperature": 0.7}
     assert "logprobs" in script.requests[0]
     assert "logprobs" not in script.requests[-1]
@@ -277,7 +277,7 @@ def test_draw_answers_does_not_retry_a_refused_key(status: int) -> None:
         serving(script) as url,
         pytest.raises(CFCError, match=r"openai:local does not answer at http.*out of order"),
     ):
-        draw_answers(Model.parse("local", url), asked)
+        draw_answers(Model.parse("local", url).subject, asked)
     assert all("logprobs" in one for one in script.requests)
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
         bound_true_coverage_at_worst,
         compare_labels,
     )
-    from langchain_cfc_collect.calibrating import acalibrate_chain, calibrate_chain
+    from langchain_cfc_collect.bot import abuild_bot, build_bot
+    from langchain_cfc_collect.calibrating import ChainOptions, acalibrate_chain, calibrate_chain
     from langchain_cfc_collect.calls import CallPolicy
     from langchain_cfc_collect.collecting import acollect, collect, show_progress
     from langchain_cfc_collect.config import CollectionConfig, read_config
@@ -44,6 +45,7 @@ __all__ = [
     "Agreement",
     "Budget",
     "CallPolicy",
+    "ChainOptions",
     "CollectionConfig",
     "CollectionOptions",
     "CollectionResult",
@@ -64,11 +66,13 @@ __all__ = [
     "Rows",
     "Store",
     "Usage",
+    "abuild_bot",
     "acalibrate_chain",
     "acollect",
     "arescore",
     "bound_true_coverage",
     "bound_true_coverage_at_worst",
+    "build_bot",
     "calibrate_chain",
     "collect",
     "compare_labels",
@@ -90,7 +94,8 @@ _NAMES = {
         "bound_true_coverage_at_worst",
         "compare_labels",
     ),
-    "calibrating": ("acalibrate_chain", "calibrate_chain"),
+    "bot": ("abuild_bot", "build_bot"),
+    "calibrating": ("ChainOptions", "acalibrate_chain", "calibrate_chain"),
     "calls": ("CallPolicy",),
     "collecting": ("acollect", "collect", "show_progress"),
     "config": ("CollectionConfig", "read_config"),

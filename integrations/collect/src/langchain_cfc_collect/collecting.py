@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ from langchain_cfc.labelers import Labeler, LabelerInput
 from langchain_cfc.labelers.base import check_reference
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import resolve_generator
-from langchain_cfc.sampling.comparison import explain_doubt
+from langchain_cfc.sampling.comparison import explain_doubt, simplify_model_name
 from langchain_cfc.sampling.fingerprints import CLASS
 from langchain_cfc.support.text import pluralize
 from langchain_cfc_collect.batches.batcher import Batcher
@@ -85,13 +85,12 @@ def collect(
 
 def run_in_new_loop(instead: str, run: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end; where a loop is running already, the error says what to await instead."""
-    try:
+    with suppress(RuntimeError):
         asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(run)
-    run.close()
-    msg = f"an event loop is already running, as in a notebook: await {instead} with the same arguments"
-    raise InputError(msg)
+        run.close()
+        msg = f"an event loop is already running, as in a notebook: await {instead} with the same arguments"
+        raise InputError(msg)
+    return asyncio.run(run)
 
 
 async def acollect(
@@ -117,7 +116,7 @@ async def acollect(
     if not policy.batch:
         return await run_executor(examples, Executor(components, policy, options.config), store, options)
     components = replace(components, generator=resolve_generator(components.generator))
-    batcher = Batcher(_group_components(components), policy, options.budget, options.on_batch or _print_line)
+    batcher = Batcher(_group_components(components), policy, options.budget, options.on_batch or print_line)
     try:
         if batcher.models.live:
             options.on_notice(
@@ -178,7 +177,8 @@ def _group_components(components: Components) -> dict[Stage, Any]:
     }
 
 
-def _print_line(text: str) -> None:
+def print_line(text: str) -> None:
+    """Print a line on standard error, as it is."""
     Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -289,7 +289,8 @@ def explain_unverified_parts(configuration: Mapping[str, Any]) -> str | None:
 
 
 def _list_model_names(fingerprint: Mapping[str, Any]) -> set[str]:
-    return {str(value) for key, value in fingerprint.items() if key.rpartition(".")[2] == "model"}
+    names = (str(value) for key, value in fingerprint.items() if key.rpartition(".")[2] == "model")
+    return set(map(simplify_model_name, names))
 
 
 # Seconds between two progress lines if there is no terminal; shorter runs print none.

@@ -12,11 +12,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from langchain_core.runnables import Runnable
 
 from langchain_cfc.errors import CFCError, CollectionError, DrawError, InputError, LabelerError
 from langchain_cfc.execution import Progress, describe_error, run_flow
@@ -83,29 +85,30 @@ class Dataset:
         found = list(examples)
         if prompt is not None:
             return cls(path, columns, examples, found)
-        template = propose_prompt(str(columns.input), asks_letter=_can_read(_MULTIPLE_CHOICE, found))
+        template = propose_prompt(str(columns.input), found)
         return cls.read(path, question, reference, template)
 
-    def spread(self, count: int) -> list[Example]:
-        """Return at most `count` examples, or three of each member of a closed set, spread evenly."""
-        members = find_members(self.all)
-        if members is None:
-            return _spread(self.all, count)
-        read = VerdictExtractor(members)
-        groups: dict[str | None, list[Example]] = {}
-        for one in self.all:
-            groups.setdefault(read.find_member(list_aliases(one.reference)[0]), []).append(one)
-        each = max(_TRIALS_PER_MEMBER, count // len(groups))
-        return [one for group in groups.values() for one in _spread(group, each)]
+
+def spread_examples(examples: Sequence[Example], count: int) -> list[Example]:
+    """Return at most `count` examples, or three of each member of a closed set, spread evenly."""
+    members = find_members(examples)
+    if members is None:
+        return _spread(examples, count)
+    read = VerdictExtractor(members)
+    groups: dict[str | None, list[Example]] = {}
+    for one in examples:
+        groups.setdefault(read.find_member(list_aliases(one.reference)[0]), []).append(one)
+    each = max(_TRIALS_PER_MEMBER, count // len(groups))
+    return [one for group in groups.values() for one in _spread(group, each)]
 
 
-def _spread(examples: list[Example], count: int) -> list[Example]:
-    return examples[:: max(1, len(examples) // count)][:count]
+def _spread(examples: Sequence[Example], count: int) -> list[Example]:
+    return list(examples[:: max(1, len(examples) // count)][:count])
 
 
-def propose_prompt(question: str, *, asks_letter: bool) -> str:
+def propose_prompt(question: str, examples: Sequence[Example]) -> str:
     """Return a prompt template that asks for the answer alone, which labelers read most reliably."""
-    what = "letter of the right option" if asks_letter else "answer"
+    what = "letter of the right option" if _can_read(_MULTIPLE_CHOICE, examples) else "answer"
     return f"Give the {what} alone: {{{question}}}"
 
 
@@ -149,6 +152,30 @@ class Model:
         needs_none = urlsplit(self.base_url).hostname in _LOCAL_HOSTS or not os.environ.get("OPENAI_API_KEY")
         return {"base_url": self.base_url, **({"api_key": _PLACEHOLDER_KEY} if needs_none else {})}
 
+    @property
+    def subject(self) -> TrialSubject:
+        """The model, to try it."""
+        where = f" at {self.base_url}" if self.base_url else ""
+        return TrialSubject(f"{self.name} does not answer{where}", self._create)
+
+    def _create(self, settings: Mapping[str, Any]) -> Runnable[Any, Any]:
+        return resolve_generator(self.name, {**self.connection, "max_tokens": _TRIAL_TOKENS, **settings})
+
+
+@dataclass(frozen=True)
+class TrialSubject:
+    """A generator that is asked a few questions, to choose settings by its answers.
+
+    Attributes:
+        problem: What to say if it fails, such as `gpt-4o does not answer`.
+        create: Creates the generator with sampling settings.
+        attempts: The settings to try, the first that the model accepts being used.
+    """
+
+    problem: str
+    create: Callable[[Mapping[str, Any]], Runnable[Any, Any]]
+    attempts: Sequence[Mapping[str, Any]] = _SETTINGS
+
 
 @dataclass(frozen=True)
 class TrialAnswer:
@@ -177,38 +204,65 @@ class Trial:
     settings: Mapping[str, Any]
     answers: Sequence[TrialAnswer]
 
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether all answers carry token log-probabilities."""
+        return all(one.has_logprobs for one in self.answers)
 
-def draw_answers(
-    model: Model, examples: Sequence[Example], attempts: Sequence[Mapping[str, Any]] = _SETTINGS
-) -> Trial:
-    """Draw one answer per example, with the first of the settings in `attempts` that the model accepts.
+    @property
+    def cut_off(self) -> int:
+        """Number of answers that did not end within the limit on tokens."""
+        return sum(one.candidate.no_answer in {"cut_off", "reasoning_only"} for one in self.answers)
+
+    @property
+    def longest(self) -> int:
+        """Number of tokens of the longest answer."""
+        return _TRIAL_TOKENS if self.cut_off else max(one.tokens for one in self.answers)
+
+    @property
+    def proposed_settings(self) -> dict[str, Any]:
+        """The settings to collect with: those that are of use, and a power of two as the limit on tokens."""
+        unused = set() if self.has_logprobs else {"logprobs"}
+        kept = {name: value for name, value in self.settings.items() if name not in unused}
+        wanted = max(_MIN_TOKEN_LIMIT, _TOKEN_LIMIT_FACTOR * self.longest)
+        return {**kept, "max_tokens": 1 << (wanted - 1).bit_length()}
+
+
+def draw_answers(subject: TrialSubject, examples: Sequence[Example]) -> Trial:
+    """Draw one answer per example, with the first of the subject's settings that the model accepts.
 
     Raises `CFCError` if the model cannot be created or reached, or its answers cannot be read.
     """
-    settings, *others = attempts
-    try:
-        return _draw_with_settings(model, settings, examples)
-    except CFCError as error:
-        if not others or is_transient(error) or ends_run(error):
-            raise
-    return draw_answers(model, examples, others)
-
-
-def _draw_with_settings(model: Model, settings: Mapping[str, Any], examples: Sequence[Example]) -> Trial:
-    arguments = {**model.connection, **settings, "max_tokens": _TRIAL_TOKENS}
-    sampler = Sampler(resolve_generator(model.name, arguments), "requests")
+    settings, *others = subject.attempts
     answers = []
-    for example in examples:
-        try:
+    try:
+        sampler = Sampler(subject.create(settings), "requests")
+        for example in examples:
             (candidate,) = run_flow(sampler.draw_steps(example.input, 1, {}, Progress()))
-        except DrawError as error:
-            where = f" at {model.base_url}" if model.base_url else ""
-            msg = f"{model.name} does not answer{where}: {describe_error(error.__cause__ or error)}"
-            raise CollectionError(msg) from error
-        answers.append(TrialAnswer(example, candidate))
-    if all(one.has_logprobs for one in answers):
-        return Trial(settings, answers)
-    return Trial({name: value for name, value in settings.items() if name != "logprobs"}, answers)
+            answers.append(TrialAnswer(example, candidate))
+    except CFCError as error:
+        if others and not (is_transient(error) or ends_run(error)):
+            return draw_answers(replace(subject, attempts=others), examples)
+        if not isinstance(error, DrawError):
+            raise
+        msg = f"{subject.problem}: {describe_error(error.__cause__ or error)}"
+        raise CollectionError(msg) from error
+    return Trial(settings, answers)
+
+
+def try_generator(
+    subject: TrialSubject, examples: Sequence[Example], choices: Sequence[LabelerChoice]
+) -> Trial:
+    """Draw a few answers, and a few more if there are labelers and the loosest calls none of them correct."""
+    trial = draw_answers(subject, spread_examples(examples, N_TRIAL_ANSWERS))
+    if not choices or any(label_answers(choices[-1], trial.answers)):
+        return trial
+    asked = {one.example.id for one in trial.answers}
+    others = spread_examples(examples, 2 * N_TRIAL_ANSWERS)
+    more = [one for one in others if one.id not in asked][:N_TRIAL_ANSWERS]
+    if not more:
+        return trial
+    return replace(trial, answers=[*trial.answers, *draw_answers(subject, more).answers])
 
 
 # The labeler
@@ -329,6 +383,64 @@ def label_answers(choice: LabelerChoice, answers: Sequence[TrialAnswer]) -> list
 
 
 @dataclass(frozen=True)
+class ChosenParts:
+    """Verifier, labeler and extractor that suit a dataset and a few answers of the model.
+
+    Attributes:
+        tables: `verifier`, `labeler` if there was a choice and, if an extractor is needed, `answer`, as
+            tables of a configuration.
+        reasons: One sentence for each choice, by the name of its setting.
+        correct: The chosen labeler's label of each answer.
+    """
+
+    tables: Mapping[str, Mapping[str, Any]]
+    reasons: Mapping[str, str]
+    correct: Sequence[bool]
+
+
+def choose_parts(choices: Sequence[LabelerChoice], trial: Trial) -> ChosenParts:
+    """Choose among labelers, strictest first, and choose the verifier and the extractor; see the module."""
+    verifier = "SequenceProbability" if trial.has_logprobs else "SelfConsistency"
+    tables = {"verifier": {"factory": f"{_VERIFIERS}:{verifier}"}}
+    reasons = {
+        "verifier.factory": (
+            "the model returns log-probabilities: the score of an answer costs no further call"
+            if trial.has_logprobs
+            else "the model returns no log-probabilities: an answer is scored by how many candidates agree "
+            "with it"
+        ),
+    }
+    if not choices:
+        return ChosenParts(tables, reasons, ())
+    labels = {choice.name: label_answers(choice, trial.answers) for choice in choices}
+    choice = max(choices, key=lambda one: sum(labels[one.name]))
+    tables["labeler"] = _make_table(choice.factory, choice.arguments)
+    reasons["labeler.factory"] = _explain_labeler(choice, choices, labels)
+    # The letter or number must be extracted from an answer of more than one word.
+    if choice.extractor is not None and any(len(one.candidate.text.split()) > 1 for one in trial.answers):
+        tables["answer"] = _make_table(choice.extractor, choice.extractor_arguments)
+        if not choice.extractor_arguments:
+            tables["answer"]["id"] = choice.extractor.rpartition(":")[2]
+        reasons["answer.factory"] = "some answers hold more than one word"
+    return ChosenParts(tables, reasons, labels[choice.name])
+
+
+def _make_table(factory: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"factory": factory, **({"arguments": arguments} if arguments else {})}
+
+
+def create_part(table: Mapping[str, Any]) -> Any:
+    """Create the component that a table describes."""
+    return load_object(table["factory"], table.get("arguments"))
+
+
+def format_part(table: Mapping[str, Any]) -> str:
+    """Format the component that a table describes as it is written in Python."""
+    arguments = ", ".join(f"{name}={value!r}" for name, value in table.get("arguments", {}).items())
+    return f"{table['factory'].rpartition(':')[2]}{f'({arguments})' if arguments else ''}"
+
+
+@dataclass(frozen=True)
 class Proposal:
     """Proposed settings of a collection, with reasons."""
 
@@ -357,60 +469,29 @@ def propose(dataset: Dataset, model: Model, *, n: int, folder: Path) -> Proposal
     `InputError` if no labeler can read the references.
     """
     choices = list_labelers(dataset.all)
-    drawing = draw_answers(model, dataset.spread(N_TRIAL_ANSWERS))
-    if not any(label_answers(choices[-1], drawing.answers)):
-        asked = {one.example.id for one in drawing.answers}
-        more = [one for one in dataset.spread(2 * N_TRIAL_ANSWERS) if one.id not in asked][:N_TRIAL_ANSWERS]
-        if more:
-            drawing = Trial(drawing.settings, [*drawing.answers, *draw_answers(model, more).answers])
-    answers = drawing.answers
-    labels = {choice.name: label_answers(choice, answers) for choice in choices}
-    choice = max(choices, key=lambda one: sum(labels[one.name]))
-    # The letter or number must be extracted from an answer of more than one word.
-    extractor = choice.extractor if any(len(one.candidate.text.split()) > 1 for one in answers) else None
-    cut_off = sum(one.candidate.no_answer in {"cut_off", "reasoning_only"} for one in answers)
-    longest = _TRIAL_TOKENS if cut_off else max(one.tokens for one in answers)
-    verifier = "SequenceProbability" if "logprobs" in drawing.settings else "SelfConsistency"
+    trial = try_generator(model.subject, dataset.all, choices)
+    chosen = choose_parts(choices, trial)
     path = dataset.path if is_plugin_source(dataset.path) else os.path.relpath(dataset.path, folder)
     source = {"path": path, **dataset.columns.model_dump(mode="json", exclude_defaults=True)}
     if dataset.examples.bad_rows:
         source["bad_rows"] = "set_aside"
-    labeler: dict[str, Any] = {"factory": choice.factory}
-    if choice.arguments:
-        labeler["arguments"] = choice.arguments
     settings: dict[str, Any] = {
-        "store": f"{_name_store(dataset.path)}.db",
+        "store": f"{name_store(dataset.path)}.db",
         "n": n,
         "source": source,
-        "generator": {
-            "model": model.name,
-            "arguments": {**model.connection, **drawing.settings, "max_tokens": _propose_max_tokens(longest)},
-        },
-        "verifier": {"factory": f"{_VERIFIERS}:{verifier}"},
-        "labeler": labeler,
+        "generator": {"model": model.name, "arguments": {**model.connection, **trial.proposed_settings}},
+        **chosen.tables,
     }
-    if extractor is not None:
-        settings["answer"] = {"factory": extractor}
-        if choice.extractor_arguments:
-            settings["answer"]["arguments"] = choice.extractor_arguments
-        else:
-            settings["answer"]["id"] = extractor.rpartition(":")[2]
     reasons = {
-        "labeler.factory": _explain_labeler(choice, choices, labels),
-        "verifier.factory": _explain_verifier(verifier),
-        "generator.arguments": f"{pluralize(cut_off, 'answer')} did not end within {longest} tokens"
-        if cut_off
-        else f"the longest answer took {pluralize(longest, 'token')}",
-        "answer.factory": "some answers hold more than one word",
+        **chosen.reasons,
+        "generator.arguments": (
+            f"{pluralize(trial.cut_off, 'answer')} did not end within {trial.longest} tokens"
+            if trial.cut_off
+            else f"the longest answer took {pluralize(trial.longest, 'token')}"
+        ),
         "source.bad_rows": f"{pluralize(len(dataset.examples.bad_rows), 'row')} cannot be used",
     }
-    return Proposal(settings, reasons, answers, labels[choice.name])
-
-
-def _propose_max_tokens(longest: int) -> int:
-    """Return a limit on tokens: a power of two with room above the longest answer."""
-    wanted = max(_MIN_TOKEN_LIMIT, _TOKEN_LIMIT_FACTOR * longest)
-    return 1 << (wanted - 1).bit_length()
+    return Proposal(settings, reasons, trial.answers, chosen.correct)
 
 
 def _explain_labeler(
@@ -422,13 +503,8 @@ def _explain_labeler(
     return f"{text}, {', '.join(others)}" if others else text
 
 
-def _explain_verifier(verifier: str) -> str:
-    if verifier == "SequenceProbability":
-        return "the model returns log-probabilities: the score of an answer costs no further call"
-    return "the model returns no log-probabilities: an answer is scored by how many candidates agree with it"
-
-
-def _name_store(path: str) -> str:
+def name_store(path: str) -> str:
+    """Return the name of the store for a dataset, without an ending."""
     return re.sub(r"\W+", "-", Path(path.rpartition(":")[2]).stem).strip("-") or "collection"
 
 

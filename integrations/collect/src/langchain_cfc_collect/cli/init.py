@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -200,6 +199,8 @@ def _confirm(proposal: Proposal, dataset: Dataset) -> bool:
 
 
 def _print_proposal(console: Console, proposal: Proposal, dataset: Dataset) -> None:
+    from langchain_cfc_collect.proposal import format_part
+
     settings, reasons = proposal.settings, proposal.reasons
     columns = dataset.columns
     names = [columns.reference] if isinstance(columns.reference, str) else list(columns.reference or ())
@@ -229,11 +230,11 @@ def _print_proposal(console: Console, proposal: Proposal, dataset: Dataset) -> N
     lines = {
         "prompt": (f"{columns.prompt}", ""),
         "max_tokens": (f"{arguments['max_tokens']}", reasons["generator.arguments"]),
-        "verifier": (_format_factory(settings["verifier"]), reasons["verifier.factory"]),
-        "labeler": (_format_factory(settings["labeler"]), reasons["labeler.factory"]),
+        "verifier": (format_part(settings["verifier"]), reasons["verifier.factory"]),
+        "labeler": (format_part(settings["labeler"]), reasons["labeler.factory"]),
     }
     if "answer" in settings:
-        lines["extractor"] = (_format_factory(settings["answer"]), reasons["answer.factory"])
+        lines["extractor"] = (format_part(settings["answer"]), reasons["answer.factory"])
     grid = Table.grid(padding=(0, 2))
     for name, (value, reason) in lines.items():
         grid.add_row(name, f"[bold]{escape(value)}[/]{escape(f': {reason}' if reason else '')}")
@@ -249,12 +250,6 @@ def _print_proposal(console: Console, proposal: Proposal, dataset: Dataset) -> N
             "not recognise them: try another --prompt, or another labeler (docs/labelers.md). If they are "
             "wrong, try another model."
         )
-
-
-def _format_factory(table: Mapping[str, Any]) -> str:
-    """Format a component as it is written in Python."""
-    arguments = ", ".join(f"{name}={value!r}" for name, value in table.get("arguments", {}).items())
-    return f"{table['factory'].rpartition(':')[2]}{f'({arguments})' if arguments else ''}"
 
 
 def _summarize_proposal(proposal: Proposal) -> dict[str, Any]:

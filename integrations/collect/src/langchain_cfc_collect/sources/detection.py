@@ -85,15 +85,23 @@ def detect_columns(
         raise InputError(msg) from error
 
 
-def describe_lists(rows: Rows, columns: Columns) -> Iterator[str]:
+def describe_lists(rows: Rows, columns: Columns, *, in_python: bool = False) -> Iterator[str]:
     """Describe reference columns whose cells look like several answers, but are read as one text each."""
     for name, how in columns.find_lists(_read_first(rows)).items():
         key = f"source.cells.{format_key(name)}"
         looks = "lists" if how == "json" else f"several answers between {how}"
+        several, one = (
+            (
+                "read_examples(rows, Columns(input="
+                f"{columns.input!r}, reference={columns.reference!r}, cells={{{name!r}: {value!r}}}))"
+                if in_python
+                else f"--set {shlex.quote(f'{key}={value}')}"
+            )
+            for value in (how, "text")
+        )
         yield (
             f"most cells of {name!r} look like {looks}, but each is compared as one text. If they hold "
-            f"several right answers, collect with --set {shlex.quote(f'{key}={how}')}; if not, with "
-            f"--set {shlex.quote(f'{key}=text')}"
+            f"several right answers, collect with {several}; if not, with {one}"
         )
 
 

@@ -1,0 +1,402 @@
+"""`build_bot`: from questions with known answers to a bot, in one call that can be resumed.
+
+It is `calibrate_chain` with defaults for everything that a first bot needs, each printed before it is paid
+for. Verifier and labeler are chosen from a few trial answers, as `langchain-cfc init` does. The choice is
+kept in the store, so that a call that resumes makes the same one without asking again.
+
+*What limits a bot.* Three figures bound the share that a bot can answer, each at most the next: what is
+certified; what the same scores would allow with any number of labels, the largest point of the curve whose
+share of wrong answers is within the rate; and what perfect scores would allow, (1 - w) / (1 - r) of the
+questions if the best answer is wrong for a share w and the rate is r (`certificates.cuts`). The largest of
+the gaps, the one to 100 % included, names what to improve: labels, verifier or model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.prompts import PromptTemplate
+from langchain_core.runnables import Runnable
+from typing_extensions import Unpack
+
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.errors import InputError, StoreError, UnattainableTargetError
+from langchain_cfc.evaluation import EvaluationReport
+from langchain_cfc.guarantee import WrongRateCertificate
+from langchain_cfc.labelers import Labeler
+from langchain_cfc.labelers.matching import list_aliases
+from langchain_cfc.records import Example
+from langchain_cfc.runnable import CFCRunnable
+from langchain_cfc.sampling import resolve_generator
+from langchain_cfc.sampling.token_counts import read_usage
+from langchain_cfc.support.json_text import short_repr
+from langchain_cfc.support.text import format_percent, pluralize
+from langchain_cfc.verifiers import SelfConsistency, Verifier, VerifierEnsemble
+from langchain_cfc_collect.calibrating import ChainOptions, ChainPlan
+from langchain_cfc_collect.collecting import format_cost, print_line, run_in_new_loop
+from langchain_cfc_collect.costs import Stage
+from langchain_cfc_collect.proposal import (
+    LabelerChoice,
+    Model,
+    Trial,
+    TrialSubject,
+    choose_parts,
+    create_part,
+    format_part,
+    list_labelers,
+    name_store,
+    propose_prompt,
+    try_generator,
+)
+from langchain_cfc_collect.run import CollectionOptions, CollectionResult
+from langchain_cfc_collect.sources.questions import Questions, list_examples
+from langchain_cfc_collect.store import Store
+
+# Key of the store's configuration under which the choice is kept.
+_CHOICE = "choice"
+_QUESTION = "question"
+_MOST_SHOWN = 3
+# The keywords that replace what was chosen, in the order in which they are printed.
+_PARTS = ("verifier", "labeler", "answer")
+
+
+def build_bot(
+    generator: Runnable[Any, Any] | Callable[[Any], Any] | str,
+    examples: Questions,
+    *,
+    verifier: Verifier | VerifierEnsemble | Mapping[str, Verifier] | None = None,
+    labeler: Labeler | None = None,
+    **options: Unpack[ChainOptions],
+) -> CFCRunnable:
+    """Build a bot that is rarely wrong, or says that it does not know, from questions with known answers.
+
+    It asks the model each question n times, scores and labels the answers, and certifies how often the bot is
+    wrong. Each default is printed on standard error before it is paid for, and a summary at the end. Call it
+    again with the same arguments to resume, or with more examples: nothing is paid for twice.
+
+    Args:
+        generator: The chat model or chain, or a model's name such as `openai:gpt-4o-mini`. A model alone is
+            asked for the answer alone, by a prompt that becomes part of the bot; a chain is used as it is.
+        examples: Questions with references, in any form that `calibrate_chain` takes.
+        verifier: Scores the answers; by default log-probabilities (`SequenceProbability`) if the model
+            returns them, otherwise agreement (`SelfConsistency`).
+        labeler: Decides which answers are correct; by default the strictest one that reads all references and
+            calls no fewer trial answers correct than a looser one.
+        **options: See `ChainOptions`. The promise is needed: `max_wrong_rate=0.05` for at most 5 % wrong
+            answers among those given, or `max_wrong_of_all`. `store` is by default a file in the current
+            folder, named after the file of examples, or `bot.db`. All labels certify a `max_wrong_rate`;
+            for `max_wrong_of_all` 30 % are held out (`test_fraction`) for the summary.
+
+    Returns:
+        The bot, ready to serve: `bot.invoke(question)`. Its `artifact` can be saved.
+
+    Raises:
+        InputError: As `calibrate_chain`; if no promise of a bot is named, no labeler reads the references, no
+            trial answer is labelled correct, or the store holds other questions.
+        CollectionError: As `calibrate_chain`, or if the model does not answer.
+        UnattainableTargetError: If the rate cannot be certified; all answers are kept in the store.
+
+    Examples:
+        bot = build_bot("openai:gpt-4o-mini", "questions.csv", max_wrong_rate=0.05)
+        print(bot.invoke("What is the capital of Peru?").best or "I do not know.")
+    """
+    run = abuild_bot(generator, examples, verifier=verifier, labeler=labeler, **options)
+    return run_in_new_loop("abuild_bot(...)", run)
+
+
+async def abuild_bot(
+    generator: Runnable[Any, Any] | Callable[[Any], Any] | str,
+    examples: Questions,
+    *,
+    verifier: Verifier | VerifierEnsemble | Mapping[str, Verifier] | None = None,
+    labeler: Labeler | None = None,
+    **options: Unpack[ChainOptions],
+) -> CFCRunnable:
+    """Run `build_bot` on an event loop that is already running, as in a notebook.
+
+    Args:
+        generator: As in `build_bot`.
+        examples: As in `build_bot`.
+        verifier: As in `build_bot`.
+        labeler: As in `build_bot`.
+        **options: As in `build_bot`.
+
+    Returns:
+        The bot.
+    """
+    _check_promise(options, has_parts=verifier is not None and labeler is not None)
+    collection = options.get("collection") or CollectionOptions(on_notice=print_line)
+    listed = list_examples(examples, collection.on_notice)
+    store = options.get("store") or _propose_store(examples)
+    of_all = options.get("max_wrong_of_all") is not None
+    given: ChainOptions = {
+        "test_fraction": 0.3 if of_all else 0.0,
+        **options,
+        "store": store,
+        "collection": collection,
+    }
+    choices = [] if labeler is not None else list_labelers(listed)
+    # All that can be refused is refused before the trial, whatever it will choose.
+    stand_in = labeler if labeler is not None else choices[0].create()
+    plan = ChainPlan.make(generator, listed, verifier or SelfConsistency(), stand_in, given)
+    plan.check()
+    _check_store(plan)
+    if verifier is None or labeler is None:
+        choice = _read_choice(store)
+        if choice is None:
+            print_line("asking a few of the questions, to choose what is not given")
+            choice = await asyncio.to_thread(_make_choice, generator, listed, choices)
+        plan = _apply_choice(plan, choice, has_verifier=verifier is not None, has_labeler=labeler is not None)
+    for line in _describe_plan(plan):
+        print_line(line)
+    try:
+        artifact, seen, ended = await plan.run()
+    except UnattainableTargetError as error:
+        kept = (
+            f"Nothing is lost: {store} keeps {pluralize(_count_labelled(store), 'labelled question')}. Call "
+            "again with more examples or a larger rate, and only new questions are paid for."
+        )
+        error.args = (f"{error} {kept}", *error.args[1:])
+        raise
+    bot = _make_bot(plan, artifact)
+    for line in _summarize(bot, seen, ended, plan):
+        print_line(line)
+    return bot
+
+
+def _check_promise(options: ChainOptions, *, has_parts: bool) -> None:
+    if options.get("alpha") is not None or all(
+        options.get(name) is None for name in ("max_wrong_rate", "max_wrong_of_all")
+    ):
+        msg = (
+            "build_bot needs the promise of a bot: max_wrong_rate=0.05 (of the answered) or max_wrong_of_all "
+            "(of all questions). For answer sets (alpha) use calibrate_chain"
+        )
+        raise InputError(msg)
+    if options.get("unit") == "claims" and not has_parts:
+        msg = "with unit='claims' pass verifier= and labeler=, because whole answers do not show which suit"
+        raise InputError(msg)
+
+
+def _propose_store(examples: Questions) -> str:
+    return f"{name_store(str(examples))}.db" if isinstance(examples, str | os.PathLike) else "bot.db"
+
+
+def _check_store(plan: ChainPlan) -> None:
+    """Refuse a store with other questions: they would count among those that certify."""
+    others = len(plan.list_prompts()) - len(plan.examples)
+    if others:
+        msg = (
+            f"{plan.store} holds {pluralize(others, 'question')} that these examples lack: add them, "
+            "or pass another store="
+        )
+        raise InputError(msg)
+
+
+# The choice
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What was chosen, as plain data that the store keeps.
+
+    Attributes:
+        prompt: Template around each question; None without one.
+        settings: Sampling settings of a model that is given by name; None for one that is used as it is.
+        tables: Verifier, labeler and extractor, see `ChosenParts`.
+        reasons: Reasons, likewise.
+        answers: Number of trial answers.
+        tokens: Tokens that they took; 0 if the model does not report them.
+    """
+
+    prompt: str | None
+    settings: Mapping[str, Any] | None
+    tables: Mapping[str, Mapping[str, Any]]
+    reasons: Mapping[str, str]
+    answers: int
+    tokens: int
+
+    def create_generator(self, generator: Any) -> Runnable[Any, Any]:
+        """Create the generator that is collected and served."""
+        model = resolve_generator(generator, self.settings)
+        return model if self.prompt is None else PromptTemplate.from_template(self.prompt) | model
+
+
+def _read_choice(store: str | os.PathLike[str]) -> _Choice | None:
+    """Return the choice of an earlier call; None if there was none."""
+    try:
+        with Store(store) as opened:
+            kept = opened.configuration.get(_CHOICE)
+    except StoreError:  # it does not exist, or `collect` reports what is wrong with it
+        return None
+    return None if kept is None else _Choice(**kept)
+
+
+def _make_choice(generator: Any, examples: Sequence[Example], choices: Sequence[LabelerChoice]) -> _Choice:
+    """Ask the model a few questions, and choose what suits its answers and the references."""
+    has_texts = all(isinstance(one.input, str) for one in examples)
+    has_plain_answers = bool(choices) and choices[0].reads != "JSON values"
+    prompt = None
+    if has_texts and has_plain_answers and _is_model_alone(generator):
+        prompt = propose_prompt(_QUESTION, examples)
+    if isinstance(generator, str):
+        subject = Model(generator).subject
+    else:
+        name = resolve_generator(generator).get_name()
+        subject = TrialSubject(f"{name} does not answer", lambda _: resolve_generator(generator), ({},))
+    if prompt is not None:
+        asked, create = PromptTemplate.from_template(prompt), subject.create
+        subject = replace(subject, create=lambda settings: asked | create(settings))
+    trial = try_generator(subject, examples, choices)
+    chosen = choose_parts(choices, trial)
+    if choices and not any(chosen.correct):
+        msg = (
+            f"none of {len(trial.answers)} trial answers is labelled correct: {_show_answers(trial)}. If the "
+            "answers are right, pass labeler= (docs/labelers.md); if they are wrong, use another model"
+        )
+        raise InputError(msg)
+    print_line(f"answers: {_show_answers(trial, chosen.correct)}")
+    usages = [read_usage(getattr(one.candidate.message, "usage_metadata", None)) for one in trial.answers]
+    return _Choice(
+        prompt,
+        trial.proposed_settings if isinstance(generator, str) else None,
+        chosen.tables,
+        chosen.reasons,
+        len(trial.answers),
+        sum(int(one.get("total_tokens", 0)) for one in usages),
+    )
+
+
+def _is_model_alone(generator: Any) -> bool:
+    """Return whether this is a chat model without a prompt, tools or a parser."""
+    bound = getattr(generator, "bound", generator)
+    has_tools = "tools" in getattr(generator, "kwargs", {})
+    return isinstance(generator, str) or (isinstance(bound, BaseChatModel) and not has_tools)
+
+
+def _show_answers(trial: Trial, correct: Sequence[bool] = ()) -> str:
+    shown = []
+    for place, one in enumerate(trial.answers[:_MOST_SHOWN]):
+        label = f"{'correct' if correct[place] else 'wrong'}, " if correct else ""
+        reference = short_repr(list_aliases(one.example.reference)[0])
+        shown.append(f"{short_repr(one.candidate.text)} ({label}reference {reference})")
+    return "; ".join(shown)
+
+
+def _apply_choice(plan: ChainPlan, choice: _Choice, *, has_verifier: bool, has_labeler: bool) -> ChainPlan:
+    components, tables = plan.components, choice.tables
+    made: dict[str, Any] = {"generator": choice.create_generator(components.generator)}
+    if not has_verifier:
+        made["verifier"] = create_part(tables["verifier"])
+    if not has_labeler:
+        made["labeler"] = create_part(tables["labeler"])
+        if components.answer is None and "answer" in tables:
+            made |= {"answer": create_part(tables["answer"]), "answer_id": tables["answer"].get("id")}
+    settings = {**plan.collection.settings, _CHOICE: vars(choice)}
+    collection = replace(plan.collection, settings=settings)
+    return replace(plan, components=replace(components, **made), collection=collection)
+
+
+# What is printed
+
+
+def _describe_plan(plan: ChainPlan) -> Iterator[str]:
+    """Describe each default, by the keyword that replaces it, and what will be paid for."""
+    done = _count_labelled(plan.store)
+    requests = (len(plan.examples) - done) * (plan.components.n or 0)
+    cost = ""
+    if _CHOICE in plan.collection.settings:
+        choice = _Choice(**plan.collection.settings[_CHOICE])
+        if choice.prompt is not None:
+            yield f"prompt: {choice.prompt!r}; for another one pass the chain prompt | model"
+        if choice.settings is not None:
+            stated = ", ".join(f"{name}={value!r}" for name, value in choice.settings.items())
+            yield f"model: {stated}; for others pass the model itself"
+        for name in (one for one in _PARTS if one in choice.tables):
+            yield f"{name}: {format_part(choice.tables[name])}, because {choice.reasons[f'{name}.factory']}"
+        if choice.tokens and requests:
+            cost = f", about {choice.tokens * requests // choice.answers:,} tokens"
+    yield (
+        f"n: {plan.components.n} answers to each of {pluralize(len(plan.examples), 'question')}"
+        f"{f', of which {done:,} have theirs' if done else ''}: {pluralize(requests, 'request')}{cost}"
+    )
+    yield f"store: {plan.store} keeps everything; the same call resumes"
+
+
+def _count_labelled(store: Any) -> int:
+    try:
+        with Store(store) as opened:
+            return opened.count_stages()[Stage.LABELLED]
+    except StoreError:
+        return 0
+
+
+def _make_bot(plan: ChainPlan, artifact: CalibrationArtifact) -> CFCRunnable:
+    parts, promise = plan.components, artifact.promises[0]
+    shared = ("generator", "verifier", "splitter", "answer", "metadata", "sampling", "reasoning")
+    ids = ("generator_id", "verifier_id", "answer_id", "splitter_id")
+    return CFCRunnable(
+        artifact=artifact,
+        output=artifact.unit,
+        **{name: getattr(parts, name) for name in (*shared, *ids)},
+        **{promise.option: promise.level},
+    )
+
+
+def _summarize(
+    bot: CFCRunnable, seen: EvaluationReport | None, ended: CollectionResult, plan: ChainPlan
+) -> Iterator[str]:
+    """Summarize a bot in at most eight lines."""
+    yield f"promise: {bot.guarantee.claim}"
+    certificate = bot.guarantee.wrong_answers
+    if certificate is not None:
+        counts = certificate.groups[0]
+        share = format_percent(counts.answered / counts.prompts)
+        yield (
+            f"answered: {counts.answered:,} of {pluralize(counts.prompts, 'question')} ({share}), "
+            f"{counts.wrong:,} wrongly; otherwise it says that it does not know"
+        )
+        if certificate.max_mean_score is not None:
+            yield from _explain_limit(bot.artifact, certificate)
+    elif seen is not None:
+        own, tested = seen.methods["conditional"], pluralize(seen.n_test, "question")
+        wrong = format_percent(1.0 - own.kept_promise, ".1f")
+        yield f"answered: {format_percent(own.mean_set_size)} of {tested} held out, {wrong} of all wrongly"
+    kept, tokens = plan.collection.settings.get(_CHOICE), ended.status.usage.tokens
+    if tokens:
+        price = "" if ended.status.cost is None else f", {format_cost(ended.status.cost)}"
+        trial = f", and {kept['tokens']:,} for {kept['answers']} trial answers" if kept else ""
+        yield f"cost: {tokens:,} tokens{price}{trial}"
+    yield "use it: bot.invoke(question).best; keep it: bot.artifact.save('artifact.json')"
+
+
+def _explain_limit(artifact: CalibrationArtifact, certificate: WrongRateCertificate) -> Iterator[str]:
+    """Say what keeps the bot from answering more, and what to do; see the module."""
+    if artifact.bot is None or not artifact.bot.curve:
+        return
+    everyone, rate = artifact.bot.curve[-1], float(certificate.max_wrong_rate)
+    total = certificate.groups[0].prompts
+    allowed = [one.answered for one in artifact.bot.curve if one.wrong <= rate * one.answered]
+    certified = certificate.groups[0].answered / total
+    by_scores = max(certified, max(allowed, default=0) / total)
+    by_model = max(by_scores, min(1.0, (everyone.answered - everyone.wrong) / (1.0 - rate) / total))
+    yield (
+        f"without abstaining: {everyone.wrong:,} of {everyone.answered:,} answers would be wrong "
+        f"({format_percent(everyone.wrong / everyone.answered)})"
+    )
+    gaps = {
+        f"the model: perfect scores would let it answer {format_percent(by_model)}. Use a better model, or "
+        "give it context": 1.0 - by_model,
+        f"the verifier: perfect scores would let it answer {format_percent(by_model)}, these "
+        f"{format_percent(by_scores)}. Use another verifier": by_model - by_scores,
+        f"the number of questions: with many more it could answer about {format_percent(by_scores)}. Add "
+        "questions, and call again": by_scores - certified,
+    }
+    limit = max(gaps, key=lambda one: gaps[one])
+    if gaps[limit] > 0.0:
+        yield f"limited by {limit}"
