@@ -2,12 +2,13 @@
 
     python benchmarks/sweep.py --json sweep.json
 
-20,000 prompts of the synthetic world with 50 candidates each, half of which calibrate in each split and half
-of which are tested on; d = 3 features [1, T, T^2]; the paper's methods, all figures included. The same sweep
-by a solver would ask it once for each test prompt, level and feature map with its own scores: CFC and
-CFC-FULL share thresholds, as do CFC-PAC and CFC-PAC-FULL, so that is 2 x 8 x 10,000 programmes a split. Their
-time is extrapolated from a sample of programmes of the same size in the same run, solved from nothing and,
-what a careful user would do, from the last basis. Thresholds of the sample are compared with ours.
+20,000 prompts of the paper's synthetic experiment with 50 candidates each, half of which calibrate in each
+split and half of which are tested on; d = 3 features [1, T, T^2]; the paper's methods, all figures included.
+The same sweep by a solver would ask it once for each test prompt, level and feature map with its own scores:
+CFC and CFC-FULL share thresholds, as do CFC-PAC and CFC-PAC-FULL, so that is 2 x 8 x 10,000 programmes a
+split. Their time is extrapolated from a sample of programmes of the same size in the same run, solved from
+nothing and, what a careful user would do, from the last basis. Thresholds of the sample are compared with
+ours.
 
 One process with one BLAS thread throughout.
 """
@@ -50,15 +51,15 @@ def main() -> None:
 def measure_sweep(splits: int, sample: int) -> dict[str, float]:
     """Return seconds, counts and ratios by name, from so many splits and linear programmes."""
     import numpy as np
-    from langchain_cfc_lab import SyntheticWorld
     from langchain_cfc_lab.methods import get_methods
+    from langchain_cfc_lab.paper import draw_prompts
     from langchain_cfc_lab.splits import Comparison, make_pool
 
     from benchmarks.lib.peers import make_scipy_dual, make_warm_highs
     from benchmarks.lib.problems import TAU, Problem
     from langchain_cfc.thresholds import ConditionalThreshold
 
-    drawn = SyntheticWorld().draw(PROMPTS, CANDIDATES, np.random.default_rng(0))
+    drawn = draw_prompts(1, PROMPTS, CANDIDATES).take(np.arange(PROMPTS))
     groups = "bins(meta(difficulty), 10)"
     comparison = Comparison(
         make_pool(drawn, "sweep"), get_methods(METHODS), ALPHAS, FEATURES, "all", groups, "sweep", 0.5, 0.01

@@ -34,6 +34,7 @@ from langchain_cfc.records import Provenance
 from langchain_cfc.records.files import RecordsLike, open_records
 from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.support.imports import require
+from langchain_cfc.support.progress import announce_step
 from langchain_cfc.support.text import format_percent
 from langchain_cfc.thresholds import CAP, Level, compute_conformal_rank, compute_tau
 
@@ -358,6 +359,7 @@ def evaluate(
     if differing:
         warnings.warn(state_other_parts(differing), FingerprintWarning, stacklevel=2)
     labelled, which = tabulate_held_out(artifact, records)
+    announce_step("evaluating")
     success = artifact.parsed_set_rule.compute_success_scores(labelled)
     certificates = [] if artifact.bot is None else artifact.bot.certificates
     if artifact.levels or alpha is not None:

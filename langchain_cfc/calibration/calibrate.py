@@ -48,6 +48,7 @@ from langchain_cfc.records.files import RecordsLike, open_records
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support import __version__
 from langchain_cfc.support.files import read_creation_time
+from langchain_cfc.support.progress import announce_step
 from langchain_cfc.thresholds import Level, format_delta
 
 
@@ -138,6 +139,7 @@ def _calibrate(
     check_answers(prompts, provenance, needed=needs_answers)
     parts = split_prompts(prompts, plan, config)
     labelled = select_independent(parts["calibration"], plan, "calibration")
+    announce_step("fitting features")
     feature_map = fit_feature_map(given, parts["fit"], labelled)
     if config.certifies_claims:
         require_fit_split(parts["fit"], CUTS_NEED)
@@ -169,6 +171,7 @@ def _calibrate(
             allow_unattainable=config.allow_unattainable,
         )
     confidence = _make_confidence(config, attempt)
+    announce_step("computing thresholds")
     levels, arrays = fit_levels(
         data,
         config,
@@ -206,6 +209,7 @@ def _calibrate(
     )
     artifact = artifact.model_copy(update={"batch": _make_batch_scores(artifact, config, data)})
     if config.wrong_rates and attempt is not None:
+        announce_step("certifying")
         if config.certifies_mean_score:
             artifact = certify_mean_score(
                 artifact,

@@ -32,6 +32,7 @@ from langchain_cfc.guarantee.certified import divide_delta
 from langchain_cfc.records import LabelledRecord, Provenance
 from langchain_cfc.records.files import open_records
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.support.progress import announce_step
 from langchain_cfc.support.serialization import canonical_json, compute_sha256
 from langchain_cfc.thresholds import Level, format_delta
 
@@ -194,6 +195,7 @@ def certify(
     records, provenance = open_records(records, provenance)
     check_origin(artifact, provenance)
     labelled, _ = tabulate_held_out(artifact, records)
+    announce_step("certifying")
     # The same artifact made again at another time is no other attempt.
     timeless = artifact.model_copy(update={"created_at": "", "library_version": ""})
     settings = compute_sha256(canonical_json([timeless.frozen_digest, levels, text]))

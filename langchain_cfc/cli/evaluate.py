@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from langchain_cfc import evaluation
-from langchain_cfc.artifact import CalibrationArtifact, open_attempts
+from langchain_cfc.artifact import CalibrationArtifact, open_attempts, tabulate_draws
 from langchain_cfc.cli.formatting import EXIT_NO, print_result, report_errors
 from langchain_cfc.cli.inputs import (
     ArtifactAlpha,
@@ -48,10 +48,9 @@ def evaluate(
         artifact = CalibrationArtifact.load(artifact_path)
         with open_attempts(records) as kept, open_records(records) as dataset:
             kept.check_writable()
-            report = evaluation.evaluate(
-                artifact, dataset.records, alpha=alpha, provenance=dataset.provenance
-            )
-            record_evaluation(kept, artifact, dataset.records)
+            table = tabulate_draws(artifact, dataset.records)
+            report = evaluation.evaluate(artifact, table, alpha=alpha, provenance=dataset.provenance)
+            record_evaluation(kept, artifact, table)
     show = partial(_print_evaluation, has_levels=bool(artifact.alphas))
     print_result(report, show, as_json=as_json)
     raise typer.Exit(0 if report.is_passed else EXIT_NO)

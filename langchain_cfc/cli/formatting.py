@@ -16,10 +16,11 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     ProgressColumn,
     SpinnerColumn,
+    Task,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -155,6 +156,38 @@ def fail(error: Exception | str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
+class _CountColumn(ProgressColumn):
+    """How many of a step's items are done, and of how many if that is known."""
+
+    def render(self, task: Task) -> Text:
+        """Return such as `12/20`, or `12`."""
+        total = "" if task.total is None else f"/{int(task.total):,}"
+        return Text(f"{int(task.completed):,}{total}")
+
+
+class StepDisplay:
+    """Shows the steps of a command below each other, each with its count: the last one is in progress."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._name = ""
+        self._task: TaskID | None = None
+
+    def begin(self, name: str, total: int | None = 1) -> None:
+        """End the step before, and begin another of `total` items; None if their number is not known."""
+        if self._task is not None:
+            done = max(1, int(self._progress.tasks[self._task].completed))
+            self._progress.update(self._task, total=done, completed=done)
+        self._name, self._task = name, self._progress.add_task(name, total=total)
+
+    def count(self, name: str, more: int, total: int | None) -> None:
+        """Count items of a step, which begins with the first of them."""
+        if self._name != name:
+            self.begin(name, total)
+        if self._task is not None:
+            self._progress.advance(self._task, more)
+
+
 def track_progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
     """Yield the items and show a progress bar meanwhile."""
     with make_progress(BarColumn(bar_width=24)) as progress:
@@ -173,7 +206,7 @@ def make_progress(*columns: ProgressColumn) -> Progress:
         SpinnerColumn(),
         TextColumn("{task.description}"),
         *columns,
-        MofNCompleteColumn(),
+        _CountColumn(),
         TimeElapsedColumn(),
         console=console,
         transient=True,

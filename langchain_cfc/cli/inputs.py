@@ -12,9 +12,10 @@ from typing import Annotated
 import typer
 
 from langchain_cfc.artifact import looks_like_artifact
-from langchain_cfc.cli.formatting import make_progress
+from langchain_cfc.cli.formatting import StepDisplay, make_progress
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Provenance, Records, read_records
+from langchain_cfc.support.progress import watch_steps
 from langchain_cfc.support.suggestions import suggest_share
 
 RECORDS_HELP = "Labelled records: .jsonl, .jsonl.gz or .parquet"
@@ -71,16 +72,30 @@ class Dataset:
 
 @contextmanager
 def open_records(paths: Sequence[str]) -> Iterator[Dataset]:
-    """Open records files, and show how many records were read."""
+    """Open records files, and show how many records were read, and the steps that follow."""
     for path in paths:
         if _is_store(path):
             export = f"langchain-cfc store export {path} records.jsonl"
             msg = f"{path} is a store: write its records to a file first, with `{export}`"
             raise InputError(msg)
     with make_progress() as progress:
-        task = progress.add_task("reading records", total=None)
-        records = replace(read_records(*paths), on_read=lambda more: progress.advance(task, more))
-        yield Dataset(records, records.provenance)
+        display = StepDisplay(progress)
+        records = read_records(*paths)
+        total = None if progress.disable else _count_records(records)
+        records = replace(records, on_read=lambda more: display.count("reading records", more, total))
+        with watch_steps(display.begin):
+            yield Dataset(records, records.provenance)
+
+
+def _count_records(records: Records) -> int | None:
+    """Return the number of records; None for packed files and Parquet, which would have to be read for it."""
+    total = 0
+    for path in records.paths:
+        with path.open("rb") as file:
+            if file.peek(1)[:1] != b"{":
+                return None
+            total += sum(1 for line in file if line.strip()) - (records.provenance is not None)
+    return total
 
 
 def _is_store(path: str) -> bool:

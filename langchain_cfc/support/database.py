@@ -59,6 +59,10 @@ def define_facts(name: str, metadata: MetaData) -> Table:
     )
 
 
+class StoreBusyError(StoreError):
+    """Another run holds the lock of a store."""
+
+
 class StoreNotFoundError(StoreError):
     """There is no store yet at this path or address, but one can be created."""
 
@@ -291,6 +295,16 @@ class DatabaseStore:
         finally:
             lock.release()
 
+    def is_in_use(self) -> bool:
+        """Return whether a run holds the store's lock now."""
+        try:
+            with self.lock():
+                return False
+        except StoreBusyError:
+            return True
+        except StoreError:  # a store that cannot be written has no run
+            return False
+
     @contextmanager
     def _advisory_lock(self, timeout: float) -> Iterator[None]:
         end = time.monotonic() + timeout
@@ -314,8 +328,8 @@ class DatabaseStore:
                 with suppress(SQLAlchemyError):
                     connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _ADVISORY_LOCK_KEY})
 
-    def _make_busy_error(self) -> StoreError:
-        return StoreError(f"another run is using {self.name}: wait until it ends, or stop it")
+    def _make_busy_error(self) -> StoreBusyError:
+        return StoreBusyError(f"another run is using {self.name}: wait until it ends, or stop it")
 
 
 def _parse_url(where: str | os.PathLike[str]) -> URL:

@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from langchain_cfc_collect.costs import Stage
+from langchain_cfc_collect.store import Store
+from langchain_cfc_collect.store.calls import announce_requests
 
 from langchain_cfc import PromptRecord, read_records
 from langchain_cfc.sampling.comparison import explain_doubt
@@ -520,3 +523,18 @@ def test_collect_interrupted_twice_cancels_prompts_in_progress(
     assert (held["finished"], held["failed"]) == (1, 0)
     script.faults = ()
     assert collect("--source", folder / "many.jsonl", "--set", "source.cells.answers=text").code == 0
+
+
+def test_status_tells_requests_in_progress_from_lost_ones(collect: Collect, folder: Path) -> None:
+    collect("--json")
+    with Store(folder / "facts.db") as store:
+        store.write(announce_requests(0, Stage.DRAWN, 5))
+        with store.lock():
+            running = run("store", "status", folder / "facts.db")
+            data = run("store", "status", folder / "facts.db", "--json").data
+    assert "in progress   5 requests of the run that uses the store" in running.out
+    assert "unanswered" not in running.out
+    assert (data["requests_in_progress"], data["unanswered_requests"]) == (5, 0)
+    ended = run("store", "status", folder / "facts.db")
+    assert "unanswered    5 requests were started but got no answer" in ended.out
+    assert "in progress" not in ended.out

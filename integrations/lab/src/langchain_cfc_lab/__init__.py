@@ -21,15 +21,7 @@ from langchain_cfc_lab.draw_choice import (
 from langchain_cfc_lab.efficiency import EfficiencyReport, analyse_efficiency
 from langchain_cfc_lab.methods import Method, get_methods
 from langchain_cfc_lab.metrics import FIGURES
-from langchain_cfc_lab.paper import (
-    Agreement,
-    Cell,
-    PublishedCell,
-    SyntheticReport,
-    SyntheticWorld,
-    list_published_cells,
-    reproduce_synthetic,
-)
+from langchain_cfc_lab.paper import SyntheticReport, reproduce_synthetic
 from langchain_cfc_lab.plan import (
     AttainableAt,
     GroupPlan,
@@ -38,6 +30,7 @@ from langchain_cfc_lab.plan import (
     plan_from_assumptions,
     plan_from_pilot,
 )
+from langchain_cfc_lab.published import Cell, FigureSeries, PublishedCell, list_published_cells
 from langchain_cfc_lab.studies import STUDIES, Pattern, StudyName, StudyReport, reproduce_study
 from langchain_cfc_lab.suggest import Suggestion, suggest
 from langchain_cfc_lab.trials import DEFAULT_MAPS, JudgedOption, Option
@@ -46,7 +39,6 @@ __all__ = [
     "DEFAULT_MAPS",
     "FIGURES",
     "STUDIES",
-    "Agreement",
     "AttainableAt",
     "BotPlan",
     "BotPromiseFigures",
@@ -56,6 +48,7 @@ __all__ = [
     "ComparisonReport",
     "DrawSuggestion",
     "EfficiencyReport",
+    "FigureSeries",
     "GroupComparison",
     "GroupPlan",
     "JudgedDrawRule",
@@ -73,7 +66,6 @@ __all__ = [
     "StudyReport",
     "Suggestion",
     "SyntheticReport",
-    "SyntheticWorld",
     "analyse_efficiency",
     "compare",
     "compare_bot_promises",

@@ -32,7 +32,7 @@ from langchain_cfc.thresholds import Level, compute_tau
 from langchain_cfc_lab.compare import compare
 from langchain_cfc_lab.comparison_report import ComparisonReport, LevelComparison
 from langchain_cfc_lab.methods import get_methods, list_paper_methods
-from langchain_cfc_lab.paper import METRICS, PublishedCell, list_published_cells
+from langchain_cfc_lab.published import METRICS, PublishedCell, list_published_cells
 from langchain_cfc_lab.splits import GroupedOn, Progress
 
 StudyName: TypeAlias = Literal["triviaqa", "gsm8k", "flickr8k"]
@@ -308,7 +308,7 @@ def _find_patterns(
     figures = {**METRICS, "APSS": SIZE_FIGURES[count]}
     theirs: dict[str, Figures] = {}
     for cell in published:
-        theirs.setdefault(cell.alpha, {}).setdefault(cell.method, {})[cell.metric] = cell.value
+        theirs.setdefault(cell.alpha, {}).setdefault(cell.method, {})[cell.metric] = float(cell.mean)
     names = next(iter(theirs.values()))
     ours = [
         (

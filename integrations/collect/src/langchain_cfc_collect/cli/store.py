@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -234,7 +234,12 @@ def _print_written(where: Any, count: int, *, as_json: bool, what: str) -> None:
 
 
 def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
-    """Return the state of a collection as plain data, with the labels that scores contradict most."""
+    """Return the state of a collection as plain data, with the labels that scores contradict most.
+
+    Requests that a run has not read the answer of yet are in progress; once no run uses the store, they are
+    unanswered.
+    """
+    is_running = bool(state.unanswered) and store.is_in_use()
     wrong, correct = state.mean_scores
     labels: dict[str, Any] = {
         "pass_at_n": state.coverage,
@@ -258,7 +263,8 @@ def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
         "input_tokens": sum(one.input_tokens for one in state.usage.calls),
         "output_tokens": sum(one.output_tokens for one in state.usage.calls),
         "cost": state.cost,
-        "unanswered_requests": state.unanswered,
+        "requests_in_progress": state.unanswered if is_running else 0,
+        "unanswered_requests": 0 if is_running else state.unanswered,
         "models": store.read_models(),
         "unscored": {"counts": dict(state.unscored), "total": state.drawn},
         "doubtful_labels": [asdict(one) for one in state.doubtful_labels],
@@ -300,21 +306,28 @@ def print_status(
     lines.append(f"tokens        {summary['input_tokens']:,} in, {summary['output_tokens']:,} out")
     if state.cost is not None:
         lines.append(f"cost          {format_cost(state.cost)}")
-    if state.unanswered:
-        lines.append(
-            f"unanswered    {state.unanswered} requests were started but got no answer that can be read; "
-            "budgets count each like the most expensive one answered"
-        )
-    lines += [
-        f"waiting for   {one['id'] or 'a batch that was being submitted'}, {one['requests']:,} requests; the "
-        "command that submitted it fetches it"
-        for one in summary.get("open_batches", ())
-    ]
+    lines += _list_open_requests(summary)
     print_lines(console, lines)
     if summary["doubtful_labels"]:
         columns = configuration.get("columns") or {}
         names = UNITS[state.unit].wrong, UNITS[state.unit].correct
         _print_doubtful_labels(console, names, summary["doubtful_labels"], columns.get("prompt"))
+
+
+def _list_open_requests(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lines on requests whose answers the store does not hold, live or in batches."""
+    if count := summary["requests_in_progress"]:
+        yield f"in progress   {count} requests of the run that uses the store"
+    if count := summary["unanswered_requests"]:
+        yield (
+            f"unanswered    {count} requests were started but got no answer that can be read; budgets count "
+            "each like the most expensive one answered"
+        )
+    for one in summary.get("open_batches", ()):
+        what = one["id"] or "a batch that was being submitted"
+        yield (
+            f"waiting for   {what}, {one['requests']:,} requests; the command that submitted it fetches it"
+        )
 
 
 def _format_models(models: Sequence[str], configuration: Mapping[str, Any]) -> str:

@@ -11,7 +11,14 @@ from rich.markup import escape
 import langchain_cfc_lab as lab
 from langchain_cfc import evaluation
 from langchain_cfc.artifact import CalibrationArtifact, open_attempts, tabulate_draws
-from langchain_cfc.cli.formatting import EXIT_NO, emit_json, get_console, make_tracker, report_errors
+from langchain_cfc.cli.formatting import (
+    EXIT_NO,
+    emit_json,
+    get_console,
+    get_error_console,
+    make_tracker,
+    report_errors,
+)
 from langchain_cfc.cli.inputs import (
     ArtifactAlpha,
     ArtifactPath,
@@ -78,15 +85,16 @@ def report(
                 kept.record_look(table, "compare")
             except CFCError as error:  # the page is written without the comparison
                 notes.append(f"Methods are not compared: {error}")
-        reports.write_report(
-            out_path,
-            artifact=artifact,
-            evaluation=seen,
-            comparison=compared,
-            hardest=hardest,
-            sources=reports.Sources(str(artifact_path), tuple(records)),
-            notes=notes,
-        )
+        with get_error_console().status("drawing the report"):
+            reports.write_report(
+                out_path,
+                artifact=artifact,
+                evaluation=seen,
+                comparison=compared,
+                hardest=hardest,
+                sources=reports.Sources(str(artifact_path), tuple(records)),
+                notes=notes,
+            )
     if as_json:
         emit_json({"report": str(out_path), **seen.model_dump(mode="json")})
     else:
