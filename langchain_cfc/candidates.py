@@ -59,7 +59,7 @@ UNITS: Mapping[Unit, UnitTraits] = {
         parts=("generator", "verifier", "answer"),
         is_fixed_count=True,
         rate="of the questions that are answered, at most {} get a wrong best answer",
-        counts="Of {:,} questions with known answers {:,} were answered, {:,} of these wrongly.",
+        counts="It answered {1:,} of {0:,} test questions, {2:,} wrongly.",
     ),
     "claims": UnitTraits(
         item="claim",
@@ -68,7 +68,7 @@ UNITS: Mapping[Unit, UnitTraits] = {
         parts=("generator", "verifier", "splitter"),
         is_fixed_count=False,
         rate="of the claims that an answer shows, at most {} are unsupported on average",
-        counts=("Of {:,} answers with known labels {:,} show claims, {:,} of these an unsupported one."),
+        counts="Of {:,} test answers {:,} show claims, {:,} of these an unsupported one.",
     ),
 }
 _PROMPT_KINDS: Mapping[type, PromptKind] = {str: "text", list: "messages", dict: "object"}

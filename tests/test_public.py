@@ -103,17 +103,18 @@ NOTHING: frozenset[str] = frozenset()
 NUMPY = frozenset({"numpy", "typing_extensions"})
 PLAIN = NUMPY | {"pydantic", "pydantic_core"}
 LANGCHAIN = PLAIN | {"langchain_core"}
+PLOTS = frozenset({"matplotlib"})  # `plot` methods, at the call
 OUTSIDE: dict[str, frozenset[str]] = {
     **dict.fromkeys(["errors", "no_answers", "extend"], NOTHING),
-    "support": frozenset({"numpy", "pydantic", "filelock", "sqlalchemy", "markdown_it"}),
+    "support": PLOTS | {"numpy", "pydantic", "filelock", "sqlalchemy", "markdown_it", "pandas"},
     **dict.fromkeys(["candidates", "set_rules", "features", "draw_rules", "decision"], NUMPY),
     "thresholds": NUMPY | {"scipy"},  # for ranks that hold with confidence
     **dict.fromkeys(["scoring", "guarantee"], PLAIN),
-    "artifact": PLAIN | {"cryptography"},
+    "artifact": PLAIN | PLOTS | {"cryptography"},
     "records": PLAIN | {"pyarrow"},
     "certificates": PLAIN | {"scipy", "cvxpy"},
     "calibration": PLAIN,
-    "evaluation": PLAIN | {"scipy"},
+    "evaluation": PLAIN | PLOTS | {"scipy"},
     **dict.fromkeys(["execution", "verifiers", "labelers", "runnable", "demo"], LANGCHAIN),
     "sampling": LANGCHAIN | {"langchain"},
     "claims": LANGCHAIN | {"sentencex"},

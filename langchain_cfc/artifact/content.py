@@ -115,6 +115,13 @@ class ArtifactContent(ArtifactData):
         """Maximum number of unsupported claims left in an answer; None if whole answers are kept."""
         return self.parsed_set_rule.at_most
 
+    def name_part(self, part: str) -> str:
+        """Return the name that the records give to a part, such as `generator` or `verifier`."""
+        if self.provenance is None:
+            return "unknown: not in the records (unbound)"
+        known = getattr(self.provenance, part) or {}
+        return str(known.get("id") or known.get("model") or "not named")
+
     def list_stated_levels(self, alpha: str) -> tuple[str, ...]:
         """List the error levels that may be stated at `alpha`, ascending; only `alpha` if not adaptive."""
         adaptive = self.feature_map.adaptive_alpha

@@ -17,6 +17,8 @@ from langchain_cfc.features import FeatureMap, parse_statistic
 from langchain_cfc.guarantee import Alpha, Count, Delta, Share, WrongRateCertificate
 from langchain_cfc.records.splits import SplitPlan
 from langchain_cfc.support.arrays import FloatArray, IntArray
+from langchain_cfc.support.curves import RiskCurve
+from langchain_cfc.support.display import Displayed
 from langchain_cfc.support.serialization import OmitsDefaults
 from langchain_cfc.thresholds import (
     ConditionalThreshold,
@@ -26,7 +28,7 @@ from langchain_cfc.thresholds import (
 )
 
 
-class ArtifactData(OmitsDefaults):
+class ArtifactData(Displayed, OmitsDefaults):
     """Base class of artifact data: frozen, strict, without infinities and unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -199,6 +201,22 @@ class CertifiedBot(ArtifactData):
         points = [(point, certified.pop(point.max_mean_score, None) is not None) for point in self.curve]
         points += [(point, True) for point in certified.values()]
         return sorted(points, key=lambda one: one[0].answered)
+
+    @property
+    def risk_curve(self) -> RiskCurve:
+        """The curve with its bounds and the certified cuts as shares; without points for claims."""
+        prompts = self.certificates[0].prompts if self.certificates else 1
+        points = [(one, one.groups[0]) for one in self.certificates if one.max_mean_score is not None]
+        return RiskCurve(
+            answered=[one.answered / prompts for one in self.curve],
+            wrong=[one.wrong / one.answered for one in self.curve],
+            at_most=[one.wrong_rate_at_most for one in self.curve],
+            certified=[
+                (group.answered / prompts, group.wrong / group.answered, float(one.max_wrong_rate))
+                for one, group in points
+                if group.answered
+            ],
+        )
 
     def find_certificate(self, max_wrong_rate: Level | None = None) -> WrongRateCertificate:
         """Return the certificate of a rate; None selects the only one.

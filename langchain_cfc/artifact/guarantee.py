@@ -289,7 +289,7 @@ def _list_assumptions(
 
 def _list_exclusions(artifact: ArtifactContent, kind: GuaranteeKind, *, is_certified: bool) -> Iterator[str]:
     """Yield what a promise about sets does not cover; `is_certified` by people without a theorem."""
-    of_groups = "Nothing is promised for groups of prompts outside the weightings listed."
+    of_groups = "Nothing is promised for groups not listed above."
     if kind == "heuristic":
         nothing = "Nothing is promised about sets: coverage may be lower, on average and in any group."
         yield of_groups if is_certified else nothing

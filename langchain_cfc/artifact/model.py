@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import model_validator
@@ -27,9 +28,11 @@ from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
 from langchain_cfc.guarantee import AnsweredBatch, Binding, Guarantee
 from langchain_cfc.records import Provenance
 from langchain_cfc.support.arrays import BoolArray, FloatArray
+from langchain_cfc.support.display import Summary
 from langchain_cfc.support.files import atomic_writer, read_regular
 from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.suggestions import suggest_file
+from langchain_cfc.support.text import format_percent, pluralize
 from langchain_cfc.thresholds import (
     CAP,
     ConditionalThreshold,
@@ -39,6 +42,9 @@ from langchain_cfc.thresholds import (
     format_alpha,
     format_delta,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class CalibrationArtifact(ArtifactContent):
@@ -95,9 +101,35 @@ class CalibrationArtifact(ArtifactContent):
         known = (self._list_promises(), f"n={self.n}", self.digest[:15])
         return f"CalibrationArtifact({', '.join(known)})"
 
-    def __str__(self) -> str:
-        """Return the same summary; pydantic would print every field."""
-        return repr(self)
+    def _summarise(self) -> Summary:
+        bot = [] if self.bot is None else self.bot.certificates
+        promises = [*map(self.make_guarantee, self.alphas)]
+        promises += [self.make_bot_guarantee(max_wrong_rate=one.max_wrong_rate) for one in bot]
+        rows = [("field", "value"), ("calibrated on", pluralize(self.calibration.size, "question"))]
+        for one in bot:
+            limit, everyone = format_percent(float(one.max_wrong_rate), "g"), one.groups[0]
+            counts = f"answered {everyone.answered:,} of {everyone.prompts:,}, {everyone.wrong:,} wrongly"
+            rows.append((f"at most {limit} wrong", f"{counts} (certified)"))
+        rows += [("candidates", f"{self.n} per question"), ("features", self.feature_map.text)]
+        rows += [(part, self.name_part(part)) for part in UNITS[self.unit].parts]
+        rows += [("made", f"{self.created_at}, version {self.library_version}"), ("digest", self.digest)]
+        heading = f"Calibration artifact {self.digest[:15]}"
+        return Summary(heading, [one.summary for one in promises], "Made from", rows)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw wrong against answered questions of the certification split; see `RiskCurve.plot`.
+
+        Args:
+            ax: The matplotlib axis to draw on; by default that of a new figure.
+
+        Returns:
+            The axis.
+
+        Raises:
+            InputError: If no rate of wrong answers is certified, or it is one of claims.
+            MissingExtraError: If matplotlib is not installed.
+        """
+        return self.certified_bot.risk_curve.plot(ax)
 
     def list_differing_parts(self, provenance: Provenance | None) -> list[str]:
         """Return which of generator, verifier, answer extractor and splitter differ from calibration."""

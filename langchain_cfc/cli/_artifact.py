@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot
 from langchain_cfc.candidates import UNITS
 from langchain_cfc.certificates import state_abstentions
-from langchain_cfc.cli.formatting import format_group, make_table
+from langchain_cfc.cli.formatting import format_group, make_table, print_lines, print_list
 from langchain_cfc.features import AdaptiveAlpha
 from langchain_cfc.guarantee import CoverageCertificate, describe_attempt, format_bound, format_share
 from langchain_cfc.support.text import format_limit, format_percent
@@ -24,8 +25,11 @@ def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
         yield from _list_stated_levels(artifact, artifact.feature_map.adaptive_alpha)
     fitted = "" if artifact.is_bot_alone else f"{facts.fit_size} fitted the features, "
     yield f"prompts       {fitted}{facts.held_out_size} held out"
+    for one in [] if artifact.bot is None else artifact.bot.certificates:
+        name = f"<= {format_share(float(one.max_wrong_rate))} wrong"
+        yield f"{name:<13} {one.test_words}"
     for part in UNITS[artifact.unit].parts:
-        yield f"{part:<13} {name_part(artifact, part)}"
+        yield f"{part:<13} {artifact.name_part(part)}"
     yield f"made          {artifact.created_at} by version {artifact.library_version}"
     yield f"digest        {artifact.digest}"
 
@@ -55,14 +59,6 @@ def _list_stated_levels(artifact: CalibrationArtifact, adaptive: AdaptiveAlpha) 
     if adaptive.share is not None:
         aim = f"to keep {format_share(float(adaptive.share))} of the claims of an answer"
     yield f"              (fitted on {artifact.calibration.fit_size} prompts, {aim})"
-
-
-def name_part(artifact: CalibrationArtifact, part: str) -> str:
-    """Return the name that the records give to a part, such as `generator` or `verifier`."""
-    if artifact.provenance is None:
-        return "unbound (the records did not say)"
-    known = getattr(artifact.provenance, part) or {}
-    return str(known.get("id") or known.get("model") or "not named")
 
 
 def make_promise_table(artifact: CalibrationArtifact) -> Table:
@@ -144,7 +140,7 @@ def _list_bot_mode(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
         yield "Answers", f"How many of the {shown} is not certified (calibrate --max-wrong-rate)."
         return
     for certificate in artifact.bot.certificates:
-        yield "Bot", artifact.make_bot_guarantee(max_wrong_rate=certificate.max_wrong_rate).sentence
+        yield "Bot", artifact.make_bot_guarantee(max_wrong_rate=certificate.max_wrong_rate).summary
     if len(artifact.bot.certificates) > 1:
         yield "", "Each of these rates holds separately, with its confidence; choose one before serving."
     for reason in artifact.bot.refused.values():
@@ -226,6 +222,38 @@ def _format_assumptions(artifact: CalibrationArtifact) -> str:
         alike = "new prompts like those from which the labelled ones were selected with known probabilities"
     bound = "generator and verifier as calibrated (unbound: the records did not name them)"
     if artifact.provenance is not None:
-        named = ", ".join(f"{part} {name_part(artifact, part)}" for part in UNITS[artifact.unit].parts)
+        named = ", ".join(f"{part} {artifact.name_part(part)}" for part in UNITS[artifact.unit].parts)
         bound = f"the same {named} (serving compares them)"
     return f"{alike}; correct labels; a level chosen before drawing; {bound} (all: --details)."
+
+
+def print_curve(console: Console, artifact: CalibrationArtifact) -> None:
+    """Print the curve of a certified bot as text, with its certified points."""
+    if artifact.bot is not None and artifact.bot.curve:
+        print_lines(console, ["", *artifact.bot.risk_curve.draw_text()])
+        console.print("(. seen, O certified, - limit; the figures: --details)", style="dim")
+
+
+def print_details(console: Console, artifact: CalibrationArtifact) -> None:
+    """Print the promises in full, all assumptions, tables of groups and cuts, and facts."""
+    name = artifact.parsed_set_rule.option
+    for alpha in artifact.alphas:
+        promise = artifact.make_guarantee(alpha)
+        console.print(f"\n[bold]The promise at {name} = {alpha}[/]\n{escape(promise.sentence)}")
+        if promise.certificate is not None:
+            console.print("", make_certificate_table(promise.certificate))
+    if artifact.alphas:
+        promise = artifact.make_guarantee(artifact.alphas[0])
+    else:
+        promise = artifact.make_bot_guarantee(
+            max_wrong_rate=artifact.certified_bot.certificates[-1].max_wrong_rate
+        )
+    if promise.kind != "heuristic":
+        print_list(console, promise.assumptions, "Assumptions")
+        print_list(console, promise.not_promised, "Not promised")
+    if not artifact.is_bot_alone:
+        console.print("", make_groups_table(artifact))
+    if artifact.bot is not None and artifact.bot.curve:
+        console.print("", make_curve_table(artifact.bot))
+    console.print()
+    print_lines(console, list_facts(artifact))

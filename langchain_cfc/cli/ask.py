@@ -223,7 +223,7 @@ def _print_batch(
 
 def _print_answers(console: Console, result: CFCResult) -> None:
     if result.abstained:
-        console.print(f"[bold yellow]abstained[/] ({result.reason})")
+        console.print("[bold yellow]no answer[/]")
     for number, text in enumerate(result.answers):
         console.print(f"[bold green]{escape(text)}[/]" if number == 0 else escape(text))
     by_score = sorted(result.candidates, key=lambda one: (one.score, one.slot))
@@ -234,28 +234,29 @@ def _print_answers(console: Console, result: CFCResult) -> None:
         if shown is not None:
             console.print(f"  {'+' if is_kept else ' '} {score:.4f}  {escape(shown)}", style="dim")
     if scored:
-        described = _describe_scores(result, [score for score, *_ in scored])
-        console.print(f"  {described} (smaller is better)", style="dim")
+        console.print(f"  {_describe_scores(result, [score for score, *_ in scored])}", style="dim")
     console.print(escape(result.explain()))
 
 
 def _describe_scores(result: CFCResult, scores: Sequence[float]) -> str:
     """Return the numbers that decided: the mean score and its limit, or the threshold and lowest score."""
     certified = result.guarantee.wrong_answers
-    if certified is not None and certified.max_mean_score is not None:
-        limit = format_limit(certified.max_mean_score)
-        return f"mean score {sum(scores) / len(scores):.4g}, answered up to {limit}"
+    if isinstance(result, ClaimsResult):  # uncertified, one is kept if 1 - its score is above the threshold
+        if certified is not None:
+            return f"claims kept up to a score of {format_limit(certified.cut)} (lower is better)"
+        if result.threshold is not None and math.isfinite(result.threshold):
+            return f"claims kept below a score of {1 - result.threshold:.4g} (lower is better)"
+    score, limit = sum(scores) / len(scores), result.threshold
     if certified is not None:
-        return f"claims are kept up to a score of {format_limit(certified.cut)}"
-    lowest = f"lowest score {min(scores):.4g}"
-    if result.threshold is None or math.isinf(result.threshold):
-        return f"no threshold can be certified for this prompt, {lowest}"
-    if result.guarantee.is_about_best:  # answered if 1 - the mean score is above the threshold
-        limit = format_limit(1 - result.threshold)
-        return f"mean score {sum(scores) / len(scores):.4g}, answered below {limit}"
-    if isinstance(result, ClaimsResult):  # a claim is kept if 1 - its score is above the threshold
-        return f"claims are kept below a score of {1 - result.threshold:.4g}"
-    return f"threshold {result.threshold:.4g}, {lowest}"
+        limit = certified.cut
+    elif result.guarantee.is_about_best:  # answered if 1 - the mean score is above the threshold
+        limit = None if limit is None else 1 - limit
+    else:
+        score = min((one.level for one in result.candidates if one.level is not None), default=min(scores))
+    if limit is None or math.isinf(limit):
+        return f"score {score:.2g} (no limit can be certified for this question; lower is better)"
+    digits = next((one for one in (2, 4) if f"{score:.{one}g}" != f"{limit:.{one}g}"), 6)
+    return f"score {score:.{digits}g} (limit {limit:.{digits}g}; lower is better)"
 
 
 def _make_replay_arguments(path: Path, prompt: str | None) -> dict[str, Any]:

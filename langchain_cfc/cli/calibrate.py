@@ -11,14 +11,16 @@ from langchain_cfc import calibration
 from langchain_cfc.artifact import open_attempts
 from langchain_cfc.cli._artifact import (
     describe_artifact,
-    make_curve_table,
     make_groups_table,
     make_promise_table,
+    print_curve,
+    print_details,
 )
 from langchain_cfc.cli.calibration_options import add_calibration_options
 from langchain_cfc.cli.formatting import emit_json, get_console, report_errors
 from langchain_cfc.cli.inputs import (
     AsJson,
+    Details,
     OutArtifact,
     RecordPaths,
     check_output,
@@ -31,6 +33,7 @@ from langchain_cfc.guarantee import PaperPAC
 def calibrate(
     records: RecordPaths,
     out_path: OutArtifact = Path("artifact.json"),
+    details: Details = False,
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
@@ -61,8 +64,9 @@ def calibrate(
         return
     console = get_console()
     console.print(make_promise_table(artifact))
-    if not artifact.is_bot_alone:
+    print_curve(console, artifact)
+    if details:
+        print_details(console, artifact)
+    elif not artifact.is_bot_alone:
         console.print("", make_groups_table(artifact))
-    if artifact.bot is not None and artifact.bot.curve:
-        console.print("", make_curve_table(artifact.bot))
     console.print(f"\nartifact written to [bold]{escape(str(out_path))}[/]", soft_wrap=True)

@@ -35,6 +35,9 @@ RequiredSignature = Annotated[
     ),
 ]
 OutArtifact = Annotated[Path, typer.Option("--out", "-o", help="Where to write the artifact.")]
+Details = Annotated[
+    bool, typer.Option("--details", help="Show all assumptions, all groups, every cut and the full digest.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 # An error level that the artifact was calibrated for.
 ArtifactAlpha = Annotated[str | None, typer.Option(help="Error level, if the artifact holds several.")]

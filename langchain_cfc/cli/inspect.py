@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact
@@ -19,23 +17,19 @@ from langchain_cfc.certificates.recomputation import BoundCheck, recompute_certi
 from langchain_cfc.certificates.verification import LevelVerification
 from langchain_cfc.cli._artifact import (
     describe_artifact,
-    list_facts,
-    make_certificate_table,
-    make_curve_table,
-    make_groups_table,
     make_promise_table,
+    print_curve,
+    print_details,
 )
 from langchain_cfc.cli.formatting import (
     emit_json,
     fail,
     get_console,
     make_table,
-    print_lines,
-    print_list,
     report_errors,
     track_progress,
 )
-from langchain_cfc.cli.inputs import ArtifactPath, AsJson, RequiredSignature
+from langchain_cfc.cli.inputs import ArtifactPath, AsJson, Details, RequiredSignature
 
 _UNSIGNED = (
     "\nThe signature of this artifact was not checked. The checks above find damage and careless edits. A "
@@ -46,9 +40,7 @@ _UNSIGNED = (
 
 def inspect(
     artifact_path: ArtifactPath,
-    details: Annotated[
-        bool, typer.Option("--details", help="Show all assumptions, all groups and the full digest.")
-    ] = False,
+    details: Details = False,
     verify: Annotated[
         bool,
         typer.Option(
@@ -77,8 +69,9 @@ def inspect(
     else:
         console = get_console()
         console.print(make_promise_table(artifact))
+        print_curve(console, artifact)
         if details:
-            _print_details(console, artifact)
+            print_details(console, artifact)
         if bounds:
             _print_bounds(bounds)
         if levels:
@@ -157,27 +150,3 @@ def _print_verification(levels: Sequence[LevelVerification]) -> None:
             "Calibration prompts far from the fit entered only by their sums, which the artifact holds. That "
             "none of them changes sides rests on the artifact's own proof (see its radius).",
         )
-
-
-def _print_details(console: Console, artifact: CalibrationArtifact) -> None:
-    name = artifact.parsed_set_rule.option
-    for alpha in artifact.alphas:
-        promise = artifact.make_guarantee(alpha)
-        console.print(f"\n[bold]The promise at {name} = {alpha}[/]\n{escape(promise.sentence)}")
-        if promise.certificate is not None:
-            console.print("", make_certificate_table(promise.certificate))
-    if artifact.alphas:
-        promise = artifact.make_guarantee(artifact.alphas[0])
-    else:
-        promise = artifact.make_bot_guarantee(
-            max_wrong_rate=artifact.certified_bot.certificates[-1].max_wrong_rate
-        )
-    if promise.kind != "heuristic":
-        print_list(console, promise.assumptions, "Assumptions")
-        print_list(console, promise.not_promised, "Not promised")
-    if not artifact.is_bot_alone:
-        console.print("", make_groups_table(artifact))
-    if artifact.bot is not None and artifact.bot.curve:
-        console.print("", make_curve_table(artifact.bot))
-    console.print()
-    print_lines(console, list_facts(artifact))

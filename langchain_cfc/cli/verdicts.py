@@ -19,7 +19,6 @@ from langchain_cfc.evaluation import (
     EvaluationReport,
     GroupReport,
     MethodReport,
-    state_other_parts,
 )
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import LabelledRecord
@@ -218,15 +217,5 @@ def make_batches_table(batches: Iterable[BatchFigures]) -> Table:
 
 
 def format_verdict(report: EvaluationReport) -> str:
-    """Return a line that says whether the results contradict the guarantee."""
-    if report.other_parts:
-        return f"[bold red]Not tested:[/] {state_other_parts(report.other_parts)}"
-    if any(one.contradicted for one in report.answers):
-        return "[bold red]More answers are wrong than a certified rate and chance explain.[/]"
-    if report.contradicted:
-        return f"[bold red]Kept less often than chance explains:[/] {escape(', '.join(report.contradicted))}"
-    if report.guarantee == "heuristic" or not report.methods:
-        if report.answers:
-            return "These results do not contradict the certified rates."
-        return "There is no promise to check: the thresholds have no guarantee."
-    return "These results do not contradict the promise."
+    """Return the report's verdict with markup, red if something contradicts the promise."""
+    return escape(report.verdict) if report.is_passed else f"[bold red]{escape(report.verdict)}[/]"

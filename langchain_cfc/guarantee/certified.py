@@ -12,6 +12,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from langchain_cfc.candidates import UNITS, Unit
 from langchain_cfc.features import name_group
 from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.support.display import Displayed
 from langchain_cfc.support.serialization import OmitsDefaults
 from langchain_cfc.support.text import format_limit
 from langchain_cfc.thresholds import Level, format_alpha, format_delta
@@ -35,7 +36,7 @@ Count: TypeAlias = Annotated[int, Field(ge=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
-class Certified(OmitsDefaults):
+class Certified(Displayed, OmitsDefaults):
     """Base class of certificates and their parts: frozen, without infinities and unknown fields."""
 
     _omitted = ("max_score", "bets")
@@ -285,10 +286,15 @@ class WrongRateCertificate(TestedCertificate):
     @property
     def sentence(self) -> str:
         """The bound, its counts and groups, the cut, and the attempt, in sentences."""
+        return f"{self.summary} {self.test_words}"
+
+    @property
+    def test_words(self) -> str:
+        """The cut and the attempt, in sentences."""
         answers = f"Shows claims with a score of at most {format_limit(self.cut)}."
         if self.max_mean_score is not None:
             answers = f"Answers {describe_cut(self.max_mean_score)} with the best candidate."
-        return f"{self.summary} {answers} {self._attempt_words}"
+        return f"{answers} {self._attempt_words}"
 
 
 class PeopleCertificate(Certificate):

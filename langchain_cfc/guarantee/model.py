@@ -14,6 +14,7 @@ from langchain_cfc.guarantee.certified import (
     WrongRateCertificate,
 )
 from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.support.display import Displayed
 
 GuaranteeKind = Literal["conditional", "certified", "batch", "heuristic"]
 Binding = Literal["unchecked", "matched", "unverified", "unbound"]
@@ -52,7 +53,7 @@ class AnsweredBatch(BaseModel):
     answered: Count
 
 
-class Guarantee(BaseModel):
+class Guarantee(Displayed, BaseModel):
     """A guarantee as data: its level, what it covers, and its assumptions.
 
     Attributes:

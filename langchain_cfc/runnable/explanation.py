@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING
 from langchain_cfc.features import place_question
 from langchain_cfc.features.statistics import format_key
 from langchain_cfc.no_answers import describe_unscored
-from langchain_cfc.support.text import escape_controls
+from langchain_cfc.support.display import Summary, shorten
+from langchain_cfc.support.text import escape_controls, pluralize
 
 if TYPE_CHECKING:
-    from langchain_cfc.runnable.result import CFCResult
+    from langchain_cfc.runnable.result import CFCResult, ScoredCandidate
 
 # A level above the threshold by no more than this counts as equal to it (rounding error).
 _ROUND_OFF = 1e-9
+_NOT_SHOWN = "(not shown)"
+# Characters of a summary without its table, and those kept for the answer.
+_LONGEST_SUMMARY, _SHORTEST_ANSWER = 300, 20
 # For prompts with a single candidate, for example after a draw rule that stopped early.
-_SINGLE_ANSWER = "the only answer that the model gave"
 _SINGLE_ANSWER_REASONS = {
-    "only_blank_answers": f"{_SINGLE_ANSWER} is blank, refused or not judged",
-    "mean_score_too_high": f"{_SINGLE_ANSWER} does not look reliable enough",
+    "only_blank_answers": "the only answer is blank, refused or not judged",
+    "mean_score_too_high": "the only answer does not look reliable enough",
 }
 
 
@@ -28,28 +31,25 @@ def explain_reason(result: CFCResult) -> str:
     if claims is not None:
         return _explain_claims(result, len(claims), sum(one.kept for one in claims))
     if result.reason == "failed":
-        return "Abstained, because a call to the model or the verifier failed."
-    n = len(result.candidates)
-    given = f"the {n} answers that the model gave" if n > 1 else _SINGLE_ANSWER
-    accepted = [one for one in result.candidates if one.accepted]
-    passed = f"{f'{len(accepted)} of {given}' if len(accepted) < n else given} passed the check"
+        return "No answer, because a call to the model or the verifier failed."
     if not result.abstained:
-        return f"Answered{_explain_answer(result, given, passed)}."
+        return f"{_explain_answer(result)}."
     if result.unknown_categories:
-        return f"Abstained, because {_name_unknown(result)}, which did not occur in the calibration."
+        return f"No answer, because {_name_unknown(result)}, which did not occur in the calibration."
+    n = len(result.candidates)
     because = {
-        "only_blank_answers": f"all of {given} are blank, refused or not judged",
+        "only_blank_answers": f"all {n} answers are blank, refused or not judged",
         "not_certifiable": (
             "nothing can be promised for a question like this: the calibration had too few such questions, "
             "or the model answered too few of them correctly"
         ),
-        "mean_score_too_high": f"{given} do not look reliable enough on average",
+        "mean_score_too_high": f"the {n} answers do not look reliable enough on average",
         "no_claim_kept": "no claim of the model's answer passed the check",
         "no_claims": "the model's answer makes no claim",
     }
     if n == 1:
         because |= _SINGLE_ANSWER_REASONS
-    return f"Abstained, because {because[result.reason]}."
+    return f"No answer, because {because[result.reason]}."
 
 
 def explain_result(result: CFCResult) -> str:
@@ -67,18 +67,52 @@ def explain_result(result: CFCResult) -> str:
     )
 
 
+def summarise_result(result: CFCResult) -> Summary:
+    """Return the answer, the reason and the promise, with a table of the distinct answers or the claims.
+
+    Without the table it has at most 300 characters: what is promised is never cut.
+    """
+    binding = result.guarantee.binding
+    kind = "Promise" if binding == "matched" else f"Promise ({binding})"
+    promise = f"{kind}: {result.guarantee.claim}"
+    room = _LONGEST_SUMMARY - len(promise) - 2
+    reason = shorten(explain_reason(result), room if result.abstained else room - _SHORTEST_ANSWER)
+    table, folded = _tabulate_answers(result)
+    if result.abstained:
+        return Summary(reason, (promise,), folded, table)
+    return Summary(shorten(" | ".join(result.answers), room - len(reason)), (reason, promise), folded, table)
+
+
+def _tabulate_answers(result: CFCResult) -> tuple[list[tuple[str, ...]], str]:
+    """Return rows of the claims or of the distinct answers, with headings, and what they are."""
+    claims = getattr(result, "claims", None)
+    if claims is not None:
+        kept = [(one.text or _NOT_SHOWN, f"{one.score:.3g}", "yes" if one.kept else "no") for one in claims]
+        return [("claim", "score", "kept"), *kept], pluralize(len(kept), "claim")
+    same: dict[int, list[ScoredCandidate]] = {}
+    for one in result.candidates:
+        same.setdefault(one.same_as, []).append(one)
+    rows: list[tuple[str, ...]] = []
+    for several in sorted(same.values(), key=lambda group: min(one.score for one in group)):
+        shown = next((text for one in several if (text := one.answer or one.text)), _NOT_SHOWN)
+        score = min(one.score for one in several)
+        rows.append((shown, f"{len(several)}", f"{score:.3g}", "yes" if shown in result.answers else "no"))
+    headings = ("answer", "times", "score (lower is better)", "answered")
+    return [headings, *rows], f"{pluralize(len(rows), 'different answer')}, {len(result.candidates)} in all"
+
+
 def _explain_claims(result: CFCResult, total: int, kept: int) -> str:
     """Return a sentence that says how many claims of the answer were kept, or why none was."""
     if not total:
-        return "Abstained, because the model's answer makes no claim."
+        return "No answer, because the model's answer makes no claim."
     if result.unknown_categories:
-        return f"Abstained, because {_name_unknown(result)}, which did not occur in the calibration."
+        return f"No answer, because {_name_unknown(result)}, which did not occur in the calibration."
     if not kept:
-        return f"Abstained, because none of the {total} claims of the model's answer passed the check."
+        return f"No answer, because none of the {total} claims of the model's answer passed the check."
     if kept == total:
-        which = "the only claim" if total == 1 else f"all {total} claims"
-        return f"Answered with the whole answer, because {which} in it passed the check."
-    return f"Answered with what passed the check: {kept} of the {total} claims of the model's answer."
+        which = "The only claim" if total == 1 else f"All {total} claims"
+        return f"{which} of the model's answer passed the check."
+    return f"{kept} of the {total} claims of the model's answer passed the check; the others are left out."
 
 
 def _name_unknown(result: CFCResult) -> str:
@@ -86,26 +120,26 @@ def _name_unknown(result: CFCResult) -> str:
     return " and ".join(f"{key} is {result.metadata[key]!r}" for key in result.unknown_categories)
 
 
-def _explain_answer(result: CFCResult, given: str, passed: str) -> str:
-    """Return why an answer was given and how many candidates agree on it, to follow "Answered"."""
+def _explain_answer(result: CFCResult) -> str:
+    """Return why an answer was given and how many candidates agree on it, without a full stop."""
+    n, accepted = len(result.candidates), sum(one.accepted for one in result.candidates)
     if len(result.answers) > 1:
-        return f", because {passed}; these are {len(result.answers)} different answers"
-    if len(result.candidates) == 1:
-        if result.guarantee.is_about_best:
-            return f" with {given}, because it looks reliable"
-        return (
-            f" with {given}, although it did not pass the check"
-            if _is_best_alone(result)
-            else f", because {passed}"
-        )
-    accepted = sum(one.accepted for one in result.candidates)
-    agreeing, n = _count_agreeing(result), len(result.candidates)
-    same = f"; {agreeing} of the {n} say this" if agreeing < n else "; all of them say the same"
-    if result.guarantee.is_about_best:
-        return f" with the best of {given}, because these look reliable on average{same}"
-    if _is_best_alone(result):
-        return f" with the best of {given}, although none of them passed the check{same}"
-    return f", because {passed}{' and say the same' if accepted == agreeing > 1 else same}"
+        which = f"All {n}" if accepted == n else f"{accepted} of the {n}"
+        return f"{which} answers passed the check; {len(result.answers)} of them are different"
+    is_about_best = result.guarantee.is_about_best
+    is_best_alone = not is_about_best and _is_best_alone(result)
+    if n == 1:
+        if is_about_best:
+            return "The only answer looks reliable"
+        return f"The only answer {'did not pass' if is_best_alone else 'passed'} the check"
+    agreeing = _count_agreeing(result)
+    same = f"All {n} answers agree" if agreeing == n else f"{agreeing} of the {n} answers say this"
+    if is_about_best:
+        return f"{same}; on average the {n} look reliable"
+    if is_best_alone:
+        return f"{same}; none passed the check, and this is the best one"
+    passed = "the best one" if accepted == 1 else "all" if accepted == agreeing else f"{accepted} of them"
+    return f"{same}; {passed} passed"
 
 
 def _count_agreeing(result: CFCResult) -> int:

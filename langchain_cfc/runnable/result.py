@@ -19,7 +19,8 @@ from langchain_cfc.decision import Reason
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import Guarantee
 from langchain_cfc.no_answers import Unscored
-from langchain_cfc.runnable.explanation import explain_reason, explain_result
+from langchain_cfc.runnable.explanation import explain_reason, explain_result, summarise_result
+from langchain_cfc.support.display import Displayed, Summary, make_frame, shorten
 
 
 def _to_json_number(number: float) -> float | str:
@@ -84,7 +85,7 @@ class ScoredCandidate(BaseModel):
     unscored: Unscored | None = None
 
 
-class CFCResult(BaseModel):
+class CFCResult(Displayed, BaseModel):
     """The decision for one prompt, as plain data (a graph runtime would stream message objects).
 
     Attributes:
@@ -131,6 +132,22 @@ class CFCResult(BaseModel):
     def __bool__(self) -> bool:
         """Return whether there is an answer, so that `if result:` is false for an abstention."""
         return not self.abstained
+
+    def __repr__(self) -> str:
+        """Return the answer, or that there is none and why."""
+        shown = "no answer" if self.best is None else repr(shorten(self.best))
+        return f"{type(self).__name__}({shown}, {self.reason})"
+
+    def _summarise(self) -> Summary:
+        return summarise_result(self)
+
+    def to_df(self) -> Any:
+        """Return the candidates, or the claims, as a pandas DataFrame with a row for each.
+
+        Raises:
+            MissingExtraError: If pandas is not installed.
+        """
+        return make_frame([one.model_dump() for one in getattr(self, "claims", self.candidates)])
 
     @property
     def stated_coverage(self) -> float | None:

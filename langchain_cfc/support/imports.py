@@ -31,7 +31,10 @@ def make_lazy(
 
 
 def require(module: str, extra: str, purpose: str) -> Any:
-    """Return a module of an extra, imported; raise a MissingExtraError if it is not installed."""
+    """Return a module, imported; raise a MissingExtraError if it is not installed.
+
+    An empty `extra` says that the module comes with none, but by itself.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -53,8 +56,8 @@ def _make_missing_extra_error(extras: Mapping[str, str], purpose: str) -> Missin
 
     modules = [module.partition(".")[0] for module in extras]
     verb = "is" if len(modules) == 1 else "are"
-    named = ",".join(dict.fromkeys(extras.values()))
+    named = ",".join(dict.fromkeys(filter(None, extras.values())))
+    source = f"'langchain-cfc[{named}]'" if named else " ".join(modules)
     return MissingExtraError(
-        f"{purpose} needs {join_names(modules)}, which {verb} not installed: "
-        f"pip install 'langchain-cfc[{named}]'"
+        f"{purpose} needs {join_names(modules)}, which {verb} not installed: pip install {source}"
     )

@@ -95,7 +95,9 @@ def test_bot_mode_works_from_calibrate_to_ask_and_evaluate(tmp_path: Path) -> No
     options = ["--max-wrong-rate", "0.15", "--alpha", "0.2", "--test-fraction", "0.2"]
     made = run("calibrate", RECORDING, "-o", artifact, "--features", FEATURES, *options)
     assert made.code == 0
-    assert "What answering more would cost" in made.out
+    assert "What answering more would cost" not in made.out
+    assert " questions answered " in made.out
+    assert "What answering more would cost" in run("inspect", artifact, "--details").out
     shown = " ".join(run("inspect", artifact).out.split())
     assert "Bot Of the questions that are answered, at most 15 %" in shown
     assert "Promise With probability at least 80 %, the answer set" in shown
@@ -118,7 +120,7 @@ def test_ask_shows_no_threshold_for_a_flagged_prompt(tmp_path: Path) -> None:
     assert run("calibrate", RECORDING, "-o", artifact, *options).code == 0
     ran = run("ask", artifact, "27 * 73", "--replay", "demo")
     assert ran.code == 1
-    assert "no threshold can be certified for this prompt, lowest score 0." in ran.out
+    assert "no limit can be certified for this question" in ran.out
     assert "inf" not in ran.out
 
 

@@ -107,9 +107,7 @@ def test_result_refuses_unknown_fields(result: CFCResult) -> None:
 
 @pytest.mark.parametrize("result", ["answered"], indirect=True)
 def test_explain_describes_an_answer(result: CFCResult) -> None:
-    assert result.explain_reason() == (
-        "Answered, because 2 of the 4 answers that the model gave passed the check and say the same."
-    )
+    assert result.explain_reason() == ("2 of the 4 answers say this; all passed.")
     assert result.explain().startswith(
         f"{result.explain_reason()} Its topic: easy. {result.guarantee.sentence} Nothing is promised about "
         "one answer by itself."
@@ -118,9 +116,7 @@ def test_explain_describes_an_answer(result: CFCResult) -> None:
 
 @pytest.mark.parametrize("result", ["only_blank_answers"], indirect=True)
 def test_explain_reason_describes_an_abstention(result: CFCResult) -> None:
-    assert result.explain_reason() == (
-        "Abstained, because all of the 4 answers that the model gave are blank, refused or not judged."
-    )
+    assert result.explain_reason() == ("No answer, because all 4 answers are blank, refused or not judged.")
 
 
 def test_best_candidate_alone_is_answered_and_explained() -> None:
@@ -134,20 +130,19 @@ def test_best_candidate_alone_is_answered_and_explained() -> None:
     assert [one.text for one in result.candidates] == ["lima|0.8", None, None, None]
     assert result.threshold == pytest.approx(0.75)
     assert result.explain_reason() == (
-        "Answered with the best of the 4 answers that the model gave, although none of them passed the "
-        "check; 2 of the 4 say this."
+        "2 of the 4 answers say this; none passed the check, and this is the best one."
     )
 
 
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        ("lima|0.1", "Answered, because the only answer that the model gave passed the check."),
+        ("lima|0.1", "The only answer passed the check."),
         (
             "lima|0.9",
-            "Answered with the only answer that the model gave, although it did not pass the check.",
+            "The only answer did not pass the check.",
         ),
-        (" |0.1", "Abstained, because the only answer that the model gave is blank, refused or not judged."),
+        (" |0.1", "No answer, because the only answer is blank, refused or not judged."),
     ],
 )
 def test_explain_reason_speaks_of_a_single_answer_in_the_singular(said: str, expected: str) -> None:
@@ -159,7 +154,7 @@ def test_explain_reason_speaks_of_a_single_answer_in_the_singular(said: str, exp
 def test_explain_describes_a_flagged_prompt(result: CFCResult) -> None:
     text = result.explain()
     assert text.startswith(
-        "Abstained, because nothing can be promised for a question like this: the calibration had "
+        "No answer, because nothing can be promised for a question like this: the calibration had "
     )
     for part in ("Its topic: hopeless.", "75 %"):
         assert part in text
@@ -167,20 +162,25 @@ def test_explain_describes_a_flagged_prompt(result: CFCResult) -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "accepted", "counted"),
+    ("texts", "counted"),
     [
-        (("lima|0.1", "lima|0.9", "lima|0.9", "quito|0.9"), 1, "3 of the 4 say this."),
-        (("lima|0.3", "quito|0.2", "lima|0.1", "bogota|0.8"), 3, "these are 2 different answers."),
+        (("lima|0.1", "lima|0.9", "lima|0.9", "lima|0.9"), "All 4 answers agree; the best one passed."),
+        (
+            ("lima|0.1", "lima|0.9", "lima|0.9", "quito|0.9"),
+            "3 of the 4 answers say this; the best one passed.",
+        ),
+        (
+            ("lima|0.3", "quito|0.2", "lima|0.1", "bogota|0.8"),
+            "3 of the 4 answers passed the check; 2 of them are different.",
+        ),
     ],
-    ids=["one answer", "different answers"],
+    ids=["all agree", "one answer", "different answers"],
 )
 def test_explain_reason_counts_agreeing_candidates_or_answers(
-    by_topics: CalibrationArtifact, texts: tuple[str, ...], accepted: int, counted: str
+    by_topics: CalibrationArtifact, texts: tuple[str, ...], counted: str
 ) -> None:
     chain = make_chain(by_topics, generator=ScriptedModel(texts=texts), metadata=topic_of, answer=answer_of)
-    assert chain.invoke("an easy").explain_reason() == (
-        f"Answered, because {accepted} of the 4 answers that the model gave passed the check; {counted}"
-    )
+    assert chain.invoke("an easy").explain_reason() == counted
 
 
 # The scores of a prompt place it in a fifth of the prompts that fitted the map, whose scores fill [0, 1].
@@ -249,4 +249,4 @@ def test_explain_reason_differs_for_every_reason(result: CFCResult) -> None:
     reasons = [one for one in get_args(Reason) if one != "answered"]
     said = {result.model_copy(update={"reason": one}).explain_reason() for one in reasons}
     assert len(said) == len(reasons) >= 5
-    assert all(one.startswith("Abstained, because ") for one in said)
+    assert all(one.startswith("No answer, because ") for one in said)

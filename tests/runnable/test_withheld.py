@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
+from pydantic_core import to_jsonable_python
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable
 from langchain_cfc.errors import AbstentionError, DescriptionError, DrawError, SplitterError, VerifierError
@@ -118,7 +119,11 @@ def _run_graph(chain: CFCRunnable) -> Iterator[Any]:
 
 
 def holds_mark(output: Any) -> bool:
-    return MARK in (output.decode("latin-1") if isinstance(output, bytes) else f"{output!r}{output}")
+    if isinstance(output, bytes):
+        return MARK in output.decode("latin-1")
+    # The representation of a result is short, so all its fields are read, wherever it is held.
+    held = to_jsonable_python(output, fallback=lambda one: getattr(one, "ops", repr(one)))
+    return MARK in f"{held}{output!r}{output}{getattr(output, '_repr_html_', str)()}"
 
 
 def test_withheld_texts_leave_in_no_output(

@@ -21,6 +21,7 @@ from langchain_cfc.records.files import open_records
 from langchain_cfc.scoring import compute_auroc
 from langchain_cfc.set_rules import BestAnswer, parse_set_rule
 from langchain_cfc.support.arrays import FloatArray
+from langchain_cfc.support.curves import RiskCurve
 from langchain_cfc.support.suggestions import suggest_share
 from langchain_cfc.support.text import format_percent, join_names
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
@@ -32,7 +33,6 @@ from langchain_cfc_lab.comparison_report import (
     Histogram,
     LevelComparison,
     MethodComparison,
-    RiskCurve,
     Spread,
 )
 from langchain_cfc_lab.methods import OUR_RULES, Method, Pool, ThresholdMethod, get_methods
@@ -51,7 +51,6 @@ ReportT = TypeVar("ReportT", MethodComparison, GroupComparison)
 FEATURES = "hat(mean_score, 5)"
 GROUPS = "bins(mean_score, 5)"
 _HISTOGRAM_BINS = 20
-_CURVE_POINTS = 100
 
 
 def compute_spread(values: FloatArray, overlap: float, *, share: bool = False) -> Spread | None:
@@ -384,13 +383,7 @@ def _compute_risk_curve(pool: Pool) -> RiskCurve:
     if pool.labelled.unit == "claims":
         is_drawn = pool.draws.is_drawn
         wrong, lowest = ~pool.correct[is_drawn], scores[is_drawn]
-    order = np.argsort(lowest, kind="stable")
-    last = np.append(lowest[order][1:] > lowest[order][:-1], True)
-    places = np.flatnonzero(last)
-    if len(places) > _CURVE_POINTS:
-        places = places[np.unique(np.linspace(0, len(places) - 1, _CURVE_POINTS).round().astype(np.int64))]
-    share = np.cumsum(wrong[order])[places] / (places + 1)
-    return RiskCurve(answered=((places + 1) / len(lowest)).tolist(), wrong=share.tolist())
+    return RiskCurve.from_scores(lowest, wrong, is_of_claims=pool.labelled.unit == "claims")
 
 
 def _compute_safe_target(attainable: float, calibration: float) -> float:

@@ -7,6 +7,7 @@ from typing import Literal
 from langchain_cfc.candidates import Unit
 from langchain_cfc.evaluation import GroupFigures, LevelReport, MethodFigures, ReportData
 from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.support.curves import RiskCurve
 
 Family = Literal["ours", "paper", "outside"]
 # Methods shown in figures, one of each kind: more than eight lines or bars cannot be distinguished.
@@ -108,13 +109,6 @@ class Histogram(ReportData):
     wrong: list[int]
 
 
-class RiskCurve(ReportData):
-    """Share of wrong answers (or claims) if only those of low score are given, without any guarantee."""
-
-    answered: list[float]  # shares of prompts answered, or of claims kept, ascending
-    wrong: list[float]  # share of these whose best answer is wrong, or that are unsupported
-
-
 class DataFacts(ReportData):
     """Facts about the records on which methods are compared."""
 
@@ -125,7 +119,7 @@ class DataFacts(ReportData):
     # probability that a correct candidate scores better than a wrong one; None unless both kinds exist
     auroc: float | None
     scores: Histogram
-    risk: RiskCurve
+    risk: RiskCurve  # by best score, without any guarantee
 
 
 class ComparisonReport(LevelComparison):

@@ -13,13 +13,11 @@ from langchain_cfc_lab.comparison_report import (
     Histogram,
     LevelComparison,
     MethodComparison,
-    RiskCurve,
     Spread,
 )
 
-from langchain_cfc.artifact import CertifiedBot, TradeOff
 from langchain_cfc.evaluation import EvaluationReport, GroupReport, MethodReport
-from langchain_cfc.guarantee import CertifiedAnswers, WrongRateCertificate
+from langchain_cfc.support.curves import RiskCurve
 
 TWELVE = [one.name for one in get_methods()][:12]
 ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)
@@ -198,28 +196,3 @@ def make_evaluation(words: Sequence[str] = (), alpha: float = 0.1) -> Evaluation
         contradicted=[],
         methods={"conditional": method, "marginal": method},
     )
-
-
-def make_bot(curve: Sequence[TradeOff], max_wrong_rate: str = "0.1") -> CertifiedBot:
-    """A certified bot, whose cut is the last of a curve over 200 certification prompts."""
-    best = curve[-1]
-    whole = CertifiedAnswers(
-        name="1", words="all prompts", prompts=200, answered=best.answered, wrong=best.wrong, certified=True
-    )
-    certificate = WrongRateCertificate(
-        alpha="0.1",
-        delta="0.05",
-        attempt=1,
-        level=0.04,
-        prompts=200,
-        records_digest=_DIGEST,
-        artifact_digest=_DIGEST,
-        max_wrong_rate=max_wrong_rate,
-        max_mean_score=best.max_mean_score,
-        groups=(whole,),
-    )
-    return CertifiedBot(certificates=[certificate], curve=list(curve), delta="0.05")
-
-
-def make_trade_off(answered: int, wrong: int, at_most: float) -> TradeOff:
-    return TradeOff(max_mean_score=answered / 200, answered=answered, wrong=wrong, wrong_rate_at_most=at_most)

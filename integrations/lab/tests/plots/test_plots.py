@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from langchain_cfc_lab.comparison_report import Histogram, RiskCurve
+from langchain_cfc_lab.comparison_report import Histogram
 from langchain_cfc_lab.report.drawing import assign_styles
 from langchain_cfc_lab.report.plots import (
     plot_attainable,
     plot_by_alpha,
-    plot_certified_cuts,
     plot_group_miscoverage,
     plot_score_histogram,
     plot_selective_risk,
@@ -26,13 +25,11 @@ from matplotlib.patches import StepPatch
 from integrations.lab.tests.plots.inputs import (
     HISTOGRAM,
     make_bin_words,
-    make_bot,
     make_comparison,
     make_evaluation,
     make_level,
     make_level_of,
     make_method,
-    make_trade_off,
 )
 from integrations.lab.tests.plots.reading import (
     containers,
@@ -44,6 +41,7 @@ from integrations.lab.tests.plots.reading import (
 )
 from langchain_cfc import calibrate, evaluate
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.curves import RiskCurve
 from tests.calibration.test_adaptive import draw_world
 
 WORDS = make_bin_words(3)
@@ -163,17 +161,6 @@ def test_plot_selective_risk_draws_curve_and_points_of_every_method() -> None:
     assert read_legend(plot_selective_risk(SWEEP, methods=["CFC"])) == ["CFC"]
 
 
-def test_plot_certified_cuts_draws_bounds_target_and_choice() -> None:
-    ax = plot_certified_cuts(make_bot([make_trade_off(50, 0, 0.09), make_trade_off(120, 6, 0.095)]))
-    bound, seen = (points.lines[0] for points in containers(ax))
-    assert data(bound) == ([0.25, 0.6], [0.09, 0.095])
-    assert data(seen) == ([0.25, 0.6], [0.0, 0.05])
-    promised, ring = (line for line in lines(ax) if line not in (bound, seen))
-    assert data(promised)[1] == [0.1, 0.1]
-    assert data(ring) == ([0.6], [0.05])
-    assert ax.get_ylim()[0] < 0.0
-
-
 def test_plot_score_histogram_draws_both_labels_visibly() -> None:
     ax = plot_score_histogram(HISTOGRAM)
     patches: list[Any] = [one for one in ax.patches if isinstance(one, StepPatch)]
@@ -226,12 +213,6 @@ SILENT = make_comparison([make_level({"CFC": make_method(0.1, without=["selectiv
         (lambda: plot_by_alpha(SWEEP.sweep, methods=[]), "there are none"),
         (lambda: plot_selective_risk(SILENT), "nothing is answered under CFC"),
         (lambda: plot_score_histogram(EMPTY), "the histogram holds no candidates"),
-        (
-            lambda: plot_certified_cuts(
-                make_bot([make_trade_off(1, 0, 0.1)]).model_copy(update={"curve": []})
-            ),
-            "no cut",
-        ),
     ],
 )
 def test_plots_refuse_unknown_methods_and_empty_figures(draw: Callable[[], Axes], message: str) -> None:

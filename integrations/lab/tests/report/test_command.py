@@ -67,7 +67,7 @@ def test_report_command_shows_texts_and_a_comparison_on_request(tmp_path: Path) 
     write_records(records, few)
     ran = run(artifact, records, "-o", out, "--show-text", "--prompts", "2", "--compare", "2")
     assert ran.exit_code == 0, ran.stderr
-    assert "These results do not contradict the promise." in ran.stdout
+    assert "Consistent with the promise: kept for 77.2 % of the questions, target 70 %." in ran.stdout
     html = out.read_text()
     assert html.count("<blockquote") == 2
     assert contains_a_prompt(html)
@@ -82,7 +82,7 @@ def test_report_command_exits_with_1_on_a_broken_promise(tmp_path: Path) -> None
     write_records(tmp_path / "bad.jsonl", bad)
     ran = run(path, tmp_path / "bad.jsonl", "-o", out)
     assert ran.exit_code == 1
-    assert "Kept less often than chance explains: all prompts" in out.read_text()
+    assert "Contradicts the promise, for all prompts: " in out.read_text()
 
 
 @pytest.mark.parametrize(

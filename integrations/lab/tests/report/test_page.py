@@ -117,7 +117,7 @@ def test_report_page_states_the_promise_and_its_limits_first(facts: Case, facts_
     order = [
         "The promise",
         claim,
-        "These results do not contradict",
+        "Consistent with the promise",
         "What is not promised",
         "What to do next",
         "What happened",
@@ -198,8 +198,8 @@ def test_report_page_contains_no_prompt_text_without_show_text(facts: Case, fact
 def test_report_page_headlines_a_broken_promise(facts: Case) -> None:
     broken = facts.evaluation.model_copy(update={"contradicted": ["group(topic)=capital"]})
     read = Reader(render_report(artifact=facts.artifact, evaluation=broken))
-    assert "Kept less often than chance explains: topic: capital" in read.text
-    assert "These results do not contradict" not in read.text
+    assert "Contradicts the promise, for topic: capital: " in read.text
+    assert "Consistent" not in read.text
     assert "%, less often than chance explains" in read.text
     assert "Do not serve this artifact" in read.text
 
@@ -207,7 +207,7 @@ def test_report_page_headlines_a_broken_promise(facts: Case) -> None:
 def test_report_page_without_a_theorem_states_no_guarantee() -> None:
     read = read_page(make_case(list_facts(), alpha="0.2", features="mean_score", pac=PaperPAC(ridge=0.001)))
     assert "No guarantee: the aim is that in 80 % of cases" in read.text
-    assert "Nothing was promised, so there is no promise to check" in read.text
+    assert "No promise to check: " in read.text
     assert "With probability at least" not in read.text
     assert "Assumptions" not in read.text
     assert "unknown: not in the records (unbound)" in read.text
@@ -259,7 +259,7 @@ def test_report_page_of_a_bot_without_sets_reports_answers_only() -> None:
     read = Reader(render_report(artifact=made, evaluation=seen))
     assert "Of the questions that are answered, at most 10 % get a wrong best answer" in read.text
     assert "At most 20 % is certified as well." in read.text
-    assert "These results do not contradict the certified rates" in read.text
+    assert "Consistent with the certificate: " in read.text
     # Nothing is promised about sets, so nothing is shown or advised of them.
     for absent in (
         "Set holds a correct answer",
@@ -271,7 +271,7 @@ def test_report_page_of_a_bot_without_sets_reports_answers_only() -> None:
         assert absent not in read.text
     first, *rest = seen.answers
     broken = seen.model_copy(update={"answers": (first.model_copy(update={"contradicted": True}), *rest)})
-    assert "do not serve it" in Reader(render_report(artifact=made, evaluation=broken)).text
+    assert "Do not serve it" in Reader(render_report(artifact=made, evaluation=broken)).text
 
 
 def test_report_page_of_a_rate_among_all_questions_shows_answered_and_wrong() -> None:

@@ -27,7 +27,6 @@ from langchain_cfc_lab.report.hardest import HardestPrompts, HardPrompt
 from langchain_cfc_lab.report.plots import (
     plot_attainable,
     plot_by_alpha,
-    plot_certified_cuts,
     plot_group_miscoverage,
     plot_score_histogram,
     plot_selective_risk,
@@ -95,7 +94,7 @@ def list_artifact_facts(
         drawn = "" if artifact.n == 1 else f", the first of {artifact.n} that were drawn for a prompt"
         yield "Claims", f"{claims.per_answer:.1f} in an answer on average{drawn}"
     for part, heading in _PART_NAMES[artifact.unit].items():
-        yield heading, _identify_component(artifact, part)
+        yield heading, artifact.name_part(part)
     if not is_bot:
         yield "Features", artifact.feature_map.text
         if claims is None:
@@ -134,13 +133,6 @@ def list_comparison_facts(comparison: ComparisonReport) -> Iterator[tuple[str, s
 def _describe_attainable(share: float, size: float, prompts: str) -> str:
     interval = format_interval(clopper_pearson(share * size, size))
     return f"{to_percent(share)} of the {prompts} ({interval}) have a correct candidate"
-
-
-def _identify_component(artifact: CalibrationArtifact, part: str) -> str:
-    if artifact.provenance is None:
-        return "unknown: not in the records (unbound)"
-    known = getattr(artifact.provenance, part) or {}
-    return str(known.get("id") or known.get("model") or "not named")
 
 
 def draw_data(comparison: ComparisonReport) -> Iterator[Figure]:
@@ -315,7 +307,7 @@ def _describe_artifact(
             f"{pluralize(evaluation.n_test, 'test prompt')}"
         ),
         "promise": describe_promise(artifact, find_guarantee(artifact, evaluation)),
-        "verdict": describe_verdict(artifact, evaluation),
+        "verdict": describe_verdict(evaluation),
         "tiles": make_tiles(evaluation),
         "facts": tuple(list_artifact_facts(artifact, evaluation)),
         "data_figures": () if comparison is None else tuple(draw_data(comparison)),
@@ -418,7 +410,7 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
         id="bot",
         heading="How many of the claims shown are unsupported" if claims else "Answering or abstaining",
         words=(*certified, *bot.refused.values(), *filter(None, [state_abstentions(bot)])),
-        figures=(make_figure("figure-cuts", plot_certified_cuts(bot), *words),) if bot.curve else (),
+        figures=(make_figure("figure-cuts", artifact.plot(), *words),) if bot.curve else (),
         tables=(
             *([tables.tabulate_rates(bot, evaluation.answers)] if bot.certificates else []),
             *([tables.tabulate_cuts(bot)] if bot.curve else []),

@@ -1,4 +1,4 @@
-"""Figures of comparisons, evaluations, certified bots and monitors, drawn with matplotlib.
+"""Figures of comparisons, evaluations and monitors, drawn with matplotlib.
 
 Each `plot_` function takes data and optionally the axis to draw on, and returns the axis:
 
@@ -17,7 +17,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from langchain_cfc.artifact import CertifiedBot, TradeOff
 from langchain_cfc.candidates import Unit
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import EvaluationReport, MethodReport
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
 __all__ = [
     "plot_attainable",
     "plot_by_alpha",
-    "plot_certified_cuts",
     "plot_draw_rules",
     "plot_evidence",
     "plot_group_miscoverage",
@@ -73,8 +71,6 @@ SQUARE_WIDTH = 3.8
 EVIDENCE_WIDTH = 6.0
 TARGET_OVERHANG = 0.01  # in units of alpha: how far the target line goes on at either end
 EDGE_SPACE = 0.02  # as a share: free space around the points
-_OF_ANSWERS = ("prompts answered", "of these, wrong best answer")
-_OF_CLAIMS = ("claims shown", "of these, unsupported")
 
 
 def plot_group_miscoverage(
@@ -331,7 +327,11 @@ def plot_selective_risk(
         answered, wrong = zip(*course, strict=True)
         look = looks[name].make_line_options(ax, _shrink_marker(place))
         handles.append(ax.errorbar(answered, wrong, **look))
-    return _finish_risk(ax, handles, names, *(_OF_CLAIMS if report.unit == "claims" else _OF_ANSWERS))
+    label_axes(ax, *curve.labels, shares="xy")
+    # Begin a little below zero, so that a marker at zero is not cut off.
+    top = ax.get_ylim()[1]
+    ax.set_ylim(-0.03 * top, 1.03 * top)
+    return finish_axes(ax, handles, names)
 
 
 def _find_risk(method: MethodComparison, unit: Unit) -> tuple[float, float] | None:
@@ -341,43 +341,6 @@ def _find_risk(method: MethodComparison, unit: Unit) -> tuple[float, float] | No
         return None if accuracy is None else (1.0 - method.abstention_rate, 1.0 - accuracy.mean)
     unsupported = method.figures.get("unsupported_kept")
     return None if unsupported is None else (method.figures["claims_kept"].mean, unsupported.mean)
-
-
-def plot_certified_cuts(bot: CertifiedBot, ax: Axes | None = None) -> Axes:
-    """Plot the cuts that bot mode was chosen from: wrong answers against prompts answered.
-
-    Args:
-        bot: The certified bot of an artifact, with the cuts that were compared.
-        ax: The axis to draw on, such as that of `plot_selective_risk`.
-    """
-    _require_data(bot.curve, "no cut was compared")
-    prompts = bot.certificates[0].prompts
-    rates = [float(one.max_wrong_rate) for one in bot.certificates]
-    names = [
-        f"promised: at most {', '.join(format_tick(rate) for rate in rates)}",
-        f"bound, confidence {format_tick(1.0 - float(bot.delta))}",
-        "seen",
-        "the certified cut" if len(rates) == 1 else "the certified cuts",
-    ]
-    ax = ax or create_axes(WIDTH, names)
-    ours = [point for point, own in bot.with_certified_points() if own]
-    answered, wrong = _compute_shares(bot.curve, prompts)
-    ring: dict[str, Any] = {
-        "marker": "o",
-        "markersize": 12.0,
-        "markerfacecolor": "none",
-        "color": get_ink_colour(ax),
-        "linestyle": "",
-    }
-    bounds = [one.wrong_rate_at_most for one in bot.curve]
-    promised = [ax.axhline(rate, color=get_ink_colour(ax), **TARGET_LINE) for rate in rates]
-    handles: list[Any] = [
-        promised[0],
-        draw_points(ax, 3, answered, bounds, joined=True),
-        draw_points(ax, 0, answered, wrong, joined=True),
-        *ax.plot(*_compute_shares(ours, prompts), **ring),
-    ]
-    return _finish_risk(ax, handles, names, *_OF_ANSWERS)
 
 
 def plot_draw_rules(found: DrawSuggestion, ax: Axes | None = None) -> Axes:
@@ -491,17 +454,3 @@ def _draw_spreads(
     several = list(spreads)
     means, errors = [one.mean for one in several], [one.sd for one in several]
     return ax.errorbar(list(places), means, yerr=errors, **look.make_line_options(ax, size))
-
-
-def _compute_shares(cuts: Sequence[TradeOff], prompts: int) -> tuple[list[float], list[float]]:
-    """Return for each cut the share of prompts answered, and the share of answers that are wrong."""
-    return [one.answered / prompts for one in cuts], [one.wrong / one.answered for one in cuts]
-
-
-def _finish_risk(ax: Axes, handles: Sequence[Any], names: Sequence[str], shown: str, wrong: str) -> Axes:
-    """Label the axes, and finish them."""
-    label_axes(ax, shown, wrong, shares="xy")
-    # Begin a little below zero, so that a marker at zero is not cut off.
-    top = ax.get_ylim()[1]
-    ax.set_ylim(-0.03 * top, 1.03 * top)
-    return finish_axes(ax, handles, names)

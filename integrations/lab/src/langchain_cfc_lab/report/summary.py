@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates.bounds import clopper_pearson
-from langchain_cfc.evaluation import ClaimsFigures, EvaluationReport, MethodReport, state_other_parts
-from langchain_cfc.features import name_group
+from langchain_cfc.evaluation import ClaimsFigures, EvaluationReport, MethodReport
 from langchain_cfc.guarantee import Guarantee, format_share, state_event
 from langchain_cfc.support.text import join_names, pluralize
 from langchain_cfc_lab.comparison_report import ComparisonReport
@@ -32,7 +31,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the promise was kept, in one line."""
+    """Whether the promise was kept, with the figures."""
 
     headline: str
     words: str
@@ -120,48 +119,17 @@ def _describe_scope(guarantee: Guarantee) -> Iterator[str]:
         yield scope
 
 
-def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Verdict:
+def describe_verdict(evaluation: EvaluationReport) -> Verdict:
     """Say whether the evaluation contradicts the promise."""
-    if evaluation.other_parts:
-        words = state_other_parts(evaluation.other_parts)
-        return Verdict("These records do not test the promise", f"{words[0].upper()}{words[1:]}.", "bad")
-    if not artifact.alphas or any(one.contradicted for one in evaluation.answers):
-        return _describe_answers(
-            evaluation, "unsupported claims" if artifact.unit == "claims" else "wrong answers"
-        )
-    own = evaluation.methods["conditional"]
-    interval = format_interval(own.kept_promise_ci, 1)
-    target = f"the target is {format_share(evaluation.target_coverage)}"
-    if own.stated_levels:
-        target = f"the mean stated coverage is {to_percent(own.stated_coverage, 1)}"
-    words = (
-        f"On {pluralize(evaluation.n_test, 'held-out prompt')} it was kept for "
-        f"{to_percent(own.kept_promise, 1)} (95 % interval {interval}); {target}."
-    )
-    if evaluation.guarantee == "heuristic":
-        return Verdict("Nothing was promised, so there is no promise to check", words, "")
-    if evaluation.contradicted:
-        named = {group.name: name_group(group.words, group.name) for group in artifact.calibration.groups}
-        where = ", ".join(named.get(name, name) for name in evaluation.contradicted)
-        return Verdict(f"Kept less often than chance explains: {where}", words, "bad")
-    return Verdict("These results do not contradict the promise", words, "good")
+    on = f"On {pluralize(evaluation.n_test, 'question')} that were not used for calibration."
+    if not evaluation.is_passed:
+        advice = "" if evaluation.other_parts else " Do not serve it for questions like these."
+        return Verdict(evaluation.verdict, f"{on}{advice}", "bad")
+    return Verdict(evaluation.verdict, on, "" if _promises_nothing(evaluation) else "good")
 
 
-def _describe_answers(evaluation: EvaluationReport, mistakes: str) -> Verdict:
-    """Say whether the evaluation contradicts the certified rates of a bot, with its mistakes in words."""
-    on = f"On {pluralize(evaluation.n_test, 'held-out prompt')}"
-    broken = [format_share(one.max_wrong_rate) for one in evaluation.answers if one.contradicted]
-    if broken:
-        return Verdict(
-            f"More {mistakes} than chance explains: do not serve it",
-            f"{on} there are more {mistakes} than the certified {join_names(broken)} and chance explain.",
-            "bad",
-        )
-    return Verdict(
-        "These results do not contradict the certified rates",
-        f"{on} no rate has more {mistakes} than chance explains.",
-        "good",
-    )
+def _promises_nothing(evaluation: EvaluationReport) -> bool:
+    return evaluation.guarantee == "heuristic" and not evaluation.answers
 
 
 def make_tiles(evaluation: EvaluationReport) -> list[Tile]:

@@ -15,10 +15,8 @@ import math
 import os
 import warnings
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
 from langchain_cfc.artifact.model import open_artifact
@@ -29,263 +27,23 @@ from langchain_cfc.certificates.bounds import clopper_pearson, lower_bound, uppe
 from langchain_cfc.certificates.coverage import Outcomes
 from langchain_cfc.decision import EVERY_PROMPT, compute_bot_scores
 from langchain_cfc.errors import FingerprintWarning
+from langchain_cfc.evaluation.report import (
+    AnswersReport,
+    ClaimsFigures,
+    EvaluationReport,
+    GroupReport,
+    MethodReport,
+    state_other_parts,
+)
 from langchain_cfc.guarantee import WrongRateCertificate
 from langchain_cfc.records import Provenance
 from langchain_cfc.records.files import RecordsLike, open_records
 from langchain_cfc.support.arrays import BoolArray, FloatArray
+from langchain_cfc.support.curves import RiskCurve
 from langchain_cfc.support.imports import require
 from langchain_cfc.support.progress import announce_step
 from langchain_cfc.support.text import format_percent
 from langchain_cfc.thresholds import CAP, Level, compute_conformal_rank, compute_tau
-
-
-class ReportData(BaseModel):
-    """Base class of all reports: frozen, without infinities and unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class ClaimsFigures(ReportData):
-    """Figures of the claims that were kept in the answers.
-
-    Attributes:
-        per_answer: Mean number of claims per answer.
-        kept: Share of all claims that were kept.
-        emptied: Share of answers that lost all their claims.
-        unsupported: Share of unsupported claims among all claims.
-        unsupported_kept: Share of unsupported claims among the claims kept; 0 if none was kept.
-    """
-
-    per_answer: float
-    kept: float
-    emptied: float
-    unsupported: float
-    unsupported_kept: float
-
-
-class GroupFigures(ReportData):
-    """Results of a method in one group of test prompts, or under one weighting of them.
-
-    `evaluate` measures one split: intervals are two-sided Clopper-Pearson intervals, and those of all groups
-    hold simultaneously with confidence 95 % (Bonferroni); for soft groups approximately, by effective size.
-    `compare` measures many splits: figures are means, with intervals as in `experiments.Spread`.
-
-    Attributes:
-        name: Name of the group or weighting.
-        words: Its name to show to people.
-        n: Sum of its weights; for a group, the number of its prompts.
-        coverage: Weighted share of prompts whose returned set holds a correct answer.
-        kept_promise: Weighted share covered or flagged as not certifiable: the guaranteed event.
-        kept_promise_ci: Interval of `kept_promise`.
-        not_certifiable_rate: Weighted share flagged.
-        mean_set_size: Weighted mean number of candidates returned.
-    """
-
-    name: str
-    words: str
-    n: float
-    coverage: float
-    kept_promise: float
-    kept_promise_ci: tuple[float, float]
-    not_certifiable_rate: float
-    mean_set_size: float
-
-
-class GroupReport(GroupFigures):
-    """Results of an artifact in one group of test prompts, or under one weighting of them.
-
-    Attributes:
-        stated_coverage: Weighted mean of the stated coverage, which is the target unless levels are adaptive.
-        claims: Figures of the claims, with the same weights; None if whole answers are kept.
-    """
-
-    stated_coverage: float
-    claims: ClaimsFigures | None = None
-
-
-class MethodFigures(ReportData):
-    """Figures of a method at one level over all test prompts, in one split or as means over many.
-
-    Attributes:
-        coverage: Share of prompts whose returned set holds a correct answer (the paper's ECR).
-        coverage_ci: Two-sided 95 % interval of `coverage`; for one split, the Clopper-Pearson interval.
-        kept_promise: Share covered or flagged as not certifiable: the guaranteed event.
-        kept_promise_ci: Interval of `kept_promise`.
-        not_certifiable_rate: Share flagged as not certifiable.
-        abstention_rate: Share of prompts without an answer, flagged ones included.
-        mean_set_size: Mean number of candidates returned (the paper's APSS).
-        mean_distinct_answers: Mean number of distinct answers returned.
-    """
-
-    coverage: float
-    coverage_ci: tuple[float, float]
-    kept_promise: float
-    kept_promise_ci: tuple[float, float]
-    not_certifiable_rate: float
-    abstention_rate: float
-    mean_set_size: float
-    mean_distinct_answers: float
-
-
-class LevelReport(ReportData):
-    """Facts about one error level that do not depend on the methods.
-
-    Attributes:
-        alpha: Error level; of a bot alone, its smallest rate.
-        target_coverage: 1 - alpha.
-        n_calibration: Number of calibration prompts; for several splits, the rounded mean.
-        n_test: Number of test prompts, likewise.
-        n_candidates: Number of candidates per prompt.
-        attainable_coverage: Share of test prompts with a correct candidate that can enter the set.
-    """
-
-    alpha: float
-    target_coverage: float
-    n_calibration: int
-    n_test: int
-    n_candidates: int
-    attainable_coverage: float
-
-
-class MethodReport(MethodFigures):
-    """Results of one threshold rule over all test prompts.
-
-    Attributes:
-        stated_coverage: Mean coverage stated for the prompts, which is the target unless levels are adaptive.
-        not_certifiable_ci: Interval of the share flagged.
-        refused_rate: Share flagged only because the artifact keeps too few calibration prompts to determine
-            the threshold; part of `not_certifiable_rate`.
-        abstention_ci: Interval of the share without an answer.
-        groups: The guaranteed weightings that hold test prompts, in the order of the feature map.
-        stated_levels: Results by stated level, largest coverage first; only if levels are adaptive. The
-            guarantee is for the `groups`, not for each level by itself.
-        claims: Figures of the claims; None if whole answers are kept.
-    """
-
-    stated_coverage: float
-    not_certifiable_ci: tuple[float, float]
-    refused_rate: float = 0.0
-    abstention_ci: tuple[float, float]
-    groups: list[GroupReport]
-    stated_levels: list[GroupReport] = []
-    claims: ClaimsFigures | None = None
-
-
-class AnswersReport(ReportData):
-    """Results of bot mode at one certified rate.
-
-    Attributes:
-        max_wrong_rate: The certified bound on the share of wrong answers.
-        answered: Number of test prompts answered.
-        answered_rate: Share of test prompts answered.
-        wrong: Number of answered prompts whose best answer is wrong.
-        wrong_rate: Share of answered prompts whose best answer is wrong; 0 if none is answered.
-        wrong_rate_ci: Two-sided 95 % Clopper-Pearson interval of `wrong_rate`.
-        contradicted: Whether so many wrong answers have a probability below 2.5 % at the certified bound.
-        claims: Figures of the claims; None for whole answers. One claim drawn from those that an answer shows
-            then decides whether it is wrong.
-    """
-
-    max_wrong_rate: float
-    answered: int
-    answered_rate: float
-    wrong: int
-    wrong_rate: float
-    wrong_rate_ci: tuple[float, float]
-    contradicted: bool
-    claims: ClaimsFigures | None = None
-
-
-class EvaluationReport(LevelReport):
-    """Results of an artifact on labelled prompts that it was not calibrated on.
-
-    Attributes:
-        test_prompts: Which prompts of the records were used, in words.
-        artifact_digest: Digest of the artifact.
-        other_parts: Parts, such as `verifier`, that differ from those calibrated, so that these records do
-            not test the promise.
-        guarantee: Kind of the artifact's guarantee: `conditional`, `certified` or `heuristic`.
-        promise: The option that names the level: `alpha` for answer sets, or `max_wrong_of_all` for a bot
-            that promises few wrong answers among all questions. Its promise is kept on prompts that
-            are answered rightly or not at all, and a set holds the answer, or nothing.
-        contradicted: Names of the groups (`1` is all prompts) on which the artifact's own rule kept its
-            promise, or that of the certificate over all prompts, too rarely for chance.
-        methods: Results of the artifact's own thresholds (`conditional`) and, unless that is what these are,
-            of one threshold for all prompts (`marginal`). Empty for a bot alone, which has no sets.
-        answers: Results of bot mode at each certified rate, ascending.
-        batches: Results of random batches of the test prompts; empty if the artifact promises only sets or
-            keeps no scores for batches, or there are too few test prompts.
-        mean_draws: Mean number of candidates drawn for a prompt; None without a draw rule.
-        certified_by_people: What people's labels certify about the level and bot mode, in words.
-    """
-
-    test_prompts: str
-    artifact_digest: str
-    other_parts: tuple[str, ...] = ()
-    guarantee: str
-    promise: Literal["alpha", "max_wrong_of_all"] = "alpha"
-    contradicted: list[str]
-    methods: dict[str, MethodReport]
-    answers: tuple[AnswersReport, ...] = ()
-    batches: tuple[BatchFigures, ...] = ()
-    mean_draws: float | None = None
-    certified_by_people: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        """Return a summary of a line; a bot's is about its answers alone."""
-        parts = [f"{self.n_test} test prompts"]
-        own = self.methods.get("conditional")
-        if own is not None and (not self.answers or self.guarantee != "heuristic"):
-            kept, target = format_percent(own.kept_promise), format_percent(self.target_coverage)
-            flagged = format_percent(own.not_certifiable_rate)
-            described = [f"promise kept for {kept} (target {target})", f"{flagged} flagged"]
-            if self.promise == "max_wrong_of_all":
-                wrong, limit = format_percent(1.0 - own.kept_promise, ".1f"), format_percent(self.alpha, "g")
-                answered = format_percent(own.mean_set_size)
-                described = [f"{answered} answered, {wrong} of all questions wrongly (limit {limit})"]
-            parts += described
-        parts += [
-            f"bot with at most {format_percent(one.max_wrong_rate, 'g')} wrong: "
-            f"{format_percent(one.answered_rate)} answered, {one.wrong} of {one.answered} wrongly"
-            for one in self.answers
-        ]
-        return f"EvaluationReport({'; '.join(parts)})"
-
-    def __str__(self) -> str:
-        """Return the same summary; pydantic would print every field."""
-        return repr(self)
-
-    @property
-    def claims(self) -> ClaimsFigures | None:
-        """Figures of the claims, at the level or at the smallest certified rate; None for whole answers."""
-        found = [one.claims for one in self.methods.values()] + [one.claims for one in self.answers]
-        return found[0] if found else None
-
-    @property
-    def is_passed(self) -> bool:
-        """Whether the records test what is promised, and nothing contradicts it."""
-        failed = self.other_parts or self.contradicted or any(one.contradicted for one in self.answers)
-        return not failed
-
-    def describe_draws(self, each: str) -> str:
-        """Return the number of candidates in words; `each` is a noun, or words such as `for each prompt`."""
-        if self.mean_draws is None:
-            return f"{self.n_candidates} {each}"
-        return f"at most {self.n_candidates} {each}, {self.mean_draws:.1f} on average"
-
-
-def state_other_parts(parts: Sequence[str]) -> str:
-    """State that records come from other parts than those calibrated, so that they do not test the promise.
-
-    Examples:
-        >>> state_other_parts(["generator", "verifier"])[:70]
-        'these records come from another generator and another verifier than th'
-    """
-    return (
-        f"these records come from another {' and another '.join(parts)} than the calibration records, and "
-        "the artifact promises nothing about them"
-    )
-
 
 # Probability that a kept promise is reported as contradicted.
 FALSE_ALARM = 0.025
@@ -374,6 +132,7 @@ def evaluate(
     else:  # a bot alone
         guarantee = artifact.make_bot_guarantee(max_wrong_rate=certificates[0].max_wrong_rate)
         level, methods, contradicted = guarantee.alpha, {}, []
+    answers = tuple(_report_answers(artifact, labelled, one) for one in certificates)
     return EvaluationReport(
         alpha=float(level),
         target_coverage=guarantee.target_coverage,
@@ -388,7 +147,7 @@ def evaluate(
         promise=artifact.parsed_set_rule.option,
         contradicted=contradicted,
         methods=methods,
-        answers=tuple(_report_answers(artifact, labelled, one) for one in certificates),
+        answers=answers,
         batches=_report_batches(artifact, labelled),
         mean_draws=None if artifact.draws is None else float(labelled.draws.counts.mean()),
         certified_by_people=tuple(
@@ -396,7 +155,22 @@ def evaluate(
             for one in artifact.people_certificates
             if one.alpha == level or one.about == "answers"
         ),
+        curve=_compute_curve(artifact, labelled, answers),
     )
+
+
+def _compute_curve(
+    artifact: CalibrationArtifact, labelled: LabelledBatch, answers: Sequence[AnswersReport]
+) -> RiskCurve:
+    """Compute the curve of the test prompts by mean score, or of their claims by score."""
+    certified = [(one.answered_rate, one.wrong_rate, one.max_wrong_rate) for one in answers if one.answered]
+    if artifact.unit == "claims":
+        is_drawn = labelled.draws.is_drawn
+        scores, wrong = labelled.draws.scores[is_drawn], ~labelled.correct[is_drawn]
+        # The curve counts claims, a rate answers: its points are not on the curve.
+        return RiskCurve.from_scores(scores, wrong, is_of_claims=True)
+    wrong = compute_outcomes(artifact, labelled, None, cut=EVERY_PROMPT).wrong
+    return RiskCurve.from_scores(compute_bot_scores(artifact, labelled.draws), wrong, certified=certified)
 
 
 def _report_answers(

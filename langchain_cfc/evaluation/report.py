@@ -1,0 +1,358 @@
+"""`EvaluationReport`: what held-out records show of an artifact, and the verdict on its promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from langchain_cfc.certificates import BatchFigures
+from langchain_cfc.features import name_group
+from langchain_cfc.support.curves import RiskCurve
+from langchain_cfc.support.display import Displayed, Summary, make_frame
+from langchain_cfc.support.text import format_percent, join_names, pluralize
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class ReportData(Displayed, BaseModel):
+    """Base class of all reports: frozen, without infinities and unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ClaimsFigures(ReportData):
+    """Figures of the claims that were kept in the answers.
+
+    Attributes:
+        per_answer: Mean number of claims per answer.
+        kept: Share of all claims that were kept.
+        emptied: Share of answers that lost all their claims.
+        unsupported: Share of unsupported claims among all claims.
+        unsupported_kept: Share of unsupported claims among the claims kept; 0 if none was kept.
+    """
+
+    per_answer: float
+    kept: float
+    emptied: float
+    unsupported: float
+    unsupported_kept: float
+
+
+class GroupFigures(ReportData):
+    """Results of a method in one group of test prompts, or under one weighting of them.
+
+    `evaluate` measures one split: intervals are two-sided Clopper-Pearson intervals, and those of all groups
+    hold simultaneously with confidence 95 % (Bonferroni); for soft groups approximately, by effective size.
+    `compare` measures many splits: figures are means, with intervals as in `experiments.Spread`.
+
+    Attributes:
+        name: Name of the group or weighting.
+        words: Its name to show to people.
+        n: Sum of its weights; for a group, the number of its prompts.
+        coverage: Weighted share of prompts whose returned set holds a correct answer.
+        kept_promise: Weighted share covered or flagged as not certifiable: the guaranteed event.
+        kept_promise_ci: Interval of `kept_promise`.
+        not_certifiable_rate: Weighted share flagged.
+        mean_set_size: Weighted mean number of candidates returned.
+    """
+
+    name: str
+    words: str
+    n: float
+    coverage: float
+    kept_promise: float
+    kept_promise_ci: tuple[float, float]
+    not_certifiable_rate: float
+    mean_set_size: float
+
+
+class GroupReport(GroupFigures):
+    """Results of an artifact in one group of test prompts, or under one weighting of them.
+
+    Attributes:
+        stated_coverage: Weighted mean of the stated coverage, which is the target unless levels are adaptive.
+        claims: Figures of the claims, with the same weights; None if whole answers are kept.
+    """
+
+    stated_coverage: float
+    claims: ClaimsFigures | None = None
+
+
+class MethodFigures(ReportData):
+    """Figures of a method at one level over all test prompts, in one split or as means over many.
+
+    Attributes:
+        coverage: Share of prompts whose returned set holds a correct answer (the paper's ECR).
+        coverage_ci: Two-sided 95 % interval of `coverage`; for one split, the Clopper-Pearson interval.
+        kept_promise: Share covered or flagged as not certifiable: the guaranteed event.
+        kept_promise_ci: Interval of `kept_promise`.
+        not_certifiable_rate: Share flagged as not certifiable.
+        abstention_rate: Share of prompts without an answer, flagged ones included.
+        mean_set_size: Mean number of candidates returned (the paper's APSS).
+        mean_distinct_answers: Mean number of distinct answers returned.
+    """
+
+    coverage: float
+    coverage_ci: tuple[float, float]
+    kept_promise: float
+    kept_promise_ci: tuple[float, float]
+    not_certifiable_rate: float
+    abstention_rate: float
+    mean_set_size: float
+    mean_distinct_answers: float
+
+
+class LevelReport(ReportData):
+    """Facts about one error level that do not depend on the methods.
+
+    Attributes:
+        alpha: Error level; of a bot alone, its smallest rate.
+        target_coverage: 1 - alpha.
+        n_calibration: Number of calibration prompts; for several splits, the rounded mean.
+        n_test: Number of test prompts, likewise.
+        n_candidates: Number of candidates per prompt.
+        attainable_coverage: Share of test prompts with a correct candidate that can enter the set.
+    """
+
+    alpha: float
+    target_coverage: float
+    n_calibration: int
+    n_test: int
+    n_candidates: int
+    attainable_coverage: float
+
+
+class MethodReport(MethodFigures):
+    """Results of one threshold rule over all test prompts.
+
+    Attributes:
+        stated_coverage: Mean coverage stated for the prompts, which is the target unless levels are adaptive.
+        not_certifiable_ci: Interval of the share flagged.
+        refused_rate: Share flagged only because the artifact keeps too few calibration prompts to determine
+            the threshold; part of `not_certifiable_rate`.
+        abstention_ci: Interval of the share without an answer.
+        groups: The guaranteed weightings that hold test prompts, in the order of the feature map.
+        stated_levels: Results by stated level, largest coverage first; only if levels are adaptive. The
+            guarantee is for the `groups`, not for each level by itself.
+        claims: Figures of the claims; None if whole answers are kept.
+    """
+
+    stated_coverage: float
+    not_certifiable_ci: tuple[float, float]
+    refused_rate: float = 0.0
+    abstention_ci: tuple[float, float]
+    groups: list[GroupReport]
+    stated_levels: list[GroupReport] = []
+    claims: ClaimsFigures | None = None
+
+
+class AnswersReport(ReportData):
+    """Results of bot mode at one certified rate.
+
+    Attributes:
+        max_wrong_rate: The certified bound on the share of wrong answers.
+        answered: Number of test prompts answered.
+        answered_rate: Share of test prompts answered.
+        wrong: Number of answered prompts whose best answer is wrong.
+        wrong_rate: Share of answered prompts whose best answer is wrong; 0 if none is answered.
+        wrong_rate_ci: Two-sided 95 % Clopper-Pearson interval of `wrong_rate`.
+        contradicted: Whether so many wrong answers have a probability below 2.5 % at the certified bound.
+        claims: Figures of the claims; None for whole answers. One claim drawn from those that an answer shows
+            then decides whether it is wrong.
+    """
+
+    max_wrong_rate: float
+    answered: int
+    answered_rate: float
+    wrong: int
+    wrong_rate: float
+    wrong_rate_ci: tuple[float, float]
+    contradicted: bool
+    claims: ClaimsFigures | None = None
+
+
+class EvaluationReport(LevelReport):
+    """Results of an artifact on labelled prompts that it was not calibrated on.
+
+    Attributes:
+        test_prompts: Which prompts of the records were used, in words.
+        artifact_digest: Digest of the artifact.
+        other_parts: Parts, such as `verifier`, that differ from those calibrated, so that these records do
+            not test the promise.
+        guarantee: Kind of the artifact's guarantee: `conditional`, `certified` or `heuristic`.
+        promise: The option that names the level: `alpha` for answer sets, or `max_wrong_of_all` for a bot
+            that promises few wrong answers among all questions. Its promise is kept on prompts that
+            are answered rightly or not at all, and a set holds the answer, or nothing.
+        contradicted: Names of the groups (`1` is all prompts) on which the artifact's own rule kept its
+            promise, or that of the certificate over all prompts, too rarely for chance.
+        methods: Results of the artifact's own thresholds (`conditional`) and, unless that is what these are,
+            of one threshold for all prompts (`marginal`). Empty for a bot alone, which has no sets.
+        answers: Results of bot mode at each certified rate, ascending.
+        batches: Results of random batches of the test prompts; empty if the artifact promises only sets or
+            keeps no scores for batches, or there are too few test prompts.
+        mean_draws: Mean number of candidates drawn for a prompt; None without a draw rule.
+        certified_by_people: What people's labels certify about the level and bot mode, in words.
+        curve: Wrong against answered test prompts, cut by cut, with the certified cuts.
+    """
+
+    test_prompts: str
+    artifact_digest: str
+    other_parts: tuple[str, ...] = ()
+    guarantee: str
+    promise: Literal["alpha", "max_wrong_of_all"] = "alpha"
+    contradicted: list[str]
+    methods: dict[str, MethodReport]
+    answers: tuple[AnswersReport, ...] = ()
+    batches: tuple[BatchFigures, ...] = ()
+    mean_draws: float | None = None
+    certified_by_people: tuple[str, ...] = ()
+    curve: RiskCurve = RiskCurve(answered=[], wrong=[])
+
+    def __repr__(self) -> str:
+        """Return the verdict in one line."""
+        return f"EvaluationReport({self.n_test} test prompts; {self.verdict.rstrip('.')})"
+
+    def _summarise(self) -> Summary:
+        headings = ("promise", "group", "questions", "answered", "wrong", "95 % interval", "limit")
+        rows = [
+            (
+                row["promise"],
+                row["group"],
+                f"{row['questions']:.0f}",
+                format_percent(row["answered"]),
+                format_percent(row["wrong"], ".1f"),
+                f"{format_percent(row['low'])} to {format_percent(row['high'])}",
+                format_percent(row["limit"], "g"),
+            )
+            for row in self._list_rows()
+        ]
+        shares = [one.answered_rate for one in self.answers]
+        shares = shares or [1.0 - one.abstention_rate for one in self.methods.values()][:1]
+        answered = join_names([format_percent(share) for share in shares])
+        tested = f"It answered {answered} of {pluralize(self.n_test, 'question')}: {self.test_prompts}."
+        return Summary(self.verdict, (tested,), "In numbers", [headings, *rows])
+
+    def _list_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield for each certified rate, and for each method and group, what was answered and wrong.
+
+        A set is wrong if it breaks its promise, among all questions; a bot's answer, among those answered.
+        """
+        for one in self.answers:
+            yield {
+                "promise": "bot",
+                "group": "all",
+                "questions": float(self.n_test),
+                "answered": one.answered_rate,
+                "wrong": one.wrong_rate,
+                "low": one.wrong_rate_ci[0],
+                "high": one.wrong_rate_ci[1],
+                "limit": one.max_wrong_rate,
+            }
+        for name, method in self.methods.items():
+            parts: list[tuple[str, float, float, MethodReport | GroupReport]] = [
+                ("all", float(self.n_test), 1.0 - method.abstention_rate, method)
+            ]
+            parts += [
+                (name_group(group.words, group.name), group.n, 1.0 - group.not_certifiable_rate, group)
+                for group in method.groups
+            ]
+            for words, size, answered, part in parts:
+                yield {
+                    "promise": name,
+                    "group": words,
+                    "questions": size,
+                    "answered": answered,
+                    "wrong": 1.0 - part.kept_promise,
+                    "low": 1.0 - part.kept_promise_ci[1],
+                    "high": 1.0 - part.kept_promise_ci[0],
+                    "limit": round(1.0 - part.stated_coverage, 12),
+                }
+
+    def to_df(self) -> Any:
+        """Return what was answered and wrong as a pandas DataFrame, with a row for each rate and group.
+
+        Columns are `promise` (`bot`, `conditional` or `marginal`), `group`, `questions`, and as shares
+        `answered`, `wrong` with its 95 % interval `low` to `high`, and `limit`. Of a bot, `wrong` is the
+        share of answers that are wrong; of sets, that of questions on which the promise is broken.
+
+        Raises:
+            MissingExtraError: If pandas is not installed.
+        """
+        return make_frame(list(self._list_rows()))
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw wrong against answered test prompts, with the certified cuts; see `RiskCurve.plot`."""
+        return self.curve.plot(ax)
+
+    @property
+    def verdict(self) -> str:
+        """Whether the results contradict what is promised, in one sentence with the figures."""
+        if self.other_parts:
+            return f"Not comparable: {state_other_parts(self.other_parts)}."
+        is_bot = bool(self.answers) and (not self.methods or self.guarantee == "heuristic")
+        if is_bot or any(one.contradicted for one in self.answers):
+            figures = "; ".join(
+                _state_wrong(one.wrong_rate if one.answered else None, one.max_wrong_rate, one.contradicted)
+                for one in self.answers
+            )
+            broken = any(one.contradicted for one in self.answers)
+            return f"{'Contradicts' if broken else 'Consistent with'} the certificate: {figures}."
+        own = self.methods["conditional"]
+        if self.promise == "max_wrong_of_all":
+            wrong = 1.0 - own.kept_promise
+            what = "of all questions answered wrongly"
+            figures = _state_wrong(wrong, self.alpha, bool(self.contradicted), what)
+        else:
+            figures = (
+                f"kept for {format_percent(own.kept_promise, '.1f')} of the questions, "
+                f"target {format_percent(own.stated_coverage, 'g')}"
+            )
+        if self.guarantee == "heuristic":
+            return f"No promise to check: {figures}."
+        if not self.contradicted:
+            return f"Consistent with the promise: {figures}."
+        named = {one.name: name_group(one.words, one.name) for one in own.groups}
+        where = join_names([named.get(name, "all prompts") for name in self.contradicted])
+        return f"Contradicts the promise, for {where}: {figures}."
+
+    @property
+    def claims(self) -> ClaimsFigures | None:
+        """Figures of the claims, at the level or at the smallest certified rate; None for whole answers."""
+        found = [one.claims for one in self.methods.values()] + [one.claims for one in self.answers]
+        return found[0] if found else None
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether the records test what is promised, and nothing contradicts it."""
+        failed = self.other_parts or self.contradicted or any(one.contradicted for one in self.answers)
+        return not failed
+
+    def describe_draws(self, each: str) -> str:
+        """Return the number of candidates in words; `each` is a noun, or words such as `for each prompt`."""
+        if self.mean_draws is None:
+            return f"{self.n_candidates} {each}"
+        return f"at most {self.n_candidates} {each}, {self.mean_draws:.1f} on average"
+
+
+def _state_wrong(share: float | None, limit: float, is_contradicted: bool, wrong: str = "wrong") -> str:
+    """State a share of wrong answers, None if nothing is answered, beside its limit."""
+    if share is None:
+        return f"nothing answered, limit {format_percent(limit, 'g')}"
+    chance = ", which chance explains" if share > limit and not is_contradicted else ""
+    return f"{format_percent(share, '.1f')} {wrong}, limit {format_percent(limit, 'g')}{chance}"
+
+
+def state_other_parts(parts: Sequence[str]) -> str:
+    """State that records come from other parts than those calibrated, so that they do not test the promise.
+
+    Examples:
+        >>> state_other_parts(["generator", "verifier"])[:70]
+        'these records come from another generator and another verifier than th'
+    """
+    return (
+        f"these records come from another {' and another '.join(parts)} than the calibration records, and "
+        "the artifact promises nothing about them"
+    )
