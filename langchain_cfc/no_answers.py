@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
+from langchain_cfc.support.normalisation import INVISIBLE
+
 __all__ = ["NoAnswer", "Reasoning", "Unscored"]
 
 NoAnswer: TypeAlias = Literal[
@@ -61,17 +63,8 @@ def describe_unscored(counts: Mapping[Any, int], total: int | None = None) -> li
     ]
 
 
-# Code points that show nothing: white space, controls (Cc), format characters (Cf), those that Unicode's
-# Default_Ignorable_Code_Point lists (fillers, variation selectors, tags), and the empty braille pattern.
-_INVISIBLE_RANGES = (
-    *((0x00, 0x20), (0x7F, 0xA0), (0xAD, 0xAD), (0x034F, 0x034F), (0x0600, 0x0605), (0x061C, 0x061C)),
-    *((0x06DD, 0x06DD), (0x070F, 0x070F), (0x0890, 0x0891), (0x08E2, 0x08E2), (0x115F, 0x1160)),
-    *((0x1680, 0x1680), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x2000, 0x200F), (0x2028, 0x202F)),
-    *((0x205F, 0x206F), (0x2800, 0x2800), (0x3000, 0x3000), (0x3164, 0x3164), (0xFE00, 0xFE0F)),
-    *((0xFEFF, 0xFEFF), (0xFFA0, 0xFFA0), (0xFFF0, 0xFFFC), (0x110BD, 0x110BD), (0x110CD, 0x110CD)),
-    *((0x13430, 0x1343F), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF)),
-)
-_INVISIBLE = re.compile("[" + "".join(f"{chr(a)}-{chr(b)}" for a, b in _INVISIBLE_RANGES) + "]*")
+# White space, what is drawn without ink, and the blank in Braille.
+_INVISIBLE = re.compile(rf"[\s\u2800{INVISIBLE}]*")
 
 
 def is_invisible(text: str) -> bool:

@@ -64,7 +64,7 @@ SERVING = {"execution", "sampling", "verifiers"}
 IMPORTS: dict[str, set[str]] = {
     "errors": set(),
     "support": {"errors"},
-    "no_answers": set(),
+    "no_answers": {"support"},
     "candidates": BASE | {"no_answers"},
     "thresholds": BASE,
     "features": BASE | {"candidates"},

@@ -7,10 +7,11 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from langchain_cfc.errors import InputError
+from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.runnable import BatchResult
+from langchain_cfc.support.csv_files import read_csv
 from langchain_cfc.support.files import atomic_writer, check_target
-from langchain_cfc.support.suggestions import suggest_file
+from langchain_cfc.support.json_text import check_regular_file
 
 # Names of the column with the questions; a file with one column may call it anything.
 COLUMNS = ("question", "input")
@@ -18,61 +19,34 @@ ANSWER_COLUMNS = ("answer", "reason", "p_value")
 
 
 def read_questions(path: Path) -> dict[int, str]:
-    """Read the questions of a CSV file with a header, in UTF-8 (RFC 4180), by the lines that they start in.
+    """Read the questions of a CSV file, as `read_csv` reads it, by the lines that they start in.
 
     Raises:
-        InputError: If the file is missing, not UTF-8, malformed, or has no question in some line; the message
-            names the line.
+        InputError: If the file is missing, malformed, or has no question in some line; the message names the
+            line.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        msg = f"{path}: no such file{suggest_file(path)}"
-        raise InputError(msg) from error
-    except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror or error})"
-        raise InputError(msg) from error
-    except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
-        msg = f"{path}, line {line}: not UTF-8: save the file as CSV in UTF-8"
-        raise InputError(msg) from error
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        header = next(reader, [])
-        column = _find_column(path, header)
-        questions, line = {}, reader.line_num + 1
-        for row in reader:
-            first, line = line, reader.line_num + 1
-            if not row:  # an empty line, as at the end of many files
-                continue
-            if len(row) != len(header):
-                msg = (
-                    f"{path}, line {first}: {len(row)} cells, but the header has {len(header)}: a "
-                    "cell with a comma, a quotation mark or a line break needs quotation marks"
-                )
-                raise InputError(msg)
-            if not row[column].strip():
-                msg = f"{path}, line {first}: the cell {header[column]!r} is empty"
-                raise InputError(msg)
-            questions[first] = row[column]
-    except csv.Error as error:
-        msg = f"{path}, line {reader.line_num}: not CSV ({error})"
-        raise InputError(msg) from error
+    check_regular_file(path)
+    questions: dict[int, str] = {}
+    column: str | None = None
+    for line, cells in read_csv(path):
+        if isinstance(cells, str):
+            raise RecordError(str(path), line, "", cells)
+        column = column or _find_column(path, list(cells))
+        if not cells[column].strip():
+            raise RecordError(str(path), line, column, "found a blank cell; expected a question")
+        questions[line] = cells[column]
     return questions
 
 
-def _find_column(path: Path, header: Sequence[str]) -> int:
-    names = [one.strip().lower() for one in header]
-    found = [place for place, name in enumerate(names) if name in COLUMNS]
-    if len(header) == 1:
-        return 0
-    if len(found) == 1:
-        return found[0]
-    msg = (
-        f"{path}, line 1: expected one column named {' or '.join(COLUMNS)} (or a single column of any name), "
-        f"found {', '.join(map(repr, header)) or 'nothing'}"
+def _find_column(path: Path, header: Sequence[str]) -> str:
+    found = [name for name in header if name.lower() in COLUMNS]
+    if len(header) == 1 or len(found) == 1:
+        return (found or header)[0]
+    problem = (
+        f"found {', '.join(map(repr, header)) or 'nothing'}; expected one column named "
+        f"{' or '.join(COLUMNS)}, or a single column of any name"
     )
-    raise InputError(msg)
+    raise RecordError(str(path), 1, "", problem)
 
 
 def check_batch_output(path: Path) -> None:

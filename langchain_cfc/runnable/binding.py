@@ -12,7 +12,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import CFCError, FingerprintError, FingerprintWarning, InputError
 from langchain_cfc.guarantee import Binding
 from langchain_cfc.no_answers import Reasoning
-from langchain_cfc.sampling.comparison import compare_fingerprints, explain_doubt
+from langchain_cfc.sampling.comparison import compare_fingerprints, explain_doubt, simplify_model_name
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.suggestions import find_nearest
@@ -128,13 +128,14 @@ class ModelVersionWatcher:
 
     def __init__(self, artifact: CalibrationArtifact) -> None:
         self._calibrated = _get_model_version(artifact)
-        self._known = set(list_calibrated_models(artifact))
+        self._artifact = artifact
+        self._reported: set[str] = set()
 
     def check(self, served: Iterable[str]) -> None:
         """Warn about unknown names among those that the models reported while drawing for one prompt."""
-        for version in served:
-            if version not in self._known:
-                self._known.add(version)
+        for version in list_other_models(self._artifact, served):
+            if (name := simplify_model_name(version)) not in self._reported:
+                self._reported.add(name)
                 known = {"model_version": self._calibrated}
                 compare_fingerprints("generator", known, {"model_version": version})
 
@@ -144,6 +145,12 @@ def list_calibrated_models(artifact: CalibrationArtifact) -> frozenset[str]:
     stated = _get_model_version(artifact)
     several = stated if isinstance(stated, (list, tuple)) else [stated]
     return frozenset(str(name) for name in several if name is not None)
+
+
+def list_other_models(artifact: CalibrationArtifact, served: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the names that served models report that no calibrated model has; none if unknown."""
+    known = set(map(simplify_model_name, list_calibrated_models(artifact)))
+    return tuple(one for one in served if known and simplify_model_name(one) not in known)
 
 
 def _get_model_version(artifact: CalibrationArtifact) -> Any:

@@ -1,7 +1,8 @@
 """Compare the fingerprints of serving parts with those of the calibrated ones.
 
 If two fingerprints state different values, the part is refused. They match if they are equal and neither side
-leaves anything unstated; otherwise they are unverified. Four keys are special:
+leaves anything unstated; otherwise they are unverified. Names of models are equal if they differ only in how
+a model is reached (`simplify_model_name`). Four keys are special:
 
 - An `id` given by the user vouches for what cannot be described and for what the other side does not state.
   It does not hide a stated difference.
@@ -13,6 +14,7 @@ leaves anything unstated; otherwise they are unverified. Four keys are special:
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -24,8 +26,36 @@ Fingerprint = Mapping[str, Any]
 Match = Literal["matched", "unverified"]
 
 _MODEL_VERSION = "model_version"
+# Ollama's default tag, and OpenRouter's choices of a price or of speed.
+_ROUTE = re.compile(r":(?:latest|free|nitro|floor)$")
+# Gateways (LiteLLM, Gemini), and the regions of Bedrock's inference profiles.
+_GATEWAY = re.compile(
+    r"^(?:(?:models|azure|bedrock|vertex_ai|openrouter|ollama(?:_chat)?)/)?"
+    r"(?:(?:us|us-gov|eu|apac|jp|au|ca|global)\.(?=[a-z0-9]+\.))?"
+)
 # Maximum number of keys that a message lists.
 _MAX_KEYS = 4
+
+
+def simplify_model_name(name: str) -> str:
+    """Return a model's name without what only says by which gateway, region, price or default tag it answers.
+
+    Dates, sizes, other tags and the accounts of publishers stay: they may name another model.
+
+    Examples:
+        >>> [simplify_model_name(one) for one in ("llama3.2:latest", "llama3.2:1b", "meta/llama-3:free")]
+        ['llama3.2', 'llama3.2:1b', 'meta/llama-3']
+        >>> simplify_model_name("us.anthropic.claude-3-haiku-20240307-v1:0")
+        'anthropic.claude-3-haiku-20240307-v1:0'
+    """
+    return _ROUTE.sub("", _GATEWAY.sub("", name))
+
+
+def _is_equal(key: str, calibrated: Any, serving: Any) -> bool:
+    """Return whether two values of a key are equal; names of models may be written in several ways."""
+    if key.rpartition(".")[2] == "model" and isinstance(calibrated, str) and isinstance(serving, str):
+        return simplify_model_name(calibrated) == simplify_model_name(serving)
+    return bool(calibrated == serving)
 
 
 def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fingerprint) -> Match:
@@ -52,7 +82,7 @@ def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fin
     if calibrated.get(TOOLS_DIGEST) is not None:
         serving = _remove_unset_tools(serving)
     shared = [key for key in calibrated if key in serving and not is_unnamed(key)]
-    different = [key for key in shared if calibrated[key] != serving[key]]
+    different = [key for key in shared if not _is_equal(key, calibrated[key], serving[key])]
     if serving.get(TOOLS_DIGEST) and "model" in shared and not {"id", TOOLS_DIGEST} & set(calibrated):
         # A fingerprint that names a model but no tools means that the model had no tools.
         calibrated, different = {**calibrated, TOOLS_DIGEST: None}, [*different, TOOLS_DIGEST]
@@ -127,7 +157,13 @@ def is_equal_or_named(known: Any, given: Any) -> bool:
     named = {key: value for key, value in known.items() if not is_unnamed(key)}
     if "method" in given and "id" in named:
         named["method"] = named.pop("id")
-    return "id" in given and named == {key: value for key, value in given.items() if key != "id"}
+    if "id" not in given:
+        return False
+    # An id without `method` names a method of this library, and does not vouch.
+    is_vouched = "method" in given or not str(given.get(CLASS)).startswith("langchain_cfc")
+    if is_vouched and named.items() <= {"id": given["id"]}.items():
+        return True  # nothing else was known, as of imported answers
+    return named == {key: value for key, value in given.items() if key != "id"}
 
 
 def _is_address(key: str) -> bool:

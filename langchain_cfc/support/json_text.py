@@ -111,6 +111,17 @@ GZIP_MAGIC = b"\x1f\x8b"
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
+def _find_encoding(first: bytes) -> str | None:
+    """Return the kind of UTF-16 that the first two bytes of a file show; None for UTF-8.
+
+    Without a byte order mark, the first character is taken for one of ASCII: `{` or a letter.
+    """
+    if first in _UTF16_MARKS:
+        return "utf-16"
+    shown = {(True, False): "utf-16-le", (False, True): "utf-16-be"}
+    return shown.get((first[0] > 0, first[1] > 0)) if len(first) == len(codecs.BOM_UTF16_LE) else None
+
+
 def check_regular_file(path: Path) -> None:
     """Refuse a path that is not a regular file, since it might not be readable twice."""
     if not path.exists():
@@ -129,8 +140,8 @@ def read_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tup
         text: io.TextIOWrapper | None = None
         for line in count(1):
             try:
-                if line == 1 and file.peek(2)[:2] in _UTF16_MARKS:
-                    text = io.TextIOWrapper(file, encoding="utf-16", newline="\n")
+                if line == 1 and (encoding := _find_encoding(file.peek(2)[:2])) is not None:
+                    text = io.TextIOWrapper(file, encoding=encoding, newline="\n")
                 size = max_line_bytes + 1
                 raw = file.readline(size) if text is None else text.readline(size).encode()
             except (EOFError, OSError, zlib.error, UnicodeError) as error:

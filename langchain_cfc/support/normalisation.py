@@ -1,4 +1,4 @@
-"""The one normal form in which answers are compared: by labels, self-consistency, set rules and features.
+r"""The one normal form in which answers are compared: by labels, self-consistency, set rules and features.
 
 Spellings that look or mean the same are unified; nothing is deleted that a reader sees, except signs that end
 a sentence and marks around the whole answer. So `C++`, `C#` and `C` differ, as do `1/2` and `12`, `x > 5` and
@@ -9,10 +9,18 @@ equal `106`, `1½` equal `11/2` and `ℝ` equal `R`. So only those compatibility
 the same signs in another width, position or font (full-width forms, ligatures, letters of Arabic, units such
 as `㎏`, Roman numerals, mathematical alphabets). Superscripts become `^` and digits, fractions `1/2`, and
 subscripts digits only after a letter (`H₂O` is `H2O`, but `10₂` is not `102`). Then letters are casefolded,
-but not in JSON objects and arrays, such as the arguments of tools.
+but not in JSON objects and arrays, such as the arguments of tools: these are compared by value, so that the
+order of keys, blanks, escapes and `1.0` for `1` make no difference.
 
 Accents, articles and vocalisation are kept, because they tell words apart. So are joiners between letters of
-Arabic and Indic scripts, and within emoji. Letters of other scripts that look alike stay different too.
+Arabic and Indic scripts, and within emoji. Invisible characters are dropped wherever they stand, invisible
+operators too, because a reader sees `34` in both.
+
+Cyrillic and Greek letters that have the shape of a Latin letter are read as that letter, but only in a word
+that mixes the scripts: it is read in the script of most of its letters, if each of the others has a letter of
+the same shape there. So `L\u0456ma` is `Lima`, while a word of one script stays what it is. The pairs are
+those of Unicode's confusables.txt (UTS #39, "Unicode Security Mechanisms") whose upright letters look the
+same; `\u03b1` and `a` do not, and other scripts are not read.
 
 `ftfy` repairs text that was decoded with the wrong encoding, and `PyICU` folds by locale: neither decides
 which signs an answer may lose. `regex` knows scripts, but serving has to do without it. The table below takes
@@ -23,13 +31,19 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from langchain_cfc.support.json_text import check_json, parse_json
+from langchain_cfc.support.serialization import canonical_json
 
 _Extractor = TypeVar("_Extractor", bound=Callable[[str], str])
+# The keys of a message that calls tools, as candidates state it.
+_CALL_KEYS = {"content", "tool_calls", "invalid_tool_calls"}
 # Stated in fingerprints: change it when `normalise_answer` changes. The version of Unicode is left out:
 # Python versions differ in it, but in no character that is in use.
-NORMALISATION = "answers-2"
+NORMALISATION = "answers-3"
 
 _APOSTROPHES = "\u2018\u2019\u201a\u201b\u2032\u2035\u00b4`\u02b9\u02bb\u02bc\u02bd\u055a\ua78c\uff07"
 _QUOTES = "\u201c\u201d\u201e\u201f\u2033\u2036\u00ab\u00bb\u2039\u203a\u301d\u301e\u301f\uff02"
@@ -44,20 +58,20 @@ _SAME = {
     "\u2800": " ",  # a blank in Braille
     "\u0640": "",  # stretches an Arabic word
     "\u20e3": "",  # the frame of a keycap
-    # Signs of Arabic numbers, and invisible operators.
-    **dict(zip("\u066b\u066c\u060c\u066a\u2062\u2063\u2064", ".,,%\u00d7,+", strict=True)),
+    **dict(zip("\u066b\u066c\u060c\u066a", ".,,%", strict=True)),  # signs of Arabic numbers
 }
 # What readers of sentences distinguish: line breaks, the ends of sentences, marks of code, and long dashes.
 _READ = frozenset("\n`\u2013\u2014\u3002")
 _JOINERS = "\u200c\u200d"
-# Characters that show nothing although Unicode does not class them as format characters.
-_INVISIBLE = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+# The class of the characters that show nothing: controls, those that Unicode's Default_Ignorable_Code_Point
+# lists (fillers, variation selectors, tags), format characters, and signs that are drawn without ink. Signs
+# before Arabic numbers are format characters that show.
+INVISIBLE = (
+    r"\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    r"\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffc\U00013430-\U0001343f\U00016fe4"
+    r"\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-# Format characters that show: signs before Arabic numbers, and the tags that tell the flags of regions apart.
-_VISIBLE = re.compile(
-    "[\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd\U000e0020-\U000e007f]"
-)
+_INVISIBLE = re.compile(f"[{INVISIBLE}]")
 _UNIFIED_KINDS = (
     "<compat> <final> <fraction> <initial> <isolated> <medial> <narrow> <small> <square> <vertical> <wide>"
 )
@@ -66,10 +80,38 @@ _SUPERSCRIPTS = "\u2070\u00b9\u00b2\u00b3\u2074-\u207e"
 _SUPERSCRIPT = re.compile(f"[{_SUPERSCRIPTS}]+")
 _SUBSCRIPT = re.compile(r"(?<=[^\W\d_])[\u2080-\u2089]+|(?<=[)\]])[\u2080-\u2089]+")
 _LOWERED = re.compile("[\u2080-\u2089]+")
-_MIXED_NUMBER = re.compile("(?<=\\d)(?=[\u00bc-\u00be\u2150-\u215e])")
+_MIXED_NUMBER = re.compile(f"(?<=\\d)(?=[{INVISIBLE}]*[\u00bc-\u00be\u2150-\u215e])")
 # Where joiners tell words or emoji apart; elsewhere they show nothing.
 _JOINED = "\u0600-\u0dff\u0f00-\u109f\u1780-\u18af\u2600-\u27bf\U0001f000-\U0001faff"
 _LOOSE_JOINER = re.compile(f"(?<![{_JOINED}])[{_JOINERS}]|[{_JOINERS}](?![{_JOINED}])")
+# Tags tell flags of regions apart, from a black flag to the last tag; elsewhere they show nothing.
+_TAGS = re.compile("(\U0001f3f4[\U000e0030-\U000e007a]{3,6}\U000e007f)|[\U000e0000-\U000e007f]")
+# Letters of the same shape, in three scripts.
+_SHAPES = {
+    script: dict(zip(letters, latin, strict=True))
+    for script, letters, latin in (
+        (
+            "CYRILLIC",
+            (
+                "\u0410\u0412\u0415\u0405\u0406\u0408\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0423"
+                "\u0425\u0474\u050c\u051a\u051c\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0455\u0456"
+                "\u0458\u04bb\u0501\u051b\u051d\u04cf\u0475"
+            ),
+            "ABESIJKMHOPCTYXVGQWaeopcyxsijhdqwlv",
+        ),
+        (
+            "GREEK",
+            (
+                "\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7"
+                "\u03f9\u03bf\u03b9\u03bd\u03f2\u03f3"
+            ),
+            "ABEZHIKMNOPTYXCoivcj",
+        ),
+    )
+}
+# Table for `str.translate` that reads each such letter as Latin.
+LATIN_SHAPES = str.maketrans({**_SHAPES["CYRILLIC"], **_SHAPES["GREEK"]})
+_WORD = re.compile(r"[^\W\d_]+")
 
 
 class _Unified(dict[int, str]):
@@ -90,9 +132,8 @@ def _unify_character(character: str) -> str:
         return _SAME[character]
     if character.isspace():
         return " "
-    is_format = unicodedata.category(character) in {"Cc", "Cf"} and character not in _JOINERS
-    if _INVISIBLE.match(character) or (is_format and not _VISIBLE.match(character)):
-        return ""
+    if _INVISIBLE.match(character):
+        return character if character in _JOINERS or _TAGS.match(character) else ""
     digit = unicodedata.decimal(character, None)
     if digit is not None:
         return str(digit)
@@ -143,13 +184,62 @@ def _unify(text: str, table: _Unified) -> str:
         text = _MIXED_NUMBER.sub(" ", unicodedata.normalize("NFC", text))
     text = text.translate(table)
     if not text.isascii():
-        text = unicodedata.normalize("NFC", _LOOSE_JOINER.sub("", text))
+        text = _TAGS.sub(lambda found: found[1] or "", _LOOSE_JOINER.sub("", text))
+        text = unicodedata.normalize("NFC", text)
+        for script, shapes in _SHAPES.items():
+            if not shapes.keys().isdisjoint(text):
+                text = _WORD.sub(partial(_read_in_one_script, script, shapes), text)
         text = _SUPERSCRIPT.sub(lambda found: "^" + _write_on_line(found), text)
     return text
 
 
+def _read_in_one_script(script: str, shapes: Mapping[str, str], found: re.Match[str]) -> str:
+    """Return a word of Latin and another script in the script of most letters, if all can be read in it."""
+    word = found[0]
+    others = [letter for letter in word if unicodedata.name(letter, "").startswith(script)]
+    latin = [
+        letter for letter in word if letter.isascii() or unicodedata.name(letter, "").startswith("LATIN")
+    ]
+    if not others or len(others) + len(latin) < len(word) or not latin:
+        return word
+    back = {plain: letter for letter, plain in shapes.items()}
+    readings = [(latin, others, shapes), (others, latin, back)]
+    for _, rest, same in sorted(readings, key=lambda one: -len(one[0])):
+        if all(letter in same for letter in rest):
+            return "".join(same[letter] if letter in rest else letter for letter in word)
+    return word
+
+
 def _write_on_line(found: re.Match[str]) -> str:
     return unicodedata.normalize("NFKC", found[0]).replace("\u2212", "-")
+
+
+def _normalise_json(text: str) -> str | None:
+    """Return JSON in one form; None if a text is no strict JSON."""
+    try:
+        value = check_json(parse_json(text))
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(value, dict) and value.keys() <= _CALL_KEYS and (calls := _list_calls(value)):
+        # Calls that are made at once have no order, and what is said beside them is no part of what is done.
+        value = sorted(canonical_json(_unify_json(call)) for call in calls)
+        return f'{{"tool_calls":[{",".join(value)}]}}'
+    return canonical_json(_unify_json(value))
+
+
+def _list_calls(value: Mapping[str, Any]) -> list[Any]:
+    calls = [value.get(name, []) for name in ("tool_calls", "invalid_tool_calls")]
+    return [*calls[0], *calls[1]] if all(isinstance(one, list) for one in calls) else []
+
+
+def _unify_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {unify_characters(key): _unify_json(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_unify_json(one) for one in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return unify_characters(value) if isinstance(value, str) else value
 
 
 _SENTENCE_END = " .,;:\u3001\u060c\u061b\u0964\u0965\u06d4"
@@ -183,9 +273,10 @@ def state_versions(**versions: str) -> Callable[[_Extractor], _Extractor]:
 def normalise_answer(text: str) -> str:
     """Return an answer without differences that do not change its meaning.
 
-    Characters are unified, letters casefolded, and white space collapsed; see the top of the module. Quotes
-    and marks of emphasis are stripped where they surround the whole answer, and signs that end a sentence
-    from its end. Others stay: `-5` is not `5`, `50%` not `50`, `[0, 1)` not `(0, 1]` and `x²` not `x2`.
+    Characters are unified, letters casefolded, and white space collapsed; see the top of the module. JSON
+    objects and arrays are compared by value, and calls of tools without their order and the text beside
+    them. Quotes and marks of emphasis are stripped where they surround the whole answer, and signs that end a
+    sentence from its end. Others stay: `-5` is not `5`, `50%` not `50`, and `x²` not `x2`.
 
     Args:
         text: An answer.
@@ -194,12 +285,12 @@ def normalise_answer(text: str) -> str:
         The normalised answer; it may be empty.
 
     Examples:
-        >>> normalise_answer(' "New  York." ')
-        'new york'
+        >>> normalise_answer(' "New  York." '), normalise_answer('{"b": 1.0, "a": "x"}')
+        ('new york', '{"a":"x","b":1}')
     """
     plain = unify_characters(text)
     if plain[:1] in {"{", "["} and plain[-1:] in {"}", "]"} and '"' in plain:
-        return plain
+        return _normalise_json(text) or _normalise_json(plain) or plain
     folded = plain.casefold()
     if not folded.isascii():
         # The dot of a capital I in Turkish.

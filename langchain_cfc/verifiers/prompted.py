@@ -28,7 +28,7 @@ from langchain_cfc.execution import Call, Steps, Target, describe_error
 from langchain_cfc.no_answers import strip_reasoning
 from langchain_cfc.sampling.classification import classify_ending
 from langchain_cfc.sampling.models import make_optional_call, without_streaming_and_cache
-from langchain_cfc.support.normalisation import unify_characters
+from langchain_cfc.support.normalisation import LATIN_SHAPES, unify_characters
 from langchain_cfc.support.serialization import compute_sha256
 from langchain_cfc.support.text import quote
 from langchain_cfc.verifiers.base import TextVerifier, combine_fingerprints, read_token_logprobs
@@ -40,7 +40,7 @@ Question: TypeAlias = Target
 _TAGS = ("question", "answer", "premise", "hypothesis")
 _OPENING = "<\uff1c\ufe64"
 # Stated in fingerprints: change it when `escape_tags` changes.
-_ESCAPES = "tags-1"
+_ESCAPES = "tags-2"
 QUESTION_TEMPLATE = """\
 <question>
 {question}
@@ -176,8 +176,9 @@ def escape_tags(text: str) -> str:
         if character in _OPENING:
             opened[place] = len(letters)
         else:
-            letters += "".join(filter(str.isalnum, unify_characters(character).casefold()))
-    # Models also read tags with blanks or invisible characters in them.
+            plain = unify_characters(character).translate(LATIN_SHAPES).casefold()
+            letters += "".join(filter(str.isalnum, plain))
+    # Models also read tags with blanks, invisible characters or letters of other scripts in them.
     escaped = {place for place, start in opened.items() if letters.startswith(_TAGS, start)}
     return "".join("&lt;" if place in escaped else one for place, one in enumerate(text)) if escaped else text
 

@@ -58,7 +58,7 @@ def test_nothing_answered_is_exit_code_1(artifact: Path, tmp_path: Path) -> None
 WRONG_FILES = {
     "two question columns": (b"question,input\na,b\n", "line 1"),
     "no question column": (b"id,text\n1,a\n", "line 1"),
-    "empty": (b"", "line 1"),
+    "empty": (b"", "at least two"),
     "ragged": (b"id,question\n1,a\n2,b,c\n", "line 3"),
     "empty cell": (b"id,question\n1,a\n2, \n", "line 3"),
     "not UTF-8": (b"question\nfine\nGr\xfc\xdfe\n", "line 3"),

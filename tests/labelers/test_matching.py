@@ -112,6 +112,25 @@ def test_normalise_answer_keeps_signs_between_numbers(one: int, other: int, sign
     assert normalise_answer(f"{one}{sign}{other}") != normalise_answer(f"{one}{other}")
 
 
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("L\u0456ma", "lima"),
+        ("L\u03b9ma", "lima"),
+        ("Lim\u0430, \u0420eru", "lima, peru"),
+        ("\u039aOBE 7", "kobe 7"),
+        ("Mo\u0441kau", "moskau".replace("s", "c")),  # a Cyrillic es has the shape of c
+        ("\u041c\u043e\u0441\u043a\u0432a", "\u043c\u043e\u0441\u043a\u0432\u0430"),
+        ("\u0391\u03b8\u03ae\u03bda", "\u03b1\u03b8\u03ae\u03bda"),  # a and alpha differ
+        ("\u0441\u043e\u0440", "\u0441\u043e\u0440"),
+        ("TNF\u03b1", "tnf\u03b1"),
+        ("\u0410 B", "\u0430 b"),
+    ],
+)
+def test_normalise_answer_reads_look_alikes_in_words_that_mix_scripts(text: str, read: str) -> None:
+    assert normalise_answer(text) == read == normalise_answer(read)
+
+
 def test_answers_with_one_normal_form_are_correct_and_agree_alike() -> None:
     for row in read_spellings("texts.jsonl"):
         if row["labeler"] == "text" and isinstance(row["reference"], str):

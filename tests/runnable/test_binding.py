@@ -89,6 +89,26 @@ def test_chain_refuses_another_generator(changes: dict[str, Any], said: str) -> 
         make_matching(make_bound(), generator=make_model(**changes))
 
 
+@pytest.mark.parametrize(
+    ("calibrated", "served"),
+    [
+        ("llama3.2", "llama3.2:latest"),
+        ("deepseek/deepseek-r1:free", "deepseek/deepseek-r1"),
+        ("eu.anthropic.claude-3-haiku-20240307-v1:0", "us.anthropic.claude-3-haiku-20240307-v1:0"),
+        ("models/gemini-2.5-pro", "gemini-2.5-pro"),
+        ("azure/gpt-4o", "gpt-4o"),
+    ],
+)
+def test_other_names_of_one_model_match_and_other_models_do_not(calibrated: str, served: str) -> None:
+    artifact = make_bound(stated={"generator": {**GENERATOR, "model": calibrated}})
+    assert (
+        make_matching(artifact, generator=make_model(model=served)).invoke("x").guarantee.binding == "matched"
+    )
+    for other in (f"{served}-mini", f"someone/{served}", f"{served}:1b"):
+        with pytest.raises(FingerprintError, match="model is"):
+            make_matching(artifact, generator=make_model(model=other))
+
+
 def test_chain_refuses_another_verifier() -> None:
     with pytest.raises(FingerprintError, match=r"the verifier is not the one .*id is 'other'"):
         make_matching(make_bound(), verifier=NamedVerifier(id="other"))

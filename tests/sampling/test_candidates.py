@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from langchain_core.runnables import RunnableLambda
 from pydantic import BaseModel
 
+from langchain_cfc.candidates import encode_answers
 from langchain_cfc.errors import DrawError
 from langchain_cfc.records import Candidate
 from langchain_cfc.sampling.candidates import make_candidate
@@ -101,6 +102,65 @@ def test_tool_call_text_depends_on_call_order_not_argument_order() -> None:
     assert there.text != back.text
     turned = {**second, "args": {"y": 2, "x": 1}}
     assert make_candidate(0, AIMessage("", tool_calls=[first, turned])).text == there.text
+
+
+SEARCH, LOOK_UP = make_call("search", x=1, y={"a": [2.0, True]}), make_call("look_up", city="L\u0456ma")
+SAME_CALLS = [
+    AIMessage("Let me look.", tool_calls=[SEARCH, LOOK_UP]),
+    AIMessage("<think>Lima?</think>", tool_calls=[LOOK_UP, SEARCH]),
+    AIMessage(
+        [{"type": "text", "text": "Now:"}, {"type": "tool_use", "id": "1", "name": "search", "input": {}}],
+        tool_calls=[
+            make_call("search", y={"a": [2, True]}, x=1.0),
+            make_call("look_up", city="Li\u200bma "),
+        ],
+    ),
+]
+OTHER_CALLS = [
+    AIMessage("", tool_calls=[SEARCH]),
+    AIMessage("", tool_calls=[SEARCH, SEARCH, LOOK_UP]),
+    AIMessage("", tool_calls=[make_call("search", x=1, y={"a": [True, 2]}), LOOK_UP]),
+    AIMessage("", tool_calls=[make_call("search", x=True, y={"a": [2, True]}), LOOK_UP]),
+    AIMessage("", tool_calls=[make_call("search", x="1", y={"a": [2, True]}), LOOK_UP]),
+    AIMessage("", tool_calls=[make_call("search", x=1.5, y={"a": [2, True]}), LOOK_UP]),
+    AIMessage("", tool_calls=[SEARCH], invalid_tool_calls=[make_invalid_call('{"name": ')]),
+]
+
+
+def test_equal_calls_of_tools_are_one_answer_whatever_their_order_and_preamble() -> None:
+    texts = [make_candidate(0, message).text for message in (*SAME_CALLS, *OTHER_CALLS)]
+    codes, _ = encode_answers(texts, len(texts))
+    assert codes.tolist() == [[0, 0, 0, *range(3, len(texts))]]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_one"),
+    [
+        ('{"a": 1, "b": "x"}', '{"b":"\\u0078","a":1.0}', True),
+        ('\u200b["Lima", 1e2]', '["Lima",100]', True),
+        ('{"content": "a", "tool_calls": []}', '{"content": "b", "tool_calls": []}', False),
+        (
+            '{"content": "a", "tool_calls": [1], "more": 1}',
+            '{"content": "b", "tool_calls": [1], "more": 1}',
+            False,
+        ),
+        ('["a", "b"]', '["b", "a"]', False),
+        ('{"a": "Lima"}', '{"a": "lima"}', False),
+        ('{"a": 1, "a": 2}', '{"a": 2}', False),
+        ('{"a": 9007199254740993}', '{"a": 9007199254740992.0}', False),
+    ],
+)
+def test_json_answers_are_compared_by_value(one: str, other: str, are_one: bool) -> None:
+    codes, _ = encode_answers([one, other], 2)
+    assert (codes[0, 1] == 0) == are_one
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": NaN}', '["a", ' * 400 + "1" + "]" * 400, '{"a": 1' + "0" * 5000 + "}"]
+)
+def test_texts_that_are_no_strict_json_are_compared_as_text(text: str) -> None:
+    codes, _ = encode_answers([text, text.replace("a", "b"), f" {text}"], 3)
+    assert codes.tolist() == [[0, 1, 0]]
 
 
 def test_message_with_tool_calls_differs_from_one_without() -> None:

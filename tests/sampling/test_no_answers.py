@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import unicodedata
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from langchain_core.prompts import ChatPromptTemplate
 from pydantic import BaseModel
 
 from langchain_cfc import CFCRunnable
+from langchain_cfc.candidates import encode_answers
 from langchain_cfc.no_answers import NoAnswer, is_invisible, strip_reasoning
 from langchain_cfc.sampling import DrawnCandidate, Sampler
 from langchain_cfc.sampling.candidates import make_candidate
-from langchain_cfc.verifiers import SelfConsistency, SequenceProbability, VerifierInput
+from langchain_cfc.verifiers import SelfConsistency, SequenceProbability, VerifierInput, normalise_answer
 from tests.factories import make_artifact
 from tests.sampling.no_answer_server import (
     ANSWER,
@@ -284,8 +286,38 @@ def test_sequence_probability_leaves_out_tokens_of_removed_reasoning() -> None:
     assert score(*whole, reasoning="keep") > 0.999
 
 
-def test_is_invisible_is_true_for_ignorable_characters_only() -> None:
-    assert all(
-        map(is_invisible, ["", " \n", "\u200b\u2060", "\ufe0f", "\U000e0100", "\u115f", "\u061c", "\x1f"])
+# Default_Ignorable_Code_Point in DerivedCoreProperties.txt of Unicode 16, besides format characters.
+IGNORABLE = (
+    *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2065, 0x3164, 0xFFA0, 0xE0000, 0xE0002, 0xE0080, 0xE0FFF),
+    *(*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xFFF0, 0xFFF9), *range(0xE0100, 0xE01F0)),
+)
+FORMATS = [one for one in map(chr, range(0x110000)) if unicodedata.category(one) in {"Cc", "Cf"}]
+# Signs before Arabic numbers, which show.
+SIGNS = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
+
+
+def test_no_invisible_character_is_an_answer_or_tells_answers_apart() -> None:
+    invisible = {*map(chr, IGNORABLE), *FORMATS} - set(SIGNS)
+    assert all(map(is_invisible, ["", *invisible]))
+    blank = {one for one in invisible if one.isspace()}
+    answers = [f"Li{one}ma{one}" for one in invisible - blank]
+    assert {normalise_answer(answer) for answer in answers} == {"lima"}
+    codes, lengths = encode_answers(["Lima", *answers, *invisible], 1 + len(answers) + len(invisible))
+    assert not codes[0, : 1 + len(answers)].any()
+    assert not lengths[0, 1 + len(answers) :].any()
+
+
+@pytest.mark.parametrize("text", ["-", "\u0000a", "。", "\u0e33", "0", *SIGNS])
+def test_is_invisible_is_false_for_signs_that_show(text: str) -> None:
+    assert not is_invisible(text)
+    assert normalise_answer(f"a{text}") or text
+
+
+def test_normalise_answer_keeps_tags_of_flags_and_joiners_of_emoji() -> None:
+    england, wales = (
+        "\U0001f3f4" + "".join(chr(0xE0000 + ord(one)) for one in tag) + "\U000e007f"
+        for tag in ("gbeng", "gbwls")
     )
-    assert not any(map(is_invisible, ["-", "\u0000a", "。", "\u0e33", "0"]))
+    assert normalise_answer(england) == england != normalise_answer(wales)
+    assert normalise_answer("\U0001f468\u200d\U0001f4bb") != normalise_answer("\U0001f468\U0001f4bb")
+    assert normalise_answer("1\u2064\u00bd") == normalise_answer("1\u00bd") != normalise_answer("11/2")

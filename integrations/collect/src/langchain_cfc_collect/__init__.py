@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from langchain_cfc_collect.costs import Budget, Price, Usage
     from langchain_cfc_collect.executor import Components, Executor
     from langchain_cfc_collect.human import HumanLabels
+    from langchain_cfc_collect.importing import ImportReport, import_samples
     from langchain_cfc_collect.people import PeopleReport, PeopleSample
     from langchain_cfc_collect.rescoring import arescore, rescore
     from langchain_cfc_collect.review import (
@@ -55,6 +56,7 @@ __all__ = [
     "Examples",
     "Executor",
     "HumanLabels",
+    "ImportReport",
     "IntervalEstimate",
     "Journal",
     "Outcome",
@@ -77,6 +79,7 @@ __all__ = [
     "collect",
     "compare_labels",
     "create_review_report",
+    "import_samples",
     "parse_template",
     "read_config",
     "read_examples",
@@ -102,6 +105,7 @@ _NAMES = {
     "costs": ("Budget", "Price", "Usage"),
     "executor": ("Components", "Executor"),
     "human": ("HumanLabels",),
+    "importing": ("ImportReport", "import_samples"),
     "people": ("PeopleReport", "PeopleSample"),
     "rescoring": ("arescore", "rescore"),
     "review": ("ReviewReport", "create_review_report", "read_people_claims", "write_review"),

@@ -27,7 +27,7 @@ from langchain_cfc.labelers import Labeler, LabelerInput
 from langchain_cfc.labelers.base import check_reference
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import resolve_generator
-from langchain_cfc.sampling.comparison import explain_doubt
+from langchain_cfc.sampling.comparison import explain_doubt, simplify_model_name
 from langchain_cfc.sampling.fingerprints import CLASS
 from langchain_cfc.support.text import pluralize
 from langchain_cfc_collect.batches.batcher import Batcher
@@ -289,7 +289,8 @@ def explain_unverified_parts(configuration: Mapping[str, Any]) -> str | None:
 
 
 def _list_model_names(fingerprint: Mapping[str, Any]) -> set[str]:
-    return {str(value) for key, value in fingerprint.items() if key.rpartition(".")[2] == "model"}
+    names = (str(value) for key, value in fingerprint.items() if key.rpartition(".")[2] == "model")
+    return set(map(simplify_model_name, names))
 
 
 # Seconds between two progress lines if there is no terminal; shorter runs print none.

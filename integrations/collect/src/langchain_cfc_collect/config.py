@@ -200,6 +200,25 @@ class ScoringConfig(_Table):
         return {"made_by": {name: _describe_table(one) for name, one in self.list_verifiers().items()}}
 
 
+class ImportConfig(_Table):
+    """The settings of a collection that an import of answers needs.
+
+    Attributes:
+        n: Number of answers of each question; None for the most frequent number.
+        source: What the columns of question, reference and metadata are called, as in a dataset.
+        generator: `id` names the model and prompt that drew the answers.
+    """
+
+    n: _Count | None = None
+    source: dict[str, Any] = {}
+    generator: dict[str, Any] = {}
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns that are given."""
+        return {name: value for name, value in self.source.items() if name in Columns.model_fields}
+
+
 class CollectionConfig(ScoringConfig):
     """All settings of a collection, with either `n` or `draws` beside those of `ScoringConfig`.
 
@@ -327,6 +346,13 @@ def read_scoring_config(
 ) -> ScoringConfig:
     """Read only what scoring needs of a collection's settings; arguments and errors as in `read_config`."""
     return _read_settings(ScoringConfig, path, overrides, settings)
+
+
+def read_import_config(
+    path: str | os.PathLike[str] | None, overrides: Mapping[str, Any], settings: Sequence[str] = ()
+) -> ImportConfig:
+    """Read only what an import needs of a collection's settings; arguments and errors as in `read_config`."""
+    return _read_settings(ImportConfig, path, overrides, settings)
 
 
 def _read_settings(

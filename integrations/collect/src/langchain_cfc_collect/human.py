@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import codecs
-import csv
-import io
-import json
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +14,11 @@ from langchain_core.runnables import RunnableConfig
 from langchain_cfc.errors import InputError, LabelerError, RecordError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
-from langchain_cfc.support.json_text import build_object
+from langchain_cfc.support.csv_files import read_csv
+from langchain_cfc.support.json_text import check_regular_file
 from langchain_cfc.support.serialization import canonical_json, compute_sha256
-from langchain_cfc.support.suggestions import suggest_file
 from langchain_cfc.verifiers.base import combine_fingerprints
+from langchain_cfc_collect.sources.files import BadRow, read_rows
 
 # What people write, and what spreadsheet programs make of it in several languages. A cross is not read: it
 # means "right" to some and "wrong" to others.
@@ -36,6 +33,12 @@ _FALSE_WORDS = (
 _LABEL_WORDS = dict.fromkeys(_TRUE_WORDS.split(), True) | dict.fromkeys(_FALSE_WORDS.split(), False)
 # A whole number that a program took for a decimal.
 _WHOLE_DECIMAL = re.compile(r"([0-9]+)\.0")
+_PLAIN_MARKS = (
+    dict.fromkeys(map(ord, "\u201c\u201d\u201e\u201f\u00ab\u00bb"), '"')
+    | dict.fromkeys(map(ord, "\u2018\u2019\u201a\u201b"), "'")
+    | dict.fromkeys(map(ord, "\u2013\u2014"), "-")
+    | {0x2026: "...", 0x00A0: " ", 0x202F: " "}
+)
 By = Literal["id", "prompt"]
 _KEY_COLUMNS: tuple[By, By] = ("id", "prompt")
 
@@ -48,7 +51,7 @@ TEXT_MARK = "'"
 class SheetRow:
     """The label of one candidate, and the line that it was read from."""
 
-    line: int  # counted from 1; a CSV row of several lines has the number of its last one
+    line: int  # counted from 1; a CSV row of several lines has the number of its first one
     correct: bool | None  # None for a label that is still missing
 
 
@@ -58,7 +61,7 @@ class Sheet:
 
     source: str  # name of the file
     by: By  # whether candidates are found by the `id` of their record or by its `prompt`
-    rows: Mapping[tuple[str, str], SheetRow]  # by id or prompt, and text
+    rows: Mapping[tuple[str, str], SheetRow]  # by id or prompt, and text, both as `make_key` gives them
     digest: str  # SHA-256 of the file
 
 
@@ -70,48 +73,34 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
         RecordError: If there are no labels, or a line lacks a field, has an invalid value in it, or
             contradicts an earlier one.
     """
-    source = Path(path)
-    ending = source.suffix.lower()
+    path = Path(path)
+    ending, source = path.suffix.lower(), str(path)
     if ending not in {".csv", ".tsv", ".jsonl"}:
-        msg = f"{source} is neither .csv nor .jsonl, so its format is unknown"
+        msg = f"{path} is neither .csv nor .jsonl, so its format is unknown"
         raise InputError(msg)
-    try:
-        content = source.read_bytes()
-        text = _decode(content, "utf-8-sig" if ending == ".jsonl" else "cp1252")
-    except FileNotFoundError as error:
-        msg = f"{source}: no such file{suggest_file(source)}"
-        raise InputError(msg) from error
-    except (OSError, UnicodeDecodeError) as error:
-        msg = f"{source} cannot be read as text: {error}. Save it in UTF-8"
-        raise InputError(msg) from error
-    read_rows = _read_json_rows if ending == ".jsonl" else _read_csv_rows
+    check_regular_file(path)
     by: By | None = None
     rows: dict[tuple[str, str], SheetRow] = {}
-    for line, row in read_rows(source.name, text):
-        own, key, label = _read_row(source.name, line, row, partly=partly)
+    # Spreadsheet programs of some countries write Windows-1252 unless asked for UTF-8.
+    found = read_rows(path) if ending == ".jsonl" else read_csv(path, fallback="cp1252")
+    for given in found:
+        line, row = (given.number, given.problem) if isinstance(given, BadRow) else given
+        if isinstance(row, str):
+            raise RecordError(source, line, "", row)
+        own, key, label = _read_row(source, line, row if ending == ".jsonl" else _read_cells(row), partly)
         by = by or own
         if own != by:
-            raise RecordError(source.name, line, own, f"found it; expected {by}, as in the lines above")
+            raise RecordError(source, line, own, f"found it; expected {by}, as in the lines above")
         earlier = rows.get(key)
         if earlier is None or earlier.correct is None:
             rows[key] = SheetRow(line, label)
         elif label is not None and label != earlier.correct:
-            found = "true" if label else "false"
-            problem = f"found {found}, but the same candidate has the other label in an earlier line"
-            raise RecordError(source.name, line, "correct", problem)
+            word = "true" if label else "false"
+            problem = f"found {word}, but the same candidate has the other label in an earlier line"
+            raise RecordError(source, line, "correct", problem)
     if by is None:
-        raise RecordError(source.name, 0, "", "it holds no labels")
-    return Sheet(source.name, by, rows, compute_sha256(content))
-
-
-def _decode(content: bytes, fallback: str) -> str:
-    """Return the text of a file in UTF-8 or UTF-16, or else in the code that spreadsheet programs write."""
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return content.decode("utf-16")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return content.decode(fallback)
+        raise RecordError(source, 0, "", "it holds no labels")
+    return Sheet(path.name, by, rows, compute_sha256(path.read_bytes()))
 
 
 def format_value(value: Any) -> str:
@@ -131,8 +120,16 @@ def format_value(value: Any) -> str:
         raise LabelerError(msg) from error
 
 
+def make_key(value: Any) -> str:
+    """Return a prompt or a candidate as `Sheet.rows` names it: `format_value` without typographic marks.
+
+    Programs write typographic quotation marks, dashes and an ellipsis where people type plain ones.
+    """
+    return format_value(value).translate(_PLAIN_MARKS)
+
+
 def _read_row(
-    source: str, line: int, row: Mapping[str, Any], *, partly: bool
+    source: str, line: int, row: Mapping[str, Any], partly: bool
 ) -> tuple[By, tuple[str, str], bool | None]:
     """Return whether a row goes by id or prompt, its key (id or prompt, and text) and its label."""
     given: list[By] = [one for one in _KEY_COLUMNS if row.get(one) is not None]
@@ -145,15 +142,30 @@ def _read_row(
     if by == "id" and not isinstance(name, str):
         raise RecordError(source, line, "id", f"found a {type(name).__name__}; expected text")
     if by == "prompt":
-        name = format_value(name)
+        name = make_key(name)
     if not isinstance(text, str):
         problem = f"found a {type(text).__name__}; expected text, which may be empty"
         raise RecordError(source, line, "text", problem)
     if partly and (label is None or (isinstance(label, str) and not label.strip())):
         label = None
     elif not isinstance(label, bool):
-        raise RecordError(source, line, column, f"found {label!r:.60}; expected true or false")
-    return by, (name, format_value(text)), label
+        raise RecordError(
+            source, line, column, f"found {label!r:.60}; expected true or false (in CSV also yes or no)"
+        )
+    return by, (name, make_key(text)), label
+
+
+def _clean_word(word: str) -> str:
+    return unicodedata.normalize("NFC", word).strip(" .\u00a0").lower()
+
+
+def read_label(value: Any) -> bool:
+    """Return a label that is written in any way that sheets know, or as 0 or 1; else raise `ValueError`."""
+    label = value if isinstance(value, bool) else _LABEL_WORDS.get(_clean_word(str(value)))
+    if label is None:
+        msg = f"found {value!r:.60}; expected true or false"
+        raise ValueError(msg)
+    return label
 
 
 def _find_label_column(row: Mapping[str, Any]) -> str:
@@ -161,71 +173,44 @@ def _find_label_column(row: Mapping[str, Any]) -> str:
     return "supported" if "supported" in row and "correct" not in row else "correct"
 
 
-def _read_csv_rows(source: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    # Spreadsheet programs use the separator of their locale.
-    delimiter = max(",;\t", key=text.partition("\n")[0].count)
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    try:
-        for row in reader:
-            # `DictReader` fills short rows with None, and puts the surplus of long rows under the key None.
-            if None in row or None in row.values():
-                problem = (
-                    f"the number of fields differs from the {len(reader.fieldnames or [])} of the header"
-                )
-                raise RecordError(source, reader.line_num, "", problem)
-            if not any(row.values()):
-                continue
-            # Only columns with a marked name have marked cells. A cell may have lost its mark, because some
-            # programs drop it from a cell that was opened.
-            cells = {
-                name.removeprefix(TEXT_MARK).strip().lower(): cell.removeprefix(TEXT_MARK)
-                if name.startswith(TEXT_MARK)
-                else cell
-                for name, cell in row.items()
-            }
-            column = _find_label_column(cells)
-            word = cells.get(column, "")
-            if whole := _WHOLE_DECIMAL.fullmatch(cells.get("id", "")):
-                cells["id"] = whole[1]
-            known = unicodedata.normalize("NFC", word).strip(" .\u00a0").lower()
-            yield reader.line_num, {**cells, column: _LABEL_WORDS.get(known, word)}
-    except csv.Error as error:
-        # `DictReader` has not counted the row that it could not read; the reader inside it has.
-        raise RecordError(source, reader.reader.line_num, "", f"not CSV: {error}") from error
-
-
-def _read_json_rows(source: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for line, content in enumerate(text.split("\n"), start=1):
-        if not content.strip():
-            continue
-        try:
-            row = json.loads(content, object_pairs_hook=build_object)
-        except (ValueError, RecursionError) as error:
-            raise RecordError(source, line, "", f"not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise RecordError(source, line, "", f"found a {type(row).__name__}; expected an object")
-        yield line, row
+def _read_cells(row: Mapping[str, str]) -> dict[str, Any]:
+    """Return the cells of a row of CSV without marks, and the label as a boolean."""
+    # Only columns with a marked name have marked cells. A cell may have lost its mark, because some programs
+    # drop it from a cell that was opened.
+    cells: dict[str, Any] = {
+        name.removeprefix(TEXT_MARK).strip().lower(): cell.removeprefix(TEXT_MARK)
+        if name.startswith(TEXT_MARK)
+        else cell
+        for name, cell in row.items()
+    }
+    column = _find_label_column(cells)
+    word = cells.get(column, "")
+    if whole := _WHOLE_DECIMAL.fullmatch(cells.get("id", "")):
+        cells["id"] = whole[1]
+    return {**cells, column: _LABEL_WORDS.get(_clean_word(word), word)}
 
 
 class HumanLabels(BaseLabeler):
     """Looks up the labels that people gave to each candidate.
 
-    The file is JSON Lines (`.jsonl`) or CSV with a header (`.csv`), in UTF-8; CSV may also be in UTF-16 or
+    The file is JSON Lines (`.jsonl`) or CSV with a header (`.csv`), in UTF-8 or UTF-16; CSV may also be in
     Windows-1252, as Excel writes it. Each line has
 
     - `id`, the id of the record, or `prompt`, its input: one of the two, the same throughout the file. In CSV
       an input that is not text is written as JSON with sorted keys and without spaces;
     - `text`, the candidate as it was drawn, except for what programs change unasked: the kind of line ends,
-      spaces at the end, and whether an accent is a character of its own;
+      spaces at the end, typographic quotation marks and dashes, and whether an accent is a character of its
+      own;
     - `correct`, or `supported` for claims: true or false; in CSV also yes, no, y, n, 1, 0, correct, wrong, a
       tick, and the words for true, false, yes and no in several languages, in any letter case.
 
     Further fields are ignored. A line may be repeated with the same label. If several people disagree,
     resolve it first; `compare_labels` measures how often they do.
 
-    CSV may be separated by commas, semicolons or tabs. If a column's name begins with an apostrophe, an
-    apostrophe at the start of its cells is not part of them: it keeps spreadsheet programs from rewriting
-    what they take for a number, a date or a formula. `write_review` writes its sheets like that.
+    CSV may be separated by commas, semicolons, tabs or vertical bars. If a column's name begins with an
+    apostrophe, an apostrophe at the start of its cells is not part of them: it keeps spreadsheet programs
+    from rewriting what they take for a number, a date or a formula. `write_review` writes its sheets like
+    that.
 
     Args:
         path: The file, which is read immediately.
@@ -251,7 +236,7 @@ class HumanLabels(BaseLabeler):
         sheet = self._sheet
         yield from ()  # nothing is called
         if sheet.by == "prompt":
-            key = format_value(given["prompt"])
+            key = make_key(given["prompt"])
         elif "id" in given:
             key = given["id"]
         else:
@@ -264,7 +249,7 @@ class HumanLabels(BaseLabeler):
 
     def _find_label(self, key: str, text: str) -> bool:
         sheet = self._sheet
-        row = sheet.rows.get((key, format_value(text)))
+        row = sheet.rows.get((key, make_key(text)))
         if row is not None and row.correct is not None:
             return row.correct
         msg = f"no label for {sheet.by} {key!r:.80}, text {text!r:.80} in {sheet.source}: add a line"

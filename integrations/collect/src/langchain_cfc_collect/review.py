@@ -71,7 +71,7 @@ from langchain_cfc_collect.agreement import (
     compare_labels,
     estimate_rate,
 )
-from langchain_cfc_collect.human import TEXT_MARK, HumanLabels, Sheet, format_value, read_sheet
+from langchain_cfc_collect.human import TEXT_MARK, HumanLabels, Sheet, format_value, make_key, read_sheet
 
 COLUMNS = ("id", "input", "reference", "text")
 CLAIM_COLUMNS = ("id", "input", "reference", "answer", "span", "text")
@@ -202,15 +202,19 @@ def _list_rows(record: LabelledRecord, slots: Sequence[int]) -> Iterator[tuple[s
 
 
 def list_labels(record: LabelledRecord) -> list[tuple[str, bool]]:
-    """Return the texts of candidates or claims as written to a sheet, with their labels."""
+    """Return the texts of candidates or claims as `Sheet.rows` names them, with their labels."""
     if isinstance(record, PromptRecord):
-        return [(format_candidate(one), one.correct) for one in record.candidates]
-    return [(format_value(one.text), one.supported) for one in record.claims]
+        return [(make_key(format_candidate(one)), one.correct) for one in record.candidates]
+    return [(make_key(one.text), one.supported) for one in record.claims]
 
 
 def _check_cell(record: LabelledRecord, labels: Sequence[tuple[str, bool]], slot: int) -> str:
     """Return the text of a slot, given all texts and labels; raise if it is too long or has both labels."""
-    text, label = labels[slot]
+    text = (
+        format_candidate(record.candidates[slot])
+        if isinstance(record, PromptRecord)
+        else format_value(record.claims[slot].text)
+    )
     if len(text) > MAX_CELL_SIZE:
         what = "candidate" if isinstance(record, PromptRecord) else "claim"
         msg = (
@@ -218,7 +222,8 @@ def _check_cell(record: LabelledRecord, labels: Sequence[tuple[str, bool]], slot
             f"cut it off: have such {what}s labelled in JSON Lines (see HumanLabels)"
         )
         raise InputError(msg)
-    if (text, not label) in labels:
+    key, label = labels[slot]
+    if (key, not label) in labels:
         raise _make_contradiction_error(record, text)
     return text
 
@@ -255,10 +260,10 @@ def _label_claims(records: Iterable[LabelledRecord], people: Sheet) -> Iterator[
     names = {name for name, _ in people.rows}
     found: set[tuple[str, str]] = set()
     for record in map(require_claims, check_records(records)):
-        name = record.id if people.by == "id" else format_value(record.input)
+        name = record.id if people.by == "id" else make_key(record.input)
         if name not in names:
             continue
-        keys = [(name, format_value(one.text)) for one in record.claims]
+        keys = [(name, make_key(one.text)) for one in record.claims]
         missing = next((text for _, text in keys if (name, text) not in people.rows), None)
         if missing is not None:
             problem = (
@@ -434,7 +439,7 @@ def _find_labels(
             recorded = len(record.candidates)
         else:
             unit = "claims"
-        name = record.id if sheet.by == "id" else format_value(record.input)
+        name = record.id if sheet.by == "id" else make_key(record.input)
         if name not in names:
             continue
         met.add(name)

@@ -18,6 +18,7 @@ from langchain_cfc.errors import CFCError
 from langchain_cfc.no_answers import describe_unscored
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.comparison import simplify_model_name
 from langchain_cfc.scoring import compute_auroc
 from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.text import pluralize
@@ -326,7 +327,7 @@ class EarlyWarnings:
                 f"all {self._n} candidates were identical for each of the first {_FIRST_CHECK} prompts: "
                 "is the temperature 0, or are answers cached? Every set would hold a single answer"
             )
-        models = {one.model for one in usage.calls if one.drew and one.model}
+        models = {simplify_model_name(one.model) for one in usage.calls if one.drew and one.model}
         if self._models and not models <= self._models:
             new, known = ", ".join(sorted(models - self._models)), ", ".join(sorted(self._models))
             yield (

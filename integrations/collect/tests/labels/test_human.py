@@ -132,15 +132,15 @@ def test_human_labels_accepts_repeated_but_not_contradictory_lines(tmp_path: Pat
             "",
             "twice in one object",
         ),
-        ("a.jsonl", "[1]", 1, "", "found a list"),
+        ("a.jsonl", "[1]", 1, "", "found [1]"),
         ("a.jsonl", "nonsense", 1, "", "not JSON"),
-        ("a.jsonl", "[" * 100_000, 1, "", "not JSON"),
+        ("a.jsonl", "[" * 100_000, 1, "", "nested too deeply"),
         ("a.jsonl", "\n", 0, "", "it holds no labels"),
         ("a.csv", "id,text,correct\n", 0, "", "it holds no labels"),
         ("a.csv", "id,text,correct\na,x,maybe\n", 2, "correct", "found 'maybe'"),
         ("a.csv", "id,text,correct\na,x,\n", 2, "correct", "found ''"),
-        ("a.csv", "id,text,correct\na,x\n", 2, "", "number of fields differs from the 3"),
-        ("a.csv", "id,text,correct\na,x,1,2\n", 2, "", "number of fields differs from the 3"),
+        ("a.csv", "id,text,correct\na,x\n", 2, "", "cells; expected 3, as in the header"),
+        ("a.csv", "id,text,correct\na,x,1,2\n", 2, "", "cells; expected 3, as in the header"),
         ("a.csv", "id,text\na,x\n", 2, "correct", "found ''"),
         ("a.csv", "text,correct\nx,1\n", 2, "", "found neither"),
         ("a.csv", 'id,text,correct\na,"x"y,1\n', 2, "", "not CSV"),
@@ -151,7 +151,7 @@ def test_human_labels_refuses_bad_lines_by_line_and_field(
 ) -> None:
     with pytest.raises(RecordError) as caught:
         HumanLabels(write_file(tmp_path, name, content))
-    assert (caught.value.source, caught.value.line, caught.value.field) == (name, line, field)
+    assert (caught.value.source, caught.value.line, caught.value.field) == (str(tmp_path / name), line, field)
     assert problem in caught.value.problem
 
 
@@ -160,7 +160,7 @@ def test_human_labels_refuses_other_files(tmp_path: Path) -> None:
         HumanLabels(write_file(tmp_path, "a.txt", CSV))
     with pytest.raises(InputError, match="no such file"):
         HumanLabels(tmp_path / "none.csv")
-    with pytest.raises(InputError, match="cannot be read as text"):
+    with pytest.raises(InputError, match="line 1: not UTF-8"):
         HumanLabels(write_file(tmp_path, "a.jsonl", "é".encode("latin-1")))
 
 
@@ -255,3 +255,28 @@ def test_human_labels_finds_whole_number_ids_that_became_decimals(tmp_path: Path
 def test_human_labels_refuses_words_of_two_meanings(tmp_path: Path, word: str) -> None:
     with pytest.raises(RecordError, match="expected true or false"):
         HumanLabels(write_file(tmp_path, "a.csv", f"id,text,correct\na,Lima,{word}\n"))
+
+
+TYPED = [
+    ('"Lima"', "\u201cLima\u201d"),
+    ("it's 5-7...", "it\u2019s 5\u20137\u2026"),
+    ("caf\u00e9 \u00abx\u00bb", "caf\u00e9\u00a0\u201ex\u201c"),
+]
+
+
+@pytest.mark.parametrize(("drawn", "written"), TYPED)
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-8", "utf-16"])
+def test_typographic_marks_of_programs_do_not_lose_a_label(
+    tmp_path: Path, drawn: str, written: str, encoding: str
+) -> None:
+    content = f"id;text;correct\r\n1.0;{written.replace(chr(34), chr(34) * 2)};ja\r\n;;\r\n"
+    labeler = HumanLabels(write_file(tmp_path, "a.csv", content.encode(encoding)))
+    assert labeler.invoke(make_input("1", drawn)) == [True]
+    with pytest.raises(LabelerError, match="no label"):
+        labeler.invoke(make_input("1", f"{drawn}!"))
+
+
+def test_candidates_that_differ_only_in_typographic_marks_need_one_label(tmp_path: Path) -> None:
+    content = 'id,text,correct\n1,\u201cx\u201d,yes\n1,"""x""",no\n'
+    with pytest.raises(RecordError, match="line 3: correct: found false, but the same candidate"):
+        HumanLabels(write_file(tmp_path, "a.csv", content))

@@ -26,6 +26,7 @@ from integrations.collect.tests.sources.writing import (
     write_parquet,
 )
 from langchain_cfc.errors import InputError, LabelerError, RecordError
+from langchain_cfc.no_answers import is_invisible
 from langchain_cfc.records import Example
 from tests.lengths import repetitions
 
@@ -193,7 +194,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 ROW = st.fixed_dictionaries(
     {
         "n": st.integers(-(10**9), 10**9),
-        "q": TEXT,
+        "q": TEXT.filter(lambda one: not is_invisible(one)),
         "r": st.lists(TEXT, max_size=3),
         "o": st.fixed_dictionaries({"x": st.floats(allow_nan=False, allow_infinity=False), "y": TEXT}),
         "m": st.booleans(),
@@ -336,3 +337,19 @@ def test_examples_check_makes_rows_with_unusable_references_bad() -> None:
         else:
             assert [one.input for one in examples] == ["a"]
         assert [bad.number for bad in examples.bad_rows] == [2, 3]
+
+
+BLANK = [
+    (Columns(input="q"), "input"),
+    (Columns(prompt="Answer: {q}{also}"), "prompt"),
+    (Columns(inputs=("q", "also")), "inputs"),
+]
+
+
+@pytest.mark.parametrize(("columns", "part"), BLANK, ids=[part for _, part in BLANK])
+@pytest.mark.parametrize("blank", ["", " \t", "\u200b"])
+def test_row_without_a_question_is_a_bad_row(columns: Columns, part: str, blank: str) -> None:
+    rows = [{"q": "Peru?", "also": ""}, {"q": blank, "also": blank}]
+    with pytest.raises(RecordError, match=rf"row 2: {part}: found nothing in .*q.*; expected a question"):
+        list(read_examples(rows, columns))
+    assert len(list(read_examples(rows, columns, "set_aside"))) == 1

@@ -65,7 +65,7 @@ def test_jsonl_rows_are_numbered_by_line(tmp_path: Path) -> None:
     assert numbers == [1, 4, 5, 6]
 
 
-@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_csv_delimiter_is_detected_from_the_header(tmp_path: Path, delimiter: str) -> None:
     header = delimiter.join(["id", '"question; or, so"', "answer"])
     row = delimiter.join(["1", '"Lima, Cusco; or\tIca?"', "Lima"])
@@ -107,7 +107,7 @@ def test_jsonl_line_that_is_no_object_is_a_bad_row(tmp_path: Path, line: bytes, 
 BAD_CELLS = [
     pytest.param(b"one", "found 1 cells; expected 2, as in the header", id="short"),
     pytest.param(b"one,two,three", "found 3 cells; expected 2, as in the header", id="long"),
-    pytest.param(b'"x\ny\xff",z', "not UTF-8: byte 0xff at position 2", id="Latin-1"),
+    pytest.param(b'"x\ny\xff",z', "the cell 'question' is not UTF-8: byte 0xff at position 2", id="Latin-1"),
 ]
 
 
@@ -115,7 +115,9 @@ BAD_CELLS = [
 def test_csv_row_that_does_not_fit_the_header_is_a_bad_row(tmp_path: Path, row: bytes, problem: str) -> None:
     path = write(tmp_path / "a.csv", b"question,answer\n1,2\n" + row + b"\n5,6\n")
     first, bad, last = read_rows(path)
-    assert bad == BadRow(3, "", problem)
+    assert isinstance(bad, BadRow)
+    assert (bad.number, bad.field) == (3, "")
+    assert bad.problem.startswith(problem)
     assert not isinstance(first, BadRow)
     assert first[0] == 2
     assert last == (4 + row.count(b"\n"), {"question": "5", "answer": "6"})
@@ -126,11 +128,15 @@ TABLES = {
     "capital letters in the ending": ("a.CSV", b"question,answer\nq,a\n"),
     "UTF-16, little endian": ("a.csv", "question\tanswer\nq\ta\n".encode("utf-16")),
     "UTF-16, big endian": ("a.csv", codecs.BOM_UTF16_BE + "question,answer\nq,a\n".encode("utf-16-be")),
+    "UTF-16 without a mark": ("a.csv", "question;answer\r\nq;a\r\n".encode("utf-16-le")),
+    "UTF-16 without a mark, big endian": ("a.csv", "question\tanswer\nq\ta\n".encode("utf-16-be")),
+    "vertical bars": ("a.csv", b"question|answer\nq|a\n"),
+    "spaces after the delimiter": ("a.csv", b'question, answer\n"q", "a"\n'),
     "carriage returns alone": ("a.csv", b"question,answer\rq,a\r"),
     "a line that states the delimiter": ("a.csv", b"sep=;\r\nquestion;answer\r\nq;a\r\n"),
     "columns without a name": ("a.csv", b"question,answer,,\nq,a,,\n"),
     "spaces around names": ("a.csv", b"question , answer\nq,a\n"),
-    "blank rows": ("a.csv", b"question,answer\n,\nq,a\n,\n"),
+    "blank rows": ("a.csv", b"question,answer\n,\nq,a\n , \n"),
 }
 
 

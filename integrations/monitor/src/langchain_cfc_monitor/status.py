@@ -13,6 +13,7 @@ import numpy as np
 from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram
 from langchain_cfc.features import get_direction, name_group
 from langchain_cfc.guarantee import format_share
+from langchain_cfc.runnable.binding import list_other_models
 from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.support.text import format_percent, pluralize
 from langchain_cfc_monitor.observed import ANSWERED, DAY, EMPTY, FLAGGED, Data, format_time
@@ -310,7 +311,7 @@ def make_status(
         *_list_tests_of_rates(evidence.kept, level),
     ]
     age = max(0.0, (now - datetime.fromisoformat(artifact.created_at).timestamp()) / DAY)
-    models = _list_other_models(artifact, counts.models)
+    models = list_other_models(artifact, counts.models)
     return MonitorStatus(
         artifact=artifact.digest,
         age_days=age,
@@ -445,15 +446,6 @@ def _combine_tests(evidence: Evidence, tests: Sequence[Test], level: float) -> I
             since=format_time(float(combined.mixture.since)) if alarm else None,
             leading=f"{leading.what_name}, {leading.group_name}" if leading.outcomes else None,
         )
-
-
-def _list_other_models(artifact: CalibrationArtifact, served: tuple[str, ...]) -> tuple[str, ...]:
-    calibrated = (artifact.provenance.generator or {}) if artifact.provenance is not None else {}
-    said = calibrated.get("model_version")
-    if said is None:
-        return ()
-    known = set(said) if isinstance(said, (list, tuple)) else {said}
-    return tuple(one for one in served if one not in known)
 
 
 def _list_notes(artifact: CalibrationArtifact, evidence: Evidence, counts: ResultCounts) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
 
 from langchain_cfc import Guarantee
 from langchain_cfc.decision import Reason
@@ -184,10 +185,18 @@ class GuardedRequest(StrictRequest):
     id: str | None = None
 
 
+# System messages alone ask nothing, which is checked once an operator's choice to leave them out was made.
+_HAS_QUESTION: JsonDict = {
+    "contains": {"properties": {"role": {"not": {"enum": ["system", "developer"]}}}, "required": ["role"]}
+}
+
+
 class ChatRequest(GuardedRequest):
     """A request: a conversation to be answered."""
 
-    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)
+    messages: list[Message] = Field(
+        min_length=1, max_length=MOST_MESSAGES, fail_fast=True, json_schema_extra=_HAS_QUESTION
+    )
     tools: list[dict[str, Any]] | None = Field(default=None, description=_REPEATED)
     tool_choice: str | dict[str, Any] | None = Field(default=None, description=_REPEATED)
     response_format: dict[str, Any] | None = Field(default=None, description=_REPEATED)
@@ -234,7 +243,13 @@ Item: TypeAlias = Annotated[InputMessage | OutputMessage, Field(discriminator="r
 class ResponsesRequest(GuardedRequest):
     """A request: a text or a whole conversation to be answered, because the server stores nothing."""
 
-    input: str | Annotated[list[Item], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
+    input: (
+        str
+        | Annotated[
+            list[Item],
+            Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True, json_schema_extra=_HAS_QUESTION),
+        ]
+    )
     instructions: str | None = None
     conversation: None = None
     previous_response_id: None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,13 +29,15 @@ from langchain_cfc.cli.inputs import AsJson
 from langchain_cfc.errors import InputError
 from langchain_cfc.no_answers import describe_unscored
 from langchain_cfc.records import LabelledRecord, read_records, write_records
-from langchain_cfc.support.text import format_percent
+from langchain_cfc.support.text import format_percent, pluralize
 from langchain_cfc_collect.cli.agreement import agreement
 from langchain_cfc_collect.cli.collect import ConfigPath, RetryFailed, Settings
 from langchain_cfc_collect.cli.people import certify
 from langchain_cfc_collect.collecting import format_cost, format_mean_scores
-from langchain_cfc_collect.config import read_scoring_config
+from langchain_cfc_collect.config import read_import_config, read_scoring_config
+from langchain_cfc_collect.importing import ImportReport, import_samples
 from langchain_cfc_collect.review import read_people_claims, write_review
+from langchain_cfc_collect.sources.samples import holds_records
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store
 from langchain_cfc_collect.store.batches import read_open_batches
@@ -44,6 +47,7 @@ app.command("agreement")(agreement)
 app.command("certify")(certify)
 _MOST_LISTED = 10
 _STORE_HELP = "SQLite file, or URL of a PostgreSQL database."
+_column_option = partial(typer.Option, metavar="COLUMN", rich_help_panel="Columns of answers")
 StoreName = Annotated[str, typer.Argument(help=_STORE_HELP)]
 
 
@@ -110,19 +114,75 @@ def export(
 
 @app.command("import")
 def import_(
-    records: Annotated[list[Path], typer.Argument(help="Labelled records that were made elsewhere.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Labelled records, or answers that another tool drew: see below."),
+    ],
     store: Annotated[str, typer.Argument(help=f"{_STORE_HELP} Created if it does not exist.")],
+    question: Annotated[str | None, _column_option(help="Column of the questions.")] = None,
+    answer: Annotated[str | None, _column_option(help="Column of the answers, or of lists of them.")] = None,
+    reference: Annotated[
+        list[str] | None, _column_option(help="Column of the right answers; repeat it for several.")
+    ] = None,
+    score: Annotated[
+        str | None, _column_option(help="Column of scores in [0, 1], smaller is better; '' for none.")
+    ] = None,
+    label: Annotated[
+        str | None, _column_option(help="Column that says whether the answer is correct; '' for none.")
+    ] = None,
+    config: ConfigPath = None,
+    settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add records that were made elsewhere to a store.
+    """Add records that were made elsewhere, or answers that another tool drew, to a store.
 
     Records that the store already holds are skipped; a different record with the same id is an error.
+
+    Answers are read from samples of lm-evaluation-harness, results of uqlm and promptfoo, and tables (JSON
+    Lines, JSON, CSV, Parquet) with a row for each answer or question. Columns are guessed by their names
+    where no option names them. --set n=5 uses five answers of each question, and --set generator.id=NAME
+    names the model that drew them. `store rescore` scores them, and `collect` scores and labels them.
     """
+    given = {"input": question, "reference": reference or None}
     with report_errors():
-        source = read_records(*records)
-        with Store(store, create=True) as target, target.lock():
-            added = target.add_records(track_progress(source, "reading records"), source.provenance)
-    _print_written(store, added, as_json=as_json, what="records")
+        if all(map(holds_records, files)):
+            if answer or score or label or question or reference or config or settings:
+                msg = "the files hold labelled records, which have no columns to name: leave the options out"
+                raise InputError(msg)
+            source = read_records(*files)
+            with Store(store, create=True) as target, target.lock():
+                added = target.add_records(track_progress(source, "reading records"), source.provenance)
+            _print_written(store, added, as_json=as_json, what="records")
+            return
+        read = read_import_config(config, {"source": given}, settings or ())
+        name, columns = read.generator.get("id"), read.columns
+        if question is not None:  # not the prompt of the file of settings
+            columns = {key: one for key, one in columns.items() if key not in {"prompt", "inputs"}}
+        done = import_samples(
+            files, store, columns, answer=answer, score=score, label=label, n=read.n, generator_id=name
+        )
+    if as_json:
+        emit_json({**asdict(done), "written": store})
+        return
+    print_lines(get_console(), _describe_import(done, store, name))
+
+
+def _describe_import(done: ImportReport, store: str, name: str | None) -> Iterable[str]:
+    yield done.read_from
+    yield f"{done.prompts} prompts with {pluralize(done.n, 'answer')} each written to {store}"
+    if name is None:
+        yield (
+            "the model is not named, so a bot calibrated on them is `unverified`; to name it, import with "
+            "--set generator.id=NAME, the generator_id of the bot"
+        )
+    if not done.has_labels:
+        yield "next          score and label them:"
+        yield f"              langchain-cfc collect --config collect.toml --store {store}"
+    elif not done.has_scores:
+        yield "next          score them:"
+        yield f"              langchain-cfc store rescore {store} --out scored.db --verifier FACTORY"
+    else:
+        yield f"next          langchain-cfc store export {store} records.jsonl"
 
 
 @app.command("rescore")

@@ -25,11 +25,13 @@ from pydantic import (
 )
 
 from langchain_cfc.errors import InputError, LabelerError, RecordError
+from langchain_cfc.no_answers import is_invisible
 from langchain_cfc.records.schema import Example, validate_fields
 from langchain_cfc.records.splits import draw_sample
 from langchain_cfc.support.json_text import check_json, parse_json, short_repr
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.support.suggestions import suggest_name
+from langchain_cfc.support.text import join_names
 from langchain_cfc_collect.sources.files import IN_MEMORY, BadRow, Row, Rows, open_rows, to_plain
 from langchain_cfc_collect.sources.templates import Template, parse_template
 
@@ -229,6 +231,13 @@ class Columns(BaseModel):
         example = validate_fields(Example, fields, source, number)
         return example if self.id is not None else example.model_copy(update={"id": _compute_id(example)})
 
+    def read_value(self, row: Mapping[str, Any], name: str, source: str, number: int) -> Any:
+        """Return the value of any column, or of a dotted path; raise `RecordError` if there is none."""
+        try:
+            return self._read_value(row, name, name)
+        except _FlawError as flaw:
+            raise RecordError(source, number, flaw.part, flaw.problem) from flaw
+
     def _create_fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
         metadata = {name: self._read_value(row, "metadata", name) for name in self.metadata}
         cluster = self._read_value(row, "cluster", self.cluster)
@@ -253,13 +262,21 @@ class Columns(BaseModel):
         return answers or None
 
     def _create_input(self, row: Mapping[str, Any]) -> Any:
-        if self.inputs is not None:
-            return {name: self._read_value(row, "inputs", name) for name in self.inputs}
         template = self._template
+        part = "input" if template is None else "prompt"
+        if self.inputs is not None:
+            part, names = "inputs", list(self.inputs)
+        elif template is not None:
+            names = [*template.required, *(name for name in template.optional if name in row)]
+        else:
+            names = [str(self.input)]
+        values = {name: self._read_value(row, part, name) for name in names}
+        # A model would answer something, and no reference is right for a question that is not there.
+        if names and all(isinstance(one, str) and is_invisible(one) for one in values.values()):
+            problem = f"found nothing in {join_names(names)}; expected a question"
+            raise _FlawError(problem, part)
         if template is None:
-            return self._read_value(row, "input", self.input)
-        names = [*template.required, *(name for name in template.optional if name in row)]
-        values = {name: self._read_value(row, "prompt", name) for name in names}
+            return values if self.inputs is not None else values[names[0]]
         try:
             return template.render(values)
         except Exception as error:  # a template of the user's own may raise anything

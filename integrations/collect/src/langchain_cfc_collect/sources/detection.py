@@ -17,8 +17,8 @@ from langchain_cfc_collect.sources.columns import Columns, References, parse_cel
 from langchain_cfc_collect.sources.files import BadRow, Rows
 
 # Usual column names, the likeliest first; case does not matter.
-_QUESTION_NAMES = ("question", "prompt", "input", "query", "problem", "instruction", "text", "q")
-_REFERENCE_NAMES = (
+QUESTION_NAMES = ("question", "prompt", "input", "query", "problem", "instruction", "text", "q")
+REFERENCE_NAMES = (
     "reference",
     "answers",
     "answer",
@@ -48,9 +48,9 @@ def find_columns(
     holds objects, or no column has a usual name, columns one level inside objects are considered, such as
     `answers.text`.
     """
-    reference = reference or _find_usual_name(sample, _REFERENCE_NAMES, question)
-    question = question or _find_usual_name(sample, _QUESTION_NAMES, reference)
-    return question, reference or _find_usual_name(sample, _REFERENCE_NAMES, question)
+    reference = reference or find_usual_name(sample, REFERENCE_NAMES, question)
+    question = question or find_usual_name(sample, QUESTION_NAMES, reference)
+    return question, reference or find_usual_name(sample, REFERENCE_NAMES, question)
 
 
 def detect_columns(
@@ -122,9 +122,10 @@ def _read_first(rows: Rows) -> list[Mapping[str, Any]]:
     return [row[1] for row in islice((row for row in rows if not isinstance(row, BadRow)), _SAMPLE_ROWS)]
 
 
-def _find_usual_name(
-    sample: Sequence[Mapping[str, Any]], usual: Sequence[str], other: References | None
+def find_usual_name(
+    sample: Sequence[Mapping[str, Any]], usual: Sequence[str], other: References | None = None
 ) -> str | None:
+    """Return the column with one of the usual names, or the only one besides `other`, if that is given."""
     others = other if isinstance(other, tuple) else (other,)
     free = [name for name in sample[0] if name not in others]
     by_lower_case = {name.strip().lower(): name for name in reversed(free)}

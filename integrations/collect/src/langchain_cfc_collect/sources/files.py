@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
@@ -18,21 +16,15 @@ import numpy as np
 
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records.parquet import read_batches
+from langchain_cfc.support.csv_files import check_names, read_csv
 from langchain_cfc.support.json_text import (
-    MAX_LINE_BYTES,
     check_regular_file,
-    describe_decode_error,
     parse_object,
     parse_value,
     read_lines,
     short_repr,
 )
 from langchain_cfc.support.plugins import is_plugin_source, load_plugin
-
-_QUOTED = re.compile(r'"[^"]*"')
-_AFTER_RETURN = re.compile(r"(?<=\r)(?=.)", re.DOTALL)
-# With which Excel states the delimiter.
-_DELIMITER_LINE = re.compile(r"sep=([^\w\s]|\t)[\r\n]*", re.IGNORECASE)
 
 
 def to_plain(value: Any) -> Any:
@@ -159,13 +151,13 @@ def read_rows(path: str | os.PathLike[str]) -> Rows:
 
     - `.jsonl`: one JSON object per line; lines of white space are skipped.
     - `.json`: one list of JSON objects, read at once.
-    - `.csv` or `.tsv`: cells separated by commas, semicolons or tabs, whichever is most frequent in the
-      header, or by what a first line `sep=;` says; the next row names the columns. Every cell is text. A row
-      over several lines has the number of its first line. Blank rows and columns without a name are left out.
+    - `.csv` or `.tsv`: cells separated by commas, semicolons, tabs or vertical bars, whichever is most
+      frequent in the header, or by what a first line `sep=;` says. Every cell is text. A row over several
+      lines has the number of its first line. Blank rows and columns without a name are left out.
     - `.parquet`: needs the extra `collect`. Cells are Arrow scalars, which `Columns` makes plain values.
 
-    Text is UTF-8, with or without a byte order mark, or UTF-16 with one. Text files may be compressed with
-    gzip, with or without `.gz` at the end of their names.
+    Text is UTF-8 or UTF-16, with or without a byte order mark. Text files may be compressed with gzip, with
+    or without `.gz` at the end of their names.
 
     Args:
         path: The file.
@@ -201,8 +193,16 @@ def _read_json_lines(path: Path) -> Iterator[Row | BadRow]:
 
 
 def _read_json_list(path: Path) -> Iterator[Row | BadRow]:
+    rows = read_json(path)
+    if not isinstance(rows, list):
+        raise RecordError(str(path), 0, "", f"found {short_repr(rows)}; expected one list of objects")
+    yield from _number_rows(rows)
+
+
+def read_json(path: Path) -> Any:
+    """Read a whole JSON file, an empty list from an empty one; raise `RecordError` if it cannot be read."""
     source = str(path)
-    # The list may span any number of lines, and a single line may hold all of it.
+    # The value may span any number of lines, and a single line may hold all of it.
     parts: list[bytes] = []
     size = 0
     for _, raw in read_lines(path, _MAX_LIST_BYTES):
@@ -212,78 +212,13 @@ def _read_json_list(path: Path) -> Iterator[Row | BadRow]:
             raise RecordError(source, 0, "", problem)
         parts.append(raw)
     content = b"".join(parts)
-    if not content.strip():
-        return
-    rows = parse_value(content, source, 0, "one list of objects; name it .jsonl if each line is an object")
-    if not isinstance(rows, list):
-        raise RecordError(source, 0, "", f"found {short_repr(rows)}; expected one list of objects")
-    yield from _number_rows(rows)
+    expected = "one list of objects; name it .jsonl if each line is an object"
+    return parse_value(content, source, 0, expected) if content.strip() else []
 
 
 def _read_csv(path: Path) -> Iterator[Row | BadRow]:
-    rows = _read_cells(path)
-    for line, names, flaw in rows:
-        if flaw:
-            raise RecordError(str(path), line, "", flaw)
-        header = [name.strip() for name in names]
-        _check_names([name for name in header if name], str(path), line)
-        break
-    for line, cells, flaw in rows:
-        if flaw:
-            yield BadRow(line, "", flaw)
-        elif len(cells) != len(header):
-            yield BadRow(line, "", f"found {len(cells)} cells; expected {len(header)}, as in the header")
-        else:
-            yield line, {name: cell for name, cell in zip(header, cells, strict=True) if name}
-
-
-def _read_cells(path: Path) -> Iterator[tuple[int, list[str], str]]:
-    """Yield the number of each row's first line, its cells, and the problem if they are not UTF-8."""
-    flaws: list[str] = []
-
-    def decode(raw: bytes) -> str:
-        try:
-            return raw.decode()
-        except UnicodeDecodeError as error:
-            flaws.append(describe_decode_error(error))
-            # Replacing bytes keeps commas and quotation marks, so the next row begins where it should.
-            return raw.decode(errors="replace")
-
-    lines = (decode(raw) for _, raw in read_lines(path))
-    header = next(lines, "")
-    # Spreadsheet programs write different delimiters, depending on the user's country.
-    stated = _DELIMITER_LINE.fullmatch(header)
-    line = 1
-    if stated:
-        header, line = next(lines, ""), 2
-    unquoted = _QUOTED.sub("", header)
-    delimiter = stated[1] if stated else max(",;\t", key=unquoted.count)
-    # Lines that end with a carriage return alone are one line to `read_lines`.
-    has_returns = "\r" in unquoted.rstrip("\r\n")
-    texts = chain([header], lines)
-    if has_returns:
-        texts = chain.from_iterable(map(_AFTER_RETURN.split, texts))
-    reader = csv.reader(texts, delimiter=delimiter, strict=True)
-    first = line
-    try:
-        for cells in iter(partial(_read_row, reader), None):
-            if any(cells):
-                yield line, cells, flaws[0] if flaws else ""
-            flaws.clear()
-            line = reader.line_num + first
-    except csv.Error as error:
-        problem = f"not CSV: {error}; is a quotation mark in this row not closed, or not doubled?"
-        raise RecordError(str(path), line, "", problem) from error
-
-
-def _read_row(reader: Iterator[list[str]]) -> list[str] | None:
-    """Return the cells of the next row; None after the last one."""
-    # The limit is of the whole process. What bounds memory here is the length of a line.
-    before = csv.field_size_limit(MAX_LINE_BYTES)
-    try:
-        return next(reader, None)
-    finally:
-        csv.field_size_limit(before)
+    for line, cells in read_csv(path):
+        yield BadRow(line, "", cells) if isinstance(cells, str) else (line, cells)
 
 
 def _read_parquet(path: Path) -> Iterator[Row | BadRow]:
@@ -293,7 +228,7 @@ def _read_parquet(path: Path) -> Iterator[Row | BadRow]:
     try:
         with parquet.ParquetFile(path, **_PARQUET_OPTIONS) as file:
             names = file.schema_arrow.names
-            _check_names(names, source, 0)
+            check_names(names, source, 0)
             # Cells stay Arrow scalars until they are needed, so unused columns cost next to nothing.
             cells = (zip(*batch.columns, strict=True) for batch in read_batches(file, source, _BATCH_ROWS))
             for number, row in enumerate(chain.from_iterable(cells), start=1):
@@ -303,13 +238,6 @@ def _read_parquet(path: Path) -> Iterator[Row | BadRow]:
     except (OSError, ValueError, NotImplementedError) as error:
         problem = f"damaged, or not Parquet that can be read: {error}"
         raise RecordError(source, 0, "", problem) from error
-
-
-def _check_names(names: Sequence[str], source: str, line: int) -> None:
-    duplicate = next((name for place, name in enumerate(names) if name in names[:place]), None)
-    if duplicate is not None:
-        problem = f"found the column {short_repr(duplicate)} twice; expected names to differ"
-        raise RecordError(source, line, "", problem)
 
 
 _Reader: TypeAlias = Callable[[Path], Iterator[Row | BadRow]]

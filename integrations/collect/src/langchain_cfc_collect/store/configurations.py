@@ -15,6 +15,8 @@ VERIFIER_KEYS = ("verifier", "verifiers", "separate_scores")
 # A new version of the dataset (`source`) is among them, because the inputs are compared prompt by prompt.
 LABEL_KEYS = ("labeler", "reads", "answer", "metadata", "source")
 _MADE_BY = "made_by"
+# The files that answers were imported from, each with its format. They do not affect records.
+IMPORTED = "imported"
 
 
 def add_given_ids(known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,6 +57,11 @@ def explain_differences(
     others = replace_parts(given, known, VERIFIER_KEYS)
     if all(known.get(key) == others.get(key) for key in different):  # only the verifier differs
         return made_with + _advise_rescoring(name, given)
+    if list(different) == ["generator"] and IMPORTED in known:
+        return made_with + (
+            "Its answers were imported. If this generator drew them, say so: name it by --set "
+            "generator.id=NAME (generator_id= in Python), and give a bot the same id"
+        )
     return made_with + (
         "Its records and new ones would not be exchangeable: collect into another store, or go back to the "
         "old configuration. If only labels are affected, --relabel makes all of them again"
@@ -79,6 +86,8 @@ def replace_parts(
 
 def is_changed(name: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     """Return whether a key that two configurations have has different values."""
+    if name == IMPORTED:
+        return False
     if name == _MADE_BY and not _list_verifiers(known):
         # A store that was rescored in Python names its verifier only by the fingerprint.
         given = replace_parts(given, known, VERIFIER_KEYS)

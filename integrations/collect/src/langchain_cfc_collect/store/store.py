@@ -31,7 +31,12 @@ from langchain_cfc.support.database import DatabaseStore
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc_collect.costs import Budget, BudgetTracker, RequestHistory, Stage, Usage
 from langchain_cfc_collect.store import batches, calls, rows, schema
-from langchain_cfc_collect.store.configurations import add_given_ids, explain_differences, is_changed
+from langchain_cfc_collect.store.configurations import (
+    IMPORTED,
+    add_given_ids,
+    explain_differences,
+    is_changed,
+)
 from langchain_cfc_collect.store.dataset import add_prompts, make_record_writes
 from langchain_cfc_collect.store.rows import PAGE_SIZE, StoredPrompt, make_record, read_prompt
 from langchain_cfc_collect.store.schema import PROMPTS_FACT, Statement, Write, report_damage
@@ -157,7 +162,8 @@ class Store(DatabaseStore):
         different += [
             name
             for name in (*PROVENANCE_FIELDS, "endpoint")
-            if name not in known and given.get(name) is not None
+            # Imported answers may not be scored or labelled yet.
+            if name not in known and IMPORTED not in known and given.get(name) is not None
         ]
         different += [name for name in _OPTIONAL_KEYS if name in known and name not in given]
         if different:
@@ -196,7 +202,16 @@ class Store(DatabaseStore):
             return added
 
     def count_prompts(self, connection: Connection) -> None:
-        """Update the number of prompts among the facts."""
+        """Update the number of prompts among the facts; refuse new ones beside imported answers."""
+        if IMPORTED in self.configuration:
+            query = select(_prompts).where(_prompts.c.stage == int(Stage.OPEN))
+            if new := connection.execute(query).all():
+                msg = (
+                    f"{self.name} holds imported answers, and none to {len(new)} prompts of the dataset, "
+                    f"such as {rows.read_example(self.name, new[0]).input!r:.80}: a model would have to draw "
+                    "them. Use the columns and the prompt that the answers were imported with"
+                )
+                raise StoreError(msg)
         total = connection.execute(select(func.count()).select_from(_prompts)).scalar_one()
         self.write_facts(connection, {PROMPTS_FACT: str(total)})
 

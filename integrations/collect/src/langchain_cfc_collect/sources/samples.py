@@ -1,0 +1,515 @@
+"""`read_samples`: answers that another tool drew, with scores and labels where it has some.
+
+What is read is recognised by the columns of the first row, in this order:
+
+- `samples_*.jsonl` of lm-evaluation-harness: the question is a column of `doc`, or else the whole prompt; the
+  answers are `resps`, the reference is `target`, and the label is the metric if each row has one answer.
+- Results of uqlm, as JSON or as a table: `prompt` and `sampled_responses`.
+- Results of promptfoo (`--output results.json`): the question is a variable, or else the whole prompt; the
+  answer is `response.output`, the reference a variable, or what a test compares with; the label is `success`.
+- Any table with a row for each answer or each question, by usual names of columns.
+
+A list in the column of answers holds several answers, and rows of one question belong together.
+
+Only answers that were drawn alike can calibrate. So uqlm's first response, which has a temperature of its
+own, is left out, and a file with answers of several models is refused. Scores of promptfoo and metrics are
+grades that know the reference, so they are no scores.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from langchain_cfc.errors import DrawError, InputError, RecordError
+from langchain_cfc.records import Example
+from langchain_cfc.records.parquet import is_parquet
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.candidates import make_candidate
+from langchain_cfc.support.json_text import (
+    check_regular_file,
+    parse_object,
+    read_lines,
+    short_repr,
+)
+from langchain_cfc.support.text import join_names, pluralize
+from langchain_cfc_collect.human import read_label
+from langchain_cfc_collect.sources.columns import Columns, parse_cell
+from langchain_cfc_collect.sources.detection import (
+    QUESTION_NAMES,
+    REFERENCE_NAMES,
+    find_columns,
+    find_usual_name,
+    read_sample,
+)
+from langchain_cfc_collect.sources.files import BadRow, Rows, read_json, read_rows, to_plain
+
+# Usual column names, the likeliest first; case does not matter. Those of lists come last.
+_ANSWER_NAMES = (
+    *("response", "completion", "prediction", "generation", "generated_text", "model_answer"),
+    *("model_output", "output", "answer", "text", "candidate", "sample", "sampled_responses", "responses"),
+    *("completions", "predictions", "generations", "outputs", "samples", "candidates"),
+)
+_SCORE_NAMES = ("score", "scores", "uncertainty", "confidence", "confidences")
+_LABEL_NAMES = ("correct", "is_correct", "label", "labels", "passed", "pass", "success")
+_CONFIDENCES = ("confidence", "confidences")
+# Assertions of promptfoo whose value is the right answer.
+_ASSERTIONS = ("equals", "contains", "icontains", "similar", "factuality", "model-graded-factuality")
+_MOST_LISTED = 5
+
+
+@dataclass(frozen=True)
+class SampleColumns:
+    """What the columns of a table of answers mean.
+
+    Attributes:
+        columns: Those of the question, its reference and its metadata.
+        answer: The column of the answer, or of a list of answers.
+        score: That of scores in [0, 1], smaller is better; of a column named `confidence`, larger is better.
+        label: That of true and false.
+    """
+
+    columns: Columns
+    answer: str
+    score: str | None = None
+    label: str | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One answer, with its score and its label if they are known."""
+
+    draw: DrawnCandidate
+    score: float | None
+    label: bool | None
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Questions with answers that were drawn elsewhere.
+
+    Attributes:
+        prompts: Each prompt with its n answers.
+        sources: For each file, its name and format.
+        n: Number of answers of each prompt.
+        columns: What the columns of the last file were taken for.
+    """
+
+    prompts: Sequence[tuple[Example, Sequence[Sample]]]
+    sources: Sequence[Mapping[str, str]]
+    n: int
+    columns: SampleColumns
+
+    def describe(self) -> str:
+        """Return in one line what was recognised."""
+        known, asked = self.columns, self.columns.columns
+        parts = {
+            "question": asked.input or asked.prompt or asked.inputs,
+            "answer": known.answer,
+            "reference": asked.reference,
+            "score": known.score and f"{known.score} ({_explain_direction(known.score)} is better)",
+            "label": known.label,
+        }
+        read = ", ".join(f"{part} from {one}" for part, one in parts.items() if one)
+        what = "; ".join(f"{one['file']}: {one['format']}" for one in self.sources)
+        return f"{what}: {read}"
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table of answers, with its columns unless the user says others: None to guess, empty for none."""
+
+    rows: Rows
+    format: str
+    question: str | None = None
+    answer: str | None = None
+    reference: str | None = None
+    score: str | None = None
+    label: str | None = None
+    # Prepares a row; None for one that repeats another. Raises `RecordError` if it holds no texts.
+    prepare: Callable[[Mapping[str, Any], str, int], Mapping[str, Any] | None] = lambda row, *_: row
+
+
+def holds_records(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file begins as one of records does; raise a `RecordError` if there is none."""
+    path = Path(path)
+    check_regular_file(path)
+    if is_parquet(path):
+        from pyarrow import parquet  # type: ignore[import-untyped]  # late: it takes a second
+
+        try:
+            names = set(parquet.read_schema(path).names)
+        except (OSError, ValueError):  # which the reader of records explains
+            return True
+    else:
+        line = next(iter(read_lines(path)), (1, b""))[1]
+        try:
+            names = set(parse_object(line, str(path), 1))
+        except RecordError:
+            return False
+    return {"format", "version", "n"} <= names or (
+        {"id", "input"} <= names and bool({"candidates", "claims"} & names)
+    )
+
+
+def read_samples(
+    sources: Sequence[Any],
+    columns: Mapping[str, Any],
+    *,
+    answer: str | None = None,
+    score: str | None = None,
+    label: str | None = None,
+    n: int | None = None,
+) -> Samples:
+    """Read answers that were drawn elsewhere; rows of one question belong together, also in several files.
+
+    Args:
+        sources: Paths of files, or tables in memory: rows, or a pandas DataFrame.
+        columns: Fields of `Columns` that are not to be guessed.
+        answer: Column of the answers; None to guess it.
+        score: Column of scores in [0, 1], smaller is better; None to guess it, empty for none.
+        label: Column of labels; None to guess it, empty for none.
+        n: Number of answers of each question, of which the first n are used; None for the most frequent one.
+
+    Returns:
+        The answers by question.
+
+    Raises:
+        RecordError: If a row cannot be read.
+        InputError: If a column cannot be guessed, or a question has fewer than n answers.
+    """
+    found: dict[str, tuple[Example, list[Sample]]] = {}
+    read: list[dict[str, str]] = []
+    for source in sources:
+        table = _open_table(source)
+        known = _choose_columns(table, columns, answer, score, label)
+        read.append({"file": Path(table.rows.name).name, "format": table.format})
+        for number, example, samples in _read_table(table, known):
+            first, gathered = found.setdefault(example.id, (example, []))
+            if first != example:
+                problem = (
+                    f"the question {example.id!r} stands in an earlier row with another input or metadata"
+                )
+                raise RecordError(table.rows.name, number, "", problem)
+            gathered += samples
+    prompts, n = _take_n(list(found.values()), n)
+    return Samples(prompts, read, n, known)
+
+
+def _take_n(
+    prompts: Sequence[tuple[Example, list[Sample]]], n: int | None
+) -> tuple[list[tuple[Example, list[Sample]]], int]:
+    """Return the first n answers of each question; refuse questions that have fewer."""
+    counts = Counter(len(samples) for _, samples in prompts)
+    wanted = n or max(counts, key=lambda size: (counts[size], size))
+    few = [(example, len(samples)) for example, samples in prompts if len(samples) < wanted]
+    if few:
+        listed = ", ".join(f"{short_repr(one.input)} has {size}" for one, size in few[:_MOST_LISTED])
+        more = f" and {len(few) - _MOST_LISTED} more" if len(few) > _MOST_LISTED else ""
+        msg = (
+            f"{len(few)} of {pluralize(len(prompts), 'question')} have fewer than {wanted} answers: {listed}"
+            f"{more}. Each needs the same number: leave these out, draw what is missing, or use "
+            f"{min(counts)} of each (--set n={min(counts)})"
+        )
+        raise InputError(msg)
+    return [(example, samples[:wanted]) for example, samples in prompts], wanted
+
+
+# Tables
+
+
+def _open_table(source: Any) -> _Table:
+    """Open a file, rows or a DataFrame, and recognise what wrote it."""
+    if hasattr(source, "to_dict") and hasattr(source, "columns"):
+        # Missing cells are NaN.
+        source = [
+            {key: None if one != one else one for key, one in row.items()}  # noqa: PLR0124 - NaN
+            for row in source.to_dict("records")
+        ]
+    if not isinstance(source, str | os.PathLike):
+        rows = source if isinstance(source, Rows) else Rows.from_iterable(list(source))
+    elif _get_ending(Path(source)) == ".json":
+        rows = _open_json(Path(source))
+    else:
+        rows = read_rows(source)
+    return _recognise(rows)
+
+
+def _get_ending(path: Path) -> str:
+    return (Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix).lower()
+
+
+def _open_json(path: Path) -> Rows:
+    """Open a JSON file: rows, columns, or an object that holds one of them under `results` or `data`."""
+    check_regular_file(path)
+    value = read_json(path)
+    while isinstance(value, Mapping) and (inner := value.get("results", value.get("data"))) is not None:
+        value = inner
+    if isinstance(value, Mapping):
+        value = _turn_columns(value, str(path))
+    if not isinstance(value, list):
+        raise RecordError(str(path), 0, "", f"found {short_repr(value)}; expected a list of rows, or columns")
+    return replace(Rows.from_iterable(value), name=str(path))
+
+
+def _turn_columns(columns: Mapping[str, Any], source: str) -> list[dict[str, Any]]:
+    """Return the rows of a mapping of columns, each a list or, as pandas writes it, a mapping by row."""
+    cells = {
+        name: list(one.values()) if isinstance(one, Mapping) else one
+        for name, one in columns.items()
+        if isinstance(one, Mapping | list)
+    }
+    if not cells or len({len(one) for one in cells.values()}) > 1:
+        problem = f"found {short_repr(columns)}; expected rows, or columns of equal length"
+        raise RecordError(source, 0, "", problem)
+    return [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+
+
+def _recognise(rows: Rows) -> _Table:
+    """Return the table, with the columns of the tool that wrote it."""
+    sample = [to_plain(row) for row in read_sample(rows)]
+    names = set(sample[0])
+    if {"doc", "target"} <= names and names & {"resps", "filtered_resps"}:
+        return _open_harness(rows, sample)
+    if {"vars", "response", "testCase"} <= names or {"vars", "promptIdx"} <= names:
+        return _open_promptfoo(rows, sample)
+    if "sampled_responses" in names and names & {"prompt", "prompts"}:
+        asked = "prompt" if "prompt" in names else "prompts"
+        # Its scores and the user's labels are of the first response.
+        what = "results of uqlm, without its first responses"
+        return _Table(rows, what, asked, "sampled_responses", score="", label="")
+    return _Table(rows, "a table of answers")
+
+
+def _open_harness(rows: Rows, sample: Sequence[Mapping[str, Any]]) -> _Table:
+    docs = [row["doc"] for row in sample if isinstance(row["doc"], Mapping)]
+    question = find_columns(docs, reference="target")[0] if docs else None
+    answer = "resps" if "resps" in sample[0] else "filtered_resps"
+    chosen = sample[0].get("filter")
+    metrics = sample[0].get("metrics") or []
+    has_one = all(len(_unpack(row.get(answer))) == 1 for row in sample)
+    label = metrics[0] if has_one and isinstance(metrics, list) and len(metrics) == 1 else ""
+    if not all(row.get(label) in {0, 1} for row in sample):
+        label = ""
+    score = "scores" if "scores" in sample[0] else ""
+
+    def prepare(row: Mapping[str, Any], source: str, number: int) -> Mapping[str, Any] | None:
+        if row.get("filter") != chosen:  # the same answers, read by another filter
+            return None
+        prompt, second = _read_arguments(row.get("arguments"))
+        texts = _unpack(row.get(answer))
+        if isinstance(second, str) or not texts or not all(isinstance(one, str) for one in texts):
+            problem = (
+                f"found {short_repr(row.get(answer))}; expected texts that a model generated: likelihoods of "
+                "given choices are no answers. Use a task with output_type generate_until"
+            )
+            raise RecordError(source, number, answer, problem)
+        return {**row, answer: texts, "prompt": prompt}
+
+    asked = "prompt" if question is None else f"doc.{question}"
+    return _Table(rows, "samples of lm-evaluation-harness", asked, answer, "target", score, label, prepare)
+
+
+def _unpack(answers: Any) -> list[Any]:
+    """Return the answers of a row of the harness, which lists them by request."""
+    listed = answers if isinstance(answers, list) else [answers]
+    return listed[0] if len(listed) == 1 and isinstance(listed[0], list) else listed
+
+
+def _read_arguments(arguments: Any) -> tuple[Any, Any]:
+    """Return the prompt of the harness's first request, and its second argument: settings, or a choice."""
+    first = next(iter(arguments.values()), None) if isinstance(arguments, Mapping) else arguments
+    while isinstance(first, list) and len(first) == 1:
+        first = first[0]
+    values = list(first.values()) if isinstance(first, Mapping) else first
+    prompt, second = (*values, None, None)[:2] if isinstance(values, list) else (values, None)
+    return prompt, second
+
+
+def _open_promptfoo(rows: Rows, sample: Sequence[Mapping[str, Any]]) -> _Table:
+    variables = [row["vars"] if isinstance(row["vars"], Mapping) else {} for row in sample]
+    found = find_usual_name(variables, REFERENCE_NAMES)
+    question = find_usual_name(variables, QUESTION_NAMES, found or "")
+    is_asserted = found is None and None not in map(_find_asserted, sample)
+    reference = "asserted" if is_asserted else found and f"vars.{found}"
+    drawn_by: dict[tuple[str, str], int] = {}
+
+    def prepare(row: Mapping[str, Any], source: str, number: int) -> Mapping[str, Any]:
+        provider = row.get("provider")
+        name = provider.get("id") if isinstance(provider, Mapping) else provider
+        drawn_by.setdefault((str(name), str(row.get("promptIdx"))), number)
+        if len(drawn_by) > 1:
+            listed = " and ".join(f"{who} by prompt {which}" for who, which in drawn_by)
+            problem = f"found answers of {listed}; expected those of one model by one prompt: filter the file"
+            raise RecordError(source, number, "provider", problem)
+        if not isinstance(row.get("response"), Mapping) or "output" not in row["response"]:
+            problem = f"no answer: {short_repr(row.get('error'))}; leave this result out, or run it again"
+            raise RecordError(source, number, "response.output", problem)
+        prompt = row.get("prompt")
+        # A list is one structured answer here.
+        output = [row["response"]["output"]]
+        asked = prompt.get("raw") if isinstance(prompt, Mapping) else prompt
+        return {**row, "response": {"output": output}, "prompt": asked, "asserted": _find_asserted(row)}
+
+    has_checks = all((row.get("testCase") or {}).get("assert") for row in sample)
+    label = "success" if has_checks else ""
+    asked = "prompt" if question is None else f"vars.{question}"
+    return _Table(rows, "results of promptfoo", asked, "response.output", reference, "", label, prepare)
+
+
+def _find_asserted(row: Mapping[str, Any]) -> Any:
+    """Return the right answer that a test of promptfoo compares with; None if there is not exactly one."""
+    checks = (row.get("testCase") or {}).get("assert") or []
+    values = [
+        one.get("value") for one in checks if isinstance(one, Mapping) and one.get("type") in _ASSERTIONS
+    ]
+    return values[0] if len(values) == 1 else None
+
+
+# Columns
+
+
+def _choose_columns(
+    table: _Table, given: Mapping[str, Any], answer: str | None, score: str | None, label: str | None
+) -> SampleColumns:
+    """Return what the columns of a table mean: what is given, what its tool writes, or usual names."""
+    sample = [to_plain(row) for row in read_sample(table.rows)]
+    answer = answer or table.answer or _find_name(sample, _ANSWER_NAMES, given)
+    score = table.score if score is None else score
+    if score is None:
+        score = _find_name(sample, _SCORE_NAMES, given)
+    label = table.label if label is None else label
+    if label is None:
+        label = _find_name(sample, _LABEL_NAMES, given)
+        label = label if label and all(_is_label(row.get(label)) for row in sample) else None
+    left = [{name: one for name, one in row.items() if name not in {answer, score, label}} for row in sample]
+    reference = given.get("reference") or table.reference or find_usual_name(left, REFERENCE_NAMES)
+    is_asked = any(given.get(name) for name in ("input", "prompt", "inputs"))
+    question = table.question or find_usual_name(left, QUESTION_NAMES, reference or "")
+    for part, column in (("answer", answer), ("question", is_asked or question)):
+        if not column:
+            listed = join_names(list(sample[0]), 20)
+            msg = f"{table.rows.name}: which column holds the {part}? There are {listed}. Name it (--{part})"
+            raise InputError(msg)
+    fields: dict[str, Any] = {**given, **({} if is_asked else {"input": question})}
+    if reference is not None:
+        fields["reference"] = reference
+        cells = [row.get(reference) for row in sample] if isinstance(reference, str) else []
+        if table.format.endswith("harness") and cells and all(map(_is_written_list, cells)):
+            fields["cells"] = {reference: "json", **(given.get("cells") or {})}
+    try:
+        return SampleColumns(Columns(**fields), str(answer), score or None, label or None)
+    except ValidationError as error:
+        msg = f"the columns of {table.rows.name} cannot be used: {error.errors()[0]['msg']}"
+        raise InputError(msg) from error
+
+
+def _find_name(
+    sample: Sequence[Mapping[str, Any]], usual: Sequence[str], given: Mapping[str, Any]
+) -> str | None:
+    """Return the first column with a usual name that is not in use."""
+    used = {one for one in given.values() if isinstance(one, str)}
+    names = {name.strip().lower(): name for name in reversed(list(sample[0])) if name not in used}
+    return next((names[one] for one in usual if one in names), None)
+
+
+def _is_label(value: Any) -> bool:
+    try:
+        return isinstance(_read_label(value), bool | None)
+    except ValueError:
+        return isinstance(value, list)
+
+
+def _is_written_list(value: Any) -> bool:
+    return isinstance(value, str) and value.lstrip().startswith("[")
+
+
+# Rows
+
+
+def _read_table(table: _Table, known: SampleColumns) -> Iterator[tuple[int, Example, list[Sample]]]:
+    source = table.rows.name
+    for row in table.rows:
+        if isinstance(row, BadRow):
+            raise RecordError(source, row.number, row.field, row.problem)
+        number, values = row
+        prepared = table.prepare(to_plain(values), source, number)
+        if prepared is not None:
+            example = known.columns.create_example(prepared, source, number)
+            yield number, example, list(_read_row(prepared, known, source, number))
+
+
+def _read_row(row: Mapping[str, Any], known: SampleColumns, source: str, number: int) -> Iterator[Sample]:
+    answers = _list_cells(row, known.answer, known.columns, source, number)
+    others: list[list[Any]] = []
+    for column, read in ((known.score, _read_score(known.score)), (known.label, _read_label)):
+        if column is None:
+            others.append([None] * len(answers))
+            continue
+        cells = _list_cells(row, column, known.columns, source, number)
+        if len(cells) != len(answers):
+            problem = (
+                f"found {len(cells)} values for {pluralize(len(answers), 'answer')}; expected one for each"
+            )
+            raise RecordError(source, number, column, problem)
+        try:
+            others.append([read(one) for one in cells])
+        except ValueError as error:
+            raise RecordError(source, number, column, str(error)) from error
+    try:
+        draws = [make_candidate(slot, one) for slot, one in enumerate(answers)]
+    except DrawError as error:
+        raise RecordError(source, number, known.answer, str(error)) from error
+    yield from map(Sample, draws, *others)
+
+
+def _list_cells(row: Mapping[str, Any], column: str, columns: Columns, source: str, number: int) -> list[Any]:
+    """Return the values of a column for the answers of a row: one, or a list of them."""
+    value = columns.read_value(row, column, source, number)
+    if _is_written_list(value) and column.endswith("s"):  # a list in a cell of text
+        try:
+            value = parse_cell(value, "json")
+        except ValueError as error:
+            raise RecordError(source, number, column, str(error)) from error
+    while isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
+        value = value[0]
+    return value if isinstance(value, list) else [value]
+
+
+def _explain_direction(column: str) -> str:
+    return "larger" if column.lower() in _CONFIDENCES else "smaller"
+
+
+def _read_score(column: str | None) -> Callable[[Any], float | None]:
+    is_confidence = column is not None and _explain_direction(column) == "larger"
+
+    def read(value: Any) -> float | None:
+        if value is None or value == "":
+            return None
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not 0.0 <= number <= 1.0:
+            msg = f"found {short_repr(value)}; expected a number in [0, 1], or --score '' to leave scores out"
+            raise ValueError(msg)
+        return 1.0 - number if is_confidence else number
+
+    return read
+
+
+def _read_label(value: Any) -> bool | None:
+    return None if value is None or value == "" else read_label(value)
+
+
+def list_sources(samples: Any) -> list[Any]:
+    """Return what was given as a list of sources: several paths, or one table or path."""
+    is_several = isinstance(samples, list | tuple) and samples and isinstance(samples[0], str | os.PathLike)
+    return list(samples) if is_several else [samples]
