@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from langchain_cfc.execution.failures import (
+    PERMANENT_FAILURES,
+    FailureKind,
+    classify_failure,
     describe_error,
     is_malformed_response,
     is_permanent,
-    is_refusal,
-    read_status,
+    list_causes,
 )
 from langchain_cfc.execution.limits import (
     CallLimits,
@@ -40,9 +42,11 @@ from langchain_cfc.execution.steps import (
 )
 
 __all__ = [
+    "PERMANENT_FAILURES",
     "Call",
     "CallLimits",
     "ConcurrencyLimiter",
+    "FailureKind",
     "FlowRunnable",
     "Progress",
     "RunManager",
@@ -56,15 +60,15 @@ __all__ = [
     "arun_with_timeout",
     "call_by_keys",
     "call_each",
+    "classify_failure",
     "describe_error",
     "find_limiter",
     "get_current_limits",
     "is_malformed_response",
     "is_permanent",
-    "is_refusal",
+    "list_causes",
     "make_child_config",
     "map_distinct",
-    "read_status",
     "run_flow",
     "run_with_timeout",
     "set_context_variable",

@@ -1,4 +1,4 @@
-"""Read exceptions of models' clients: the status, a response that cannot be read, and a text without secrets.
+"""Read exceptions of models' clients: what they say about the server, and a text of them without secrets.
 
 Each client has its own exception types. They agree on the names of a few attributes, and on the methods of
 LangChain's chat models that they pass through.
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from traceback import walk_tb
 from types import FrameType
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from langchain_core.language_models import BaseChatModel
 from pydantic import SecretStr, ValidationError
@@ -19,14 +19,56 @@ from pydantic import SecretStr, ValidationError
 from langchain_cfc.errors import CFCError
 from langchain_cfc.support.text import REDACTED, quote
 
-# An invalid key, an empty account, a missing permission, an unknown model or address.
-_REFUSED_STATUS = frozenset({401, 402, 403, 404})
+FailureKind: TypeAlias = Literal[
+    "key",
+    "access",
+    "request",
+    "rate",
+    "conflict",
+    "timeout",
+    "server",
+    "not_connected",
+    "connection_lost",
+    "unreadable",
+]
+"""What a failed call says about its server: it refused the key or account, the model or permission, or this
+request; it limits the rate, is busy with the same request, took too long, or has a fault; it was not reached,
+the connection ended early, or its response cannot be read."""
+
+PERMANENT_FAILURES: frozenset[FailureKind] = frozenset({"key", "access", "request"})
+"""Kinds of failures after which the same request fails again."""
+
+_STATUSES: Mapping[int, FailureKind] = {
+    **dict.fromkeys((401, 402), "key"),
+    **dict.fromkeys((403, 404), "access"),
+    # 522 and later: of gateways whose server did not answer in time.
+    **dict.fromkeys((408, 504, 522, 524, 598, 599), "timeout"),
+    **dict.fromkeys((409, 425), "conflict"),
+    429: "rate",
+}
+# The status of an empty account is that of a rate limit at OpenAI, so its name of the error counts first.
+_CODES: Mapping[str, FailureKind] = {
+    "insufficient_quota": "key",
+    "invalid_api_key": "key",
+    "model_not_found": "access",
+}
 _CLIENT_ERROR, _SERVER_ERROR = 400, 500
-# Client errors that pass: time-out, conflict, too early, rate limit.
-_TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
-_REFUSED_CODES = frozenset({"insufficient_quota", "invalid_api_key", "model_not_found"})
+# Each client has its own exception types without a common base class, but with similar names.
+_NAMES: tuple[tuple[FailureKind, re.Pattern[str]], ...] = (
+    (
+        "not_connected",
+        re.compile(
+            "ConnectError|ConnectTimeout|ConnectionRefused|gaierror|ClientConnector|NewConnection"
+            "|EndpointConnection"
+        ),
+    ),
+    ("timeout", re.compile("Timeout")),
+    ("rate", re.compile("RateLimit")),
+    ("server", re.compile("Overloaded")),
+    ("connection_lost", re.compile("Connect|RemoteProtocol|ReadError|WriteError|ServerDisconnected")),
+)
 # A server that refuses the key, the model or the rate has not read the request, so it quotes no answer.
-_UNREAD_STATUS = _REFUSED_STATUS | {429}
+_UNREAD_STATUS = frozenset({401, 402, 403, 404, 429})
 # Names of clients' functions that read a response, and of those that only prepare the request.
 _READS_RESPONSE = re.compile(r"response|(?<!_get)_result|_output|decode")
 _MAKES_REQUEST = re.compile(r"request|payload|input")
@@ -54,19 +96,41 @@ def read_status(error: BaseException) -> int | None:
     return None
 
 
-def is_refusal(error: BaseException) -> bool:
-    """Return whether a server refused the key, the account or the model, which no retry changes."""
-    # The status of an empty account is that of a rate limit at OpenAI, so its name of the error counts.
-    holders = (error, error.args[0] if error.args else None)
-    names = {str(_read_field(holder, name)) for holder in holders for name in ("code", "type")}
-    return read_status(error) in _REFUSED_STATUS or not _REFUSED_CODES.isdisjoint(names)
+def list_causes(error: BaseException) -> list[BaseException]:
+    """Return an error and its chain of causes, the error itself first."""
+    found: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in found:
+        found.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return found
+
+
+def classify_failure(error: BaseException) -> FailureKind | None:
+    """Return what a failed call says about its server, by the error or what caused it; None for nothing.
+
+    The first status or code in the chain of causes decides, and without any the names of the errors.
+    """
+    chain = list_causes(error)
+    for one in chain:
+        holders = (one, one.args[0] if one.args else None)
+        names = (str(_read_field(holder, name)) for holder in holders for name in ("code", "type"))
+        kind = next((_CODES[name] for name in names if name in _CODES), None)
+        status = read_status(one)
+        if kind is None and status is not None and status >= _CLIENT_ERROR:
+            kind = _STATUSES.get(status, "request" if status < _SERVER_ERROR else "server")
+        if kind is not None:
+            return kind
+    types = {each.__name__ for one in chain for each in type(one).__mro__}
+    for known, pattern in _NAMES:
+        if any(map(pattern.search, types)):
+            return known
+    return "unreadable" if any(map(is_malformed_response, chain)) else None
 
 
 def is_permanent(error: BaseException) -> bool:
     """Return whether a server refused a request, so that repeating the same one changes nothing."""
-    status = read_status(error)
-    is_client_error = status is not None and _CLIENT_ERROR <= status < _SERVER_ERROR
-    return is_refusal(error) or (is_client_error and status not in _TRANSIENT_STATUS)
+    return classify_failure(error) in PERMANENT_FAILURES
 
 
 def _read_field(holder: Any, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Responses that a model's client cannot read, and what messages say of a failed request."""
+"""Responses that a model's client cannot read, kinds of failures, and what messages say of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CFCRunnable
 from langchain_cfc.errors import DrawError
-from langchain_cfc.execution import describe_error
+from langchain_cfc.execution import (
+    PERMANENT_FAILURES,
+    FailureKind,
+    classify_failure,
+    describe_error,
+    is_permanent,
+)
 from tests.factories import make_artifact
 
 Reply: TypeAlias = tuple[int, dict[str, str], Any]
@@ -165,3 +171,54 @@ def test_header_of_a_bound_request_is_not_shown() -> None:
     assert HEADER in str(failed)
     assert HEADER not in describe_error(failed)
     assert "application/json: who is" in describe_error(failed)
+
+
+class ClientError(Exception):
+    """An error with a status and a code, as clients raise it."""
+
+    def __init__(self, status: Any = None, code: Any = None) -> None:
+        super().__init__("failed")
+        self.status_code, self.code = status, code
+
+
+def name_error(name: str, *bases: type[Exception]) -> Exception:
+    return type(name, bases or (Exception,), {})()
+
+
+FAILURES: list[tuple[Exception, FailureKind | None]] = [
+    *((ClientError(status), "key") for status in (401, 402)),
+    *((ClientError(status), "access") for status in (403, 404)),
+    *((ClientError(status), "request") for status in (400, 405, 413, 422)),
+    *((ClientError(status), "conflict") for status in (409, 425)),
+    *((ClientError(status), "timeout") for status in (408, 504, 524)),
+    *((ClientError(status), "server") for status in (500, 503, 529)),
+    (ClientError(429), "rate"),
+    (ClientError(429, "insufficient_quota"), "key"),
+    (ClientError(400, "model_not_found"), "access"),
+    (ValueError({"code": 502}), "server"),
+    (ClientError(200), None),
+    (ClientError("429", True), None),
+    (httpx.ConnectError("x"), "not_connected"),
+    (httpx.ConnectTimeout("x"), "not_connected"),
+    (ConnectionRefusedError(), "not_connected"),
+    (httpx.ReadTimeout("x"), "timeout"),
+    (asyncio.TimeoutError(), "timeout"),
+    (httpx.RemoteProtocolError("x"), "connection_lost"),
+    (BrokenPipeError(), "connection_lost"),
+    (name_error("ServerDisconnectedError"), "connection_lost"),
+    (name_error("APITimeoutError", name_error("APIConnectionError").__class__), "timeout"),
+    (ValueError("x"), None),
+    (OSError("disk"), None),
+]
+
+
+@pytest.mark.parametrize(("error", "kind"), FAILURES, ids=lambda one: repr(one)[:40])
+def test_classify_failure_is_the_same_for_an_error_and_what_it_causes(error: Exception, kind: Any) -> None:
+    assert classify_failure(error) == kind
+    try:
+        raise DrawError("2 of 3 candidates could not be drawn") from error
+    except DrawError as caused:
+        assert classify_failure(caused) == kind
+        assert is_permanent(caused) == (kind in PERMANENT_FAILURES)
+    error.__cause__ = error  # endless
+    assert classify_failure(error) == kind

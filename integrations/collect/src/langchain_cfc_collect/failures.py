@@ -2,57 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from langchain_cfc.errors import CFCError, ServingTimeoutError
-from langchain_cfc.execution import is_malformed_response, is_permanent, is_refusal, read_status
+from langchain_cfc.errors import CFCError
+from langchain_cfc.execution import PERMANENT_FAILURES, FailureKind, classify_failure
 
-_CLIENT_ERROR = 400
-# Time-outs of a server or gateway: the request may have been answered nevertheless.
-_ANSWERED_STATUS = {408, 504}
-# Names of exceptions of clients and of the operating system if there is no connection.
-_NOT_CONNECTED = {
-    "ConnectError",
-    "ConnectTimeout",
-    "ConnectionRefusedError",
-    "gaierror",
-    "ClientConnectorError",
-    "NewConnectionError",
-}
-# Each client has its own exception types for these, without a common base class, but with similar names.
-_TRANSIENT_NAMES = (
-    "Connect",
-    "Timeout",
-    "RemoteProtocol",
-    "ReadError",
-    "WriteError",
-    "RateLimit",
-    "Overloaded",
-)
+# A server that answered so has not charged for the request, and neither has one that was not reached.
+_FREE: frozenset[FailureKind | None] = PERMANENT_FAILURES | {"rate", "conflict", "server", "not_connected"}
 
 
 def is_transient(outcome: Any) -> bool:
     """Return whether an outcome is an exception for a transient failure, after which a retry may succeed."""
-    if not isinstance(outcome, Exception):
-        return False
-    if isinstance(outcome, CFCError) and not isinstance(outcome, ServingTimeoutError):
-        # Look at the cause: a failed call of a verifier, for example, is wrapped in a `VerifierError`.
-        return outcome.__cause__ is not None and is_transient(outcome.__cause__)
-    if is_permanent(outcome):
-        return False
-    status = read_status(outcome)
-    if status is not None and status >= _CLIENT_ERROR:
-        return True
-    names = [kind.__name__ for kind in type(outcome).__mro__]
-    return (
-        is_malformed_response(outcome)
-        or isinstance(outcome, (ConnectionError, TimeoutError, asyncio.TimeoutError))
-        or any(word in name for name in names for word in _TRANSIENT_NAMES)
-    )
+    return isinstance(outcome, Exception) and classify_failure(outcome) not in {None, *PERMANENT_FAILURES}
 
 
 def ends_run(error: BaseException) -> bool:
@@ -60,16 +24,7 @@ def ends_run(error: BaseException) -> bool:
 
     A malformed request (status 400) does not: servers also refuse single prompts like that.
     """
-    return any(map(is_refusal, _list_causes(error)))
-
-
-def _list_causes(error: BaseException) -> list[BaseException]:
-    """Return an exception with those that caused it."""
-    chain: list[BaseException] = []
-    while error not in chain:
-        chain.append(error)
-        error = error.__cause__ or error.__context__ or error
-    return chain
+    return classify_failure(error) in {"key", "access"}
 
 
 def may_be_charged(error: BaseException) -> bool:
@@ -77,12 +32,7 @@ def may_be_charged(error: BaseException) -> bool:
 
     False if the server refused the request or was not reached.
     """
-    chain = _list_causes(error)
-    statuses = [status for one in chain if (status := read_status(one)) is not None]
-    if statuses:
-        return statuses[0] in _ANSWERED_STATUS or statuses[0] < _CLIENT_ERROR
-    kinds = {kind.__name__ for one in chain for kind in type(one).__mro__}
-    return not kinds & _NOT_CONNECTED
+    return classify_failure(error) not in _FREE
 
 
 def read_retry_after(error: Any) -> float | None:

@@ -20,35 +20,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from langchain_cfc.errors import DrawError, VerifierError
-from langchain_cfc.execution import read_status
-from langchain_cfc_server.errors import RefusedError, list_causes
+from langchain_cfc.execution import classify_failure
+from langchain_cfc_server.errors import RefusedError
 
 _LOG = logging.getLogger("langchain_cfc_server")
-_SERVER_ERROR = 500
-# A refused key, an empty account, a rate limit. Prompts that are moderated or of an unsupported kind get 403
-# or 404 from some providers.
-_UPSTREAM_STATUSES = frozenset({401, 402, 429})
-# Of gateways: the upstream did not answer in time.
-_TIMEOUT_STATUSES = frozenset({504, 522, 524, 598, 599})
-# Names of exceptions of clients and of Python if there is no connection.
-_NOT_CONNECTED = frozenset(
-    {
-        *("ConnectionError", "ConnectError", "ConnectTimeout", "ReadError", "RemoteProtocolError"),
-        *("ClientConnectorError", "ServerDisconnectedError", "NewConnectionError", "EndpointConnectionError"),
-        "gaierror",
-    }
-)
-
-
-def is_upstream_failure(error: BaseException) -> bool:
-    """Return whether an upstream failed by itself, according to its status or a missing connection."""
-    causes = list_causes(error)
-    statuses = [status for one in causes if (status := read_status(one)) is not None]
-    if statuses:
-        first = statuses[0]
-        return first in _UPSTREAM_STATUSES or (first >= _SERVER_ERROR and first not in _TIMEOUT_STATUSES)
-    kinds = {kind.__name__ for one in causes for kind in type(one).__mro__}
-    return not kinds.isdisjoint(_NOT_CONNECTED)
+# "access" is none of them: some providers answer so if a prompt is moderated or of an unsupported kind.
+_UPSTREAM_FAILURES = frozenset({"key", "rate", "server", "not_connected", "connection_lost"})
 
 
 @dataclass
@@ -102,7 +79,7 @@ class Cooldown:
         try:
             yield
         except (DrawError, VerifierError) as error:
-            if is_upstream_failure(error):
+            if classify_failure(error) in _UPSTREAM_FAILURES:
                 self._record_failure(client, streak, is_probe=is_probe)
             raise
         else:

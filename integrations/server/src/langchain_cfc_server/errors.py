@@ -109,16 +109,6 @@ _SERVING_REFUSALS: dict[type[Exception], tuple[int, str, str]] = {
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
-def list_causes(error: BaseException) -> list[BaseException]:
-    """Return an error and its chain of causes, the error itself first."""
-    found: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and cause not in found:
-        found.append(cause)
-        cause = cause.__cause__ or cause.__context__
-    return found
-
-
 def to_refused_error(error: Exception) -> RefusedError:
     """Return the refusal that a client gets for an error.
 

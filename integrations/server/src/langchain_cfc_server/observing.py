@@ -13,7 +13,8 @@ from typing import Any
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from langchain_cfc_server.errors import DisconnectedError, RefusedError, list_causes, to_refused_error
+from langchain_cfc.execution import list_causes
+from langchain_cfc_server.errors import DisconnectedError, RefusedError, to_refused_error
 from langchain_cfc_server.limits import get_client, get_path
 from langchain_cfc_server.metrics import Metrics
 from langchain_cfc_server.traffic import Traffic
