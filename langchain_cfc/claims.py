@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from importlib.metadata import version
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage, HumanMessage
@@ -24,7 +26,7 @@ from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.support.imports import require
-from langchain_cfc.support.layout import QUESTIONS, Governor, Layout, Range, Unit, parse_layout
+from langchain_cfc.support.layout import QUESTIONS, Governor, Range, Unit, parse_layout
 from langchain_cfc.support.normalisation import unify_characters
 from langchain_cfc.support.serialization import compute_sha256
 from langchain_cfc.support.text import quote
@@ -114,12 +116,26 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
             ['Known facts:\nLima is big']
         """
         layout = parse_layout(answer)
-        pieces = [piece for unit in layout.units for piece in self._split_unit(answer, unit, layout)]
+        run_ins: dict[int, list[int]] = {}
+        for one in layout.governors:
+            run_ins.setdefault(one.start, []).append(one.end)
+        margins = [one[:2] for one in layout.margins]
+        pieces = [
+            piece
+            for unit in layout.units
+            for piece in self._split_unit(
+                answer,
+                unit,
+                margins[bisect_left(margins, (unit.start,)) : bisect_left(margins, (unit.end,))],
+                [end for end in run_ins.get(unit.start, ()) if end < unit.end],
+            )
+        ]
+        pieces.sort()
         governed: dict[Range, list[Range]] = {piece: [] for piece in pieces}
         governing: set[Range] = set()
         for one in layout.governors:
-            above = [piece for piece in pieces if one.start <= piece[0] and piece[1] <= one.end]
-            below = [piece for piece in pieces if one.first <= piece[0] < one.last]
+            above = [piece for piece in _select(pieces, one.start, one.end) if piece[1] <= one.end]
+            below = _select(pieces, one.first, one.last)
             if above and below:
                 above = above[-1:] if one.is_tail else above
                 governing.update(above)
@@ -131,35 +147,48 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
             if piece not in governing
         ]
 
-    def _split_unit(self, answer: str, unit: Unit, layout: Layout) -> list[Range]:
-        """Return the ranges of a unit's sentences, of which none cuts a link, a quotation or emphasis."""
+    def _split_unit(
+        self, answer: str, unit: Unit, margins: Sequence[Range], run_ins: Sequence[int]
+    ) -> list[Range]:
+        """Return the ranges of a unit's sentences, of which none cuts a link, a quotation or emphasis.
+
+        `margins` are those inside the unit, and `run_ins` the ends of the words that open and govern it.
+        """
         if unit.is_whole:
             return [(unit.start, unit.end)]
         shown = list(answer[unit.start : unit.end])
-        marks = [(start, end) for start, end, _ in layout.margins]
+        marks = [*margins]
         for start, end, size in unit.emphasis:
             marks += [(start, start + size), (end - size, end)]
         for start, end in marks:
-            for place in range(max(start, unit.start), min(end, unit.end)):
+            for place in range(start, min(end, unit.end)):
                 shown[place - unit.start] = " "
         bound = [*unit.atoms, *((start, end) for start, end, _ in unit.emphasis)]
         bound += [found.span() for found in _ENCLOSED.finditer(answer, unit.start, unit.end)]
+        inside = bytearray(unit.end - unit.start + 1)
+        for start, end in bound:
+            _fill(inside, start + 1 - unit.start, end - unit.start)
+        opens = {start + size: start for start, _, size in sorted(unit.emphasis)}
         cuts = []
         for one in self._find(self.language, "".join(shown)):
             cut = unit.start + one["start_index"]
-            text = answer[unit.start : cut]
-            number = _LIST_NUMBER.search(text)  # of the next sentence, in a list within a line
-            cut = unit.start + number.start() if number is not None else cut
+            # The number of the next sentence, in a list within a line.
+            number = _LIST_NUMBER.search(answer, max(unit.start, cut - _LOOK_BACK), cut)
+            cut = cut if number is None else number.start()
             while cut < unit.end and shown[cut - unit.start].isspace():
                 cut += 1
-            for start, _, size in sorted(unit.emphasis, reverse=True):
-                cut = start if start + size == cut else cut
+            while cut in opens:
+                cut = opens[cut]
             cuts.append(_place_cut(answer, unit, cut))
-        run_ins = [one.end for one in layout.governors if one.start == unit.start and one.end < unit.end]
-        cuts = [cut for cut in cuts if not any(start < cut < end for start, end in bound)]
+        cuts = [cut for cut in cuts if not inside[cut - unit.start]]
         pieces = _cut(answer, unit, sorted({*cuts, *run_ins}), run_ins)
         # Words in bold govern several sentences, but belong to a single one.
         return pieces if len(pieces) != 2 or not run_ins else [(pieces[0][0], pieces[1][1])]  # noqa: PLR2004
+
+
+def _select(pieces: Sequence[Range], first: int, last: int) -> Sequence[Range]:
+    """Return the pieces, which are in order, that begin in [first, last)."""
+    return pieces[bisect_left(pieces, (first,)) : bisect_left(pieces, (last,))]
 
 
 def _place_cut(answer: str, unit: Unit, cut: int) -> int:
@@ -188,7 +217,7 @@ def _cut(answer: str, unit: Unit, cuts: Sequence[int], apart: Sequence[int]) -> 
         if any(map(str.isalnum, text)):
             begin = start + len(text) - len(text.lstrip())
             # A question and what answers it say something together only.
-            if pieces and start not in apart and answer[: pieces[-1][1]].endswith(QUESTIONS):
+            if pieces and start not in apart and answer.endswith(QUESTIONS, 0, pieces[-1][1]):
                 begin = pieces.pop()[0]
             pieces.append((begin, start + len(text.rstrip())))
     return pieces
@@ -436,24 +465,28 @@ class _Remainder:
     """The text that is left of an answer: which characters are `shown`, `dropped` and in any claim."""
 
     def __init__(self, answer: str, spans: Sequence[Span], kept: Sequence[bool]) -> None:
-        self._answer, self._spans = answer, spans
+        self._answer, self._spans = answer, sorted(spans, key=lambda span: span.start)
         self._layout = parse_layout(answer)
+        self._units = sorted(self._layout.units, key=lambda unit: unit.start)
+        # How far the claims up to each one reach.
+        self._reach = [*accumulate((span.end for span in self._spans), max)]
         self._shown, self._dropped = bytearray(len(answer)), bytearray(len(answer))
         for span, is_kept in zip(spans, kept, strict=True):
             _fill(self._shown if is_kept else self._dropped, span.start, span.end)
         self._in_margin = bytearray(len(answer))
         for start, end, _ in self._layout.margins:
             _fill(self._in_margin, start, end)
-        self._drop([place for place, is_dropped in enumerate(self._dropped) if is_dropped])
+        self._drop([place for place, is_dropped in enumerate(self._dropped) if is_dropped], 0, len(answer))
         self._apply_governors()
         self._pair_marks()
         _clear(self._shown, self._in_margin)
 
-    def _drop(self, places: Iterable[int]) -> None:
-        """Drop characters, and all of each link or other whole that holds one of them."""
+    def _drop(self, places: Iterable[int], first: int, last: int) -> None:
+        """Drop characters in [first, last), and all of each link or other whole that holds one of them."""
         for place in places:
             self._dropped[place], self._shown[place] = not self._in_margin[place], 0
-        for unit in self._layout.units:
+        begin = bisect_right(self._units, first, key=lambda unit: unit.start) - 1
+        for unit in self._units[max(0, begin) : bisect_left(self._units, last, key=lambda unit: unit.start)]:
             for start, end in [(unit.start, unit.end)] if unit.is_whole else unit.atoms:
                 if any(self._dropped[start:end]):
                     _fill(self._dropped, start, end)
@@ -465,7 +498,7 @@ class _Remainder:
         found = [(*self._find_extent(one), one) for one in self._layout.governors]
         for start, end, one in found:
             if any(self._dropped[start:end]):
-                self._drop(range(one.first, one.last))
+                self._drop(range(one.first, one.last), one.first, one.last)
         for start, end, one in reversed(found):
             if any(self._shown[one.first : one.last]):
                 _fill(self._shown, start, end)
@@ -475,8 +508,13 @@ class _Remainder:
         start, end = one.start, one.end
         last = max((place for place in range(start, end) if self._answer[place].isalnum()), default=start)
         if one.is_tail:
-            claims = [span for span in self._spans if span.start <= last < span.end]
-            before = [span.end for span in self._spans if start < span.end <= last]
+            near = self._spans[
+                bisect_right(self._reach, start) : bisect_right(
+                    self._spans, last, key=lambda span: span.start
+                )
+            ]
+            claims = [span for span in near if last < span.end]
+            before = [span.end for span in near if start < span.end <= last]
             start = max(start, min((span.start for span in claims), default=max(before, default=start)))
         return start + len(self._answer[start:end]) - len(self._answer[start:end].lstrip()), end
 
@@ -502,27 +540,28 @@ class _Remainder:
         return self._join()
 
     def _join(self) -> str:
-        text, gap, begun = "", 0, set[int]()
+        text, gap, self._margins = "", 0, deque(self._layout.margins)
         for place, is_shown in enumerate(self._shown):
             if not is_shown:
                 continue
-            margin = self._find_margin(place, begun)
-            if not text:
-                text = margin
-            elif gap < place:
-                text += self._write_between(gap, place, margin)
+            if not text or gap < place:
+                margin = self._find_margin(place)
+                text += self._write_between(gap, place, margin) if text else margin
             text, gap = text + self._answer[place], place + 1
         return text
 
-    def _find_margin(self, place: int, begun: set[int]) -> str:
+    def _find_margin(self, place: int) -> str:
         """Return the marks before a character that begins a line; first those of its list item."""
         line = max(self._answer.rfind("\n", 0, place), self._answer.rfind("\r", 0, place)) + 1
-        margins = [one for one in self._layout.margins if one[0] <= place]
-        item = [one for one in margins if one[0] not in begun and place < one[2] and one[1] < one[2]]
-        own = next((one for one in margins if one[0] == line), (place, place, place))
-        chosen = item[-1] if item else own
-        begun.update(one[0] for one in (*item, own))
-        return self._answer[chosen[0] : chosen[1]]
+        own = item = (place, place)
+        # The others were before a character that is shown already.
+        while self._margins and self._margins[0][0] <= place:
+            start, end, last = self._margins.popleft()
+            if start == line and own == (place, place):
+                own = (start, end)
+            if place < last and end < last:
+                item = (start, end)
+        return self._answer[slice(*(own if item == (place, place) else item))]
 
     def _write_between(self, start: int, end: int, margin: str) -> str:
         """Return what stands between two characters that are shown: unchanged if it hides no word."""

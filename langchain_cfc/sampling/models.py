@@ -72,13 +72,15 @@ def walk_runnables(part: Any) -> Iterator[Runnable[Any, Any]]:
         part: A Runnable, or any other value; models, mappings, lists and tuples are searched.
 
     Yields:
-        Runnables, depth first, in the order of fields, without those in the closures of functions.
+        Runnables, depth first, in the order of fields, without those in the closures of functions; each once,
+        also if a value holds itself.
     """
-    left = [part]
+    left, seen = [part], set[int]()
     while left:
         one = left.pop()
-        if isinstance(one, _SCALARS):
+        if isinstance(one, _SCALARS) or id(one) in seen:
             continue
+        seen.add(id(one))
         if isinstance(one, Runnable):
             yield one
         if isinstance(one, BaseModel):
@@ -209,6 +211,9 @@ def without_streaming_and_cache(part: Runnable[Any, Any], *, fresh: bool = True)
 
     Returns:
         The copy; the part itself if it holds no model.
+
+    Raises:
+        InputError: If a value with models in it holds itself.
     """
     if isinstance(part, BaseLanguageModel):
         return part.model_copy(update=_change_model_fields(part, fresh=fresh))
@@ -219,7 +224,11 @@ def without_streaming_and_cache(part: Runnable[Any, Any], *, fresh: bool = True)
         if "streaming" in settings:
             changed["streaming"] = False
         return copy_with_deferred_settings(part, changed)
-    return _silence_fields(part, fresh=fresh) if isinstance(part, BaseModel) else part
+    try:
+        return _silence_fields(part, fresh=fresh) if isinstance(part, BaseModel) else part
+    except RecursionError:
+        msg = f"a field of the {type(part).__name__} holds models and itself, so that it cannot be copied"
+        raise InputError(msg) from None
 
 
 def make_silent_call(
@@ -290,6 +299,8 @@ def _silence_value(value: Any, *, fresh: bool) -> Any:
     """Return a field's value with silent models; the value itself if it holds no models."""
     if isinstance(value, Runnable):
         return without_streaming_and_cache(value, fresh=fresh)
+    if next(walk_runnables(value), None) is None:
+        return value  # which may hold itself
     if isinstance(value, BaseModel):
         return _silence_fields(value, fresh=fresh)
     if isinstance(value, Mapping):

@@ -182,7 +182,8 @@ class ClientError(Exception):
 
 
 def name_error(name: str, *bases: type[Exception]) -> Exception:
-    return type(name, bases or (Exception,), {})()
+    made: Exception = type(name, bases or (Exception,), {})()
+    return made
 
 
 FAILURES: list[tuple[Exception, FailureKind | None]] = [
@@ -215,10 +216,9 @@ FAILURES: list[tuple[Exception, FailureKind | None]] = [
 @pytest.mark.parametrize(("error", "kind"), FAILURES, ids=lambda one: repr(one)[:40])
 def test_classify_failure_is_the_same_for_an_error_and_what_it_causes(error: Exception, kind: Any) -> None:
     assert classify_failure(error) == kind
-    try:
-        raise DrawError("2 of 3 candidates could not be drawn") from error
-    except DrawError as caused:
-        assert classify_failure(caused) == kind
-        assert is_permanent(caused) == (kind in PERMANENT_FAILURES)
-    error.__cause__ = error  # endless
+    caused = DrawError("2 of 3 candidates could not be drawn")
+    caused.__cause__ = error
+    assert classify_failure(caused) == kind
+    assert is_permanent(caused) == (kind in PERMANENT_FAILURES)
+    error.__cause__ = caused  # endless
     assert classify_failure(error) == kind

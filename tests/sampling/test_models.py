@@ -341,6 +341,24 @@ def test_walk_runnables_yields_parts_in_order() -> None:
     assert list(walk_runnables("text")) == []
 
 
+def test_chain_serves_models_with_fields_that_hold_themselves() -> None:
+    table: dict[str, Any] = {"names": ["lima"]}
+    table["names"].append(table)
+    model = FakeListLLM(responses=["lima"])
+    for generator in (
+        model.bind(extra=table),
+        model.model_copy(update={"metadata": table}),
+        {"x": model.bind(y=[table])},
+    ):
+        chain = CFCRunnable(
+            generator=generator, verifier=lambda _, drawn: [0.0] * len(drawn), artifact=make_artifact()
+        )
+        assert chain.invoke("peru").answers
+    table["model"] = model
+    with pytest.raises(InputError, match="holds models and itself"):
+        without_streaming_and_cache(model.bind(extra=table))
+
+
 def test_has_model_sees_models_in_fields_and_functions() -> None:
     assert has_model(NumberedModel().with_fallbacks([NumberedModel()]))
     assert has_model(call_in_function(NumberedModel()))
