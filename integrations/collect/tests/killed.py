@@ -16,23 +16,16 @@ from typing import Any, Literal, NoReturn, TypeAlias
 from unittest import mock
 
 import typer
-from langchain_cfc_collect import CallPolicy, acollect
 from langchain_cfc_collect.cli._collection import run_collection
 from langchain_cfc_collect.config import read_config
-from langchain_cfc_collect.executor import Components
-from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store, Writer
 from langchain_cfc_collect.store.schema import Write
 from sqlalchemy import Connection
 
 from integrations.collect.tests.sharing import (
     make_numbered_examples,
-    make_recorded_model,
-    make_silent_options,
     shorten_retry_waits,
 )
-from langchain_cfc.labelers import NormalisedMatch
-from langchain_cfc.verifiers import SequenceProbability
 
 N, CONCURRENCY = 3, 4
 Break: TypeAlias = Literal["torn", "late"]
@@ -51,7 +44,9 @@ def run_collect_command(settings: Mapping[str, Any]) -> NoReturn:
     sys.exit(0 if finished else 1)
 
 
-def collect_by_command(url: str, path: str, size: int, max_tokens: int | None) -> None:
+def collect_by_command(
+    url: str, path: str, size: int, max_tokens: int | None, breaking: Break | None
+) -> None:
     """Start or resume a collection by the code of the command line, with its signals and exit codes.
 
     Args:
@@ -59,6 +54,7 @@ def collect_by_command(url: str, path: str, size: int, max_tokens: int | None) -
         path: Of the store.
         size: Number of prompts.
         max_tokens: The budget; None for none.
+        breaking: A deliberate fault, for the negative controls.
     """
     os.environ["NO_PROXY"] = "127.0.0.1"
     rows = Path(path).with_suffix(".jsonl")
@@ -77,37 +73,13 @@ def collect_by_command(url: str, path: str, size: int, max_tokens: int | None) -
         "labeler": {"factory": "langchain_cfc.labelers:NormalisedMatch"},
         "run": {"concurrency": CONCURRENCY, "timeout": 5.0, "max_tokens": max_tokens},
     }
-    with shorten_retry_waits():
-        run_collect_command(settings)
-
-
-def collect_in_process(url: str, path: str, size: int, finished: Any, breaking: Break | None) -> None:
-    """Start or resume a collection.
-
-    Args:
-        url: Of the server.
-        path: Of the store.
-        size: Number of prompts.
-        finished: Shared memory for the number of prompts that are finished.
-        breaking: A deliberate fault, for the negative controls.
-    """
-
-    def tell(standing: CollectionStatus) -> None:
-        finished.value = standing.labelled
-
-    os.environ["NO_PROXY"] = "127.0.0.1"
-    model = make_recorded_model(url)
-    parts = Components(model, SequenceProbability(), NormalisedMatch(), N)
-    options = make_silent_options(call_policy=CallPolicy(CONCURRENCY), on_progress=tell)
     # A second between two attempts, as for real servers, would be most of the test.
     with shorten_retry_waits(), BREAKING[breaking]():
-        found = asyncio.run(acollect(examples(size), parts, path, options))
-    finished.value = found.status.labelled
+        run_collect_command(settings)
 
 
 @contextmanager
 def commit_statement_by_statement() -> Iterator[None]:
-
     execute = Store.execute
 
     def one_by_one(self: Store, connection: Connection, writes: Iterable[Write]) -> None:

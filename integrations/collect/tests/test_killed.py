@@ -8,18 +8,16 @@ import os
 import random
 import signal
 import sqlite3
-import time
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.store import Store
 
-from integrations.collect.tests.killed import CONCURRENCY, Break, N, collect_by_command, collect_in_process
+from integrations.collect.tests.killed import CONCURRENCY, Break, N, collect_by_command
 from tests.concurrency import PATIENCE, wait_until
 from tests.lengths import repetitions
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT, Answer
@@ -69,47 +67,6 @@ def answers(size: int) -> dict[str, list[Answer]]:
     }
 
 
-def collect_under_kills(
-    path: Path, size: int, kills: int, breaking: Break | None = None
-) -> SurvivingCollection:
-    """Collect in processes that are killed; each one resumes the collection.
-
-    The moments are spread over the run: when so many prompts are finished as a random number says, and then
-    up to a tenth of a second later. Where two numbers are close, that is while the next process starts.
-    """
-    chance = random.Random(20)  # noqa: S311 - moments, no secrets
-    script = Script(answers(size), faults=(Fault("slow", seconds=LATENCY), *FAULTS), seed=5)
-    moments = sorted(chance.randrange(size * 3 // 4) for _ in range(kills))
-    context = multiprocessing.get_context("forkserver")
-    # What takes a second to import is imported once.
-    context.set_forkserver_preload(["integrations.collect.tests.killed"])
-    finished = context.Value("i", 0)
-    with serving(script, keep_alive=True, own_process=True) as url:
-
-        def begun() -> Any:
-            process = context.Process(
-                target=collect_in_process, args=(url, str(path), size, finished, breaking)
-            )
-            process.start()
-            return process
-
-        for moment in moments:
-            process = begun()
-
-            def is_due(process: Any = process, moment: int = moment) -> bool:
-                return bool(finished.value >= moment or not process.is_alive())
-
-            wait_until(is_due)
-            time.sleep(chance.uniform(0.0, 0.1))
-            process.kill()
-            process.join()
-            assert process.exitcode == -signal.SIGKILL, f"it ended by itself with {process.exitcode}"
-        process = begun()
-        process.join(PATIENCE)
-        assert process.exitcode == 0, f"it ended with {process.exitcode}"
-    return SurvivingCollection(path, size, kills, script)
-
-
 def check(found: SurvivingCollection) -> None:
     """Check the tables: every prompt once, complete, and nothing else."""
     with closing(sqlite3.connect(found.path)) as file:
@@ -137,10 +94,87 @@ def check(found: SurvivingCollection) -> None:
                 assert one.correct == (text == f"answer {number} 0")
 
 
+@dataclass
+class CollectCommand:
+    """Runs of the command against a server that counts what it gave.
+
+    Attributes:
+        path: The store.
+        size: Number of prompts.
+        max_tokens: The budget; None for none.
+        breaking: A deliberate fault, for the negative controls.
+        script: What the server was asked so far, if the store does not hold it yet.
+        ended: How often a process ended how, by its exit code.
+    """
+
+    path: Path
+    size: int
+    max_tokens: int | None = None
+    breaking: Break | None = None
+    script: Script | None = None
+    ended: Counter[int] = field(default_factory=Counter)
+
+    def run(self, url: str, number: signal.Signals | None = None, after: int = 0) -> int:
+        """Run the command, and send it a signal once `after` more candidates are on disk.
+
+        Returns:
+            Its exit code.
+        """
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["integrations.collect.tests.killed"])
+        process = context.Process(
+            target=collect_by_command,
+            args=(url, str(self.path), self.size, self.max_tokens, self.breaking),
+        )
+        process.start()
+        if number is not None:
+            enough = self._drawn() + after
+            wait_until(lambda: self._drawn() >= enough or not process.is_alive())
+            if process.exitcode is None and process.pid is not None:
+                os.kill(process.pid, number)
+        process.join(PATIENCE)
+        assert process.exitcode is not None
+        self.ended[process.exitcode] += 1
+        return process.exitcode
+
+    def _drawn(self) -> int:
+        if self.script is not None:
+            return len(self.script.requests)
+        try:
+            with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)) as file:
+                return int(file.execute("SELECT coalesce(sum(answered), 0) FROM calls").fetchone()[0])
+        except sqlite3.OperationalError:  # it is not made yet
+            return 0
+
+
+def run_command_under_signals(
+    path: Path, size: int, kills: int, terminations: int = 0, breaking: Break | None = None
+) -> tuple[SurvivingCollection, CollectCommand]:
+    """Run the command to its end through signals, after numbers of candidates drawn at random."""
+    chance = random.Random(8)  # noqa: S311 - moments, no secrets
+    numbers = [signal.SIGKILL] * kills + [signal.SIGTERM] * terminations
+    chance.shuffle(numbers)
+    script = Script(answers(size), faults=(Fault("slow", seconds=5 * LATENCY), *FAULTS), seed=5)
+    is_late = breaking == "late"
+    command = CollectCommand(path, size, breaking=breaking, script=script if is_late else None)
+    with serving(script, keep_alive=True, own_process=not is_late) as url:
+        for number in numbers:
+            # So that nearly all of them fall into the work.
+            command.run(url, number, 1 + chance.randrange(max(1, size * N // (2 * len(numbers)))))
+        for _ in range(3):
+            if command.run(url) == 0:
+                break
+    return SurvivingCollection(path, size, command.ended[-signal.SIGKILL], script), command
+
+
 @pytest.mark.long
-def test_killed_collection_repeats_only_calls_in_flight(tmp_path: Path) -> None:
-    found = collect_under_kills(tmp_path / "store.db", size=250, kills=repetitions(50, share=0.3))
+def test_signals_cost_a_collection_only_calls_in_flight(tmp_path: Path) -> None:
+    kills = repetitions(50, share=0.6)
+    found, command = run_command_under_signals(tmp_path / "store.db", 250, kills, terminations=10)
     check(found)
+    # SIGTERM ends it in good order (1: prompts are left; 130: before any was begun), and costs nothing.
+    assert set(command.ended) <= {0, 1, 130, -signal.SIGKILL}
+    assert found.kills >= 2 * kills / 3
     struck = Counter({kind: count for kind, count in found.script.struck.items() if kind != "slow"})
     assert set(struck) == {"status 429", "status 500", "dropped"}
     assert found.answered <= found.bound
@@ -157,98 +191,17 @@ def test_killed_collection_repeats_only_calls_in_flight(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_control_stages_written_in_parts_do_not_survive_kills(tmp_path: Path) -> None:
     # A stage that is written in part cannot be written again.
-    with pytest.raises(AssertionError, match="ended by itself with 1"):
-        check(collect_under_kills(tmp_path / "store.db", size=120, kills=20, breaking="torn"))
+    found, command = run_command_under_signals(tmp_path / "store.db", 120, kills=20, breaking="torn")
+    assert not command.ended[0]
+    with pytest.raises(AssertionError):
+        check(found)
 
 
 @pytest.mark.long
 def test_control_stages_written_late_are_paid_for_again(tmp_path: Path) -> None:
-    found = collect_under_kills(tmp_path / "store.db", size=150, kills=8, breaking="late")
+    found, _ = run_command_under_signals(tmp_path / "store.db", 150, kills=8, breaking="late")
     check(found)
     assert found.answered > found.bound
-
-
-@dataclass
-class CollectCommand:
-    """Runs of the command against a server that counts what it gave.
-
-    Attributes:
-        path: The store.
-        size: Number of prompts.
-        max_tokens: The budget; None for none.
-        ended: How often a process ended how, by its exit code.
-    """
-
-    path: Path
-    size: int
-    max_tokens: int | None = None
-    ended: Counter[int] = field(default_factory=Counter)
-
-    def run(self, url: str, number: signal.Signals | None = None, after: int = 0) -> int:
-        """Run the command, and send it a signal once `after` more candidates are on disk.
-
-        Returns:
-            Its exit code.
-        """
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["integrations.collect.tests.killed"])
-        process = context.Process(
-            target=collect_by_command, args=(url, str(self.path), self.size, self.max_tokens)
-        )
-        process.start()
-        if number is not None:
-            enough = self._drawn() + after
-            wait_until(lambda: self._drawn() >= enough or not process.is_alive())
-            if process.exitcode is None and process.pid is not None:
-                os.kill(process.pid, number)
-        process.join(PATIENCE)
-        assert process.exitcode is not None
-        self.ended[process.exitcode] += 1
-        return process.exitcode
-
-    def _drawn(self) -> int:
-        try:
-            with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)) as file:
-                return int(file.execute("SELECT coalesce(sum(answered), 0) FROM calls").fetchone()[0])
-        except sqlite3.OperationalError:  # it is not made yet
-            return 0
-
-
-def run_command_under_signals(
-    path: Path, size: int, kills: int, terminations: int
-) -> tuple[SurvivingCollection, CollectCommand]:
-    """Run the command to its end through signals, after numbers of candidates drawn at random."""
-    chance = random.Random(8)  # noqa: S311 - moments, no secrets
-    numbers = [signal.SIGKILL] * kills + [signal.SIGTERM] * terminations
-    chance.shuffle(numbers)
-    script = Script(answers(size), faults=(Fault("slow", seconds=5 * LATENCY), *FAULTS), seed=5)
-    command = CollectCommand(path, size)
-    with serving(script, keep_alive=True, own_process=True) as url:
-        for number in numbers:
-            # So that nearly all of them fall into the work.
-            command.run(url, number, 1 + chance.randrange(max(1, size * N // (2 * len(numbers)))))
-        for _ in range(3):
-            if command.run(url) == 0:
-                break
-    return SurvivingCollection(path, size, command.ended[-signal.SIGKILL], script), command
-
-
-@pytest.mark.long
-def test_collect_command_survives_thirty_kills_and_ten_terminations(tmp_path: Path) -> None:
-    found, command = run_command_under_signals(tmp_path / "store.db", size=200, kills=30, terminations=10)
-    check(found)
-    # SIGTERM ends it in good order (1: prompts are left; 130: before any was begun), and costs nothing.
-    assert set(command.ended) <= {0, 1, 130, -signal.SIGKILL}
-    assert command.ended[-signal.SIGKILL] >= 20
-    assert found.answered <= found.bound
-
-
-@pytest.mark.long
-def test_collect_command_ends_in_good_order_on_sigterm(tmp_path: Path) -> None:
-    found, command = run_command_under_signals(tmp_path / "store.db", size=30, kills=1, terminations=1)
-    check(found)
-    assert set(command.ended) <= {0, 1, 130, -signal.SIGKILL}
-    assert found.answered <= found.bound
 
 
 TOKENS = TOKENS_IN + TOKENS_OUT

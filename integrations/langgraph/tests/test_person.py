@@ -12,9 +12,20 @@ from typing import Any
 import pytest
 from langchain_cfc_langgraph import make_guarded_graph
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
 
-from integrations.langgraph.tests.parts import EASY, GOOD, HARD, MARK, UNSURE, N, Talk, read_last_text
+from integrations.langgraph.tests.parts import (
+    EASY,
+    GOOD,
+    HARD,
+    MARK,
+    UNSURE,
+    N,
+    Talk,
+    make_chain,
+    read_last_text,
+)
 from integrations.tests.graphs import both_ways, read_stored, thread
 from langchain_cfc import CFCRunnable
 from tests.serving.openai_server import Script
@@ -135,7 +146,7 @@ def talk(url: str, artifact_path: Path, tmp_path: Path) -> Any:
     settings = {"url": url, "artifact": str(artifact_path), "database": str(tmp_path / "threads.db")}
 
     def run(*, code: int = 0, **order: Any) -> Any:
-        module = "integrations.langgraph.tests.asking"
+        module = "integrations.langgraph.tests.test_person"
         done = subprocess.run(
             [sys.executable, "-W", "error", "-m", module, json.dumps({**settings, **order})],
             cwd=ROOT,
@@ -169,3 +180,26 @@ def test_thread_continues_in_another_process(talk: Any, served: Script, tmp_path
     assert (decided["state"]["asked"], decided["state"]["answer"]["text"]) == (EASY, GOOD)
     assert len(served.requests) == 3 * N
     assert MARK not in read_stored(tmp_path)
+
+
+def carry_out(order: dict[str, Any]) -> dict[str, Any]:
+    killed = order.get("killed", False)
+    fields = {"verifier": _ending} if killed else {}
+    chain = make_chain(order["artifact"], order["url"], verifier_id="sequence-probability", **fields)
+    with SqliteSaver.from_conn_string(order["database"]) as saver:
+        graph = make_guarded_graph(chain, checkpointer=saver)
+        given: Any = Command(resume=order["reply"]) if "reply" in order else order["given"]
+        # By default checkpoints are written in the background: a killed process may have lost its input.
+        state = graph.invoke(given, thread(), durability="sync")
+        waiting = [one.value for one in state.pop("__interrupt__", ())]
+        return {"state": state, "waiting": waiting}
+
+
+def _ending(prompt: Any, candidates: Any) -> list[float]:
+    """Takes the process with it, when all candidates are drawn."""
+    del prompt, candidates
+    os._exit(9)
+
+
+if __name__ == "__main__":
+    print(json.dumps(carry_out(json.loads(sys.argv[1]))))  # noqa: T201 - read by the test
