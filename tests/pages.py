@@ -125,13 +125,16 @@ def _without_answers(record: PromptRecord) -> PromptRecord:
 
 
 def _write_questions(path: Path, facts: list[PromptRecord]) -> None:
-    """docs/collecting.md: a twentieth of the recorded questions, and the one that it asks in the end."""
-    peru = next(record for record in facts if record.input == "What is the capital of Peru?")
+    """docs/your-own-data.md: 63 questions that the model mostly answers, as a reader would begin with."""
+    topics = {"capital": 21, "chemical symbol": 21, "addition": 21}
     with path.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["question", "answers", "topic"])
-        for record in [peru, *(fact for fact in facts[::20] if fact is not peru)]:
-            rows.writerow([record.input, json.dumps(record.reference), record.metadata["topic"]])
+        for record in facts:
+            topic = str(record.metadata["topic"])
+            if topics.get(topic):
+                topics[topic] -= 1
+                rows.writerow([record.input, json.dumps(record.reference), topic])
 
 
 def _run_shell(example: Example) -> None:

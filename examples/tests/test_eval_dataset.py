@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import re
-import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from examples.tests.quotations import Quotations, find_missing_parts, quote_outputs
 from examples.tests.running import REPOSITORY, list_readme_commands, read_section
 from langchain_cfc import CalibrationArtifact, read_records
 from langchain_cfc.demo import load_recording
@@ -32,8 +27,6 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TUTORIAL, re.DOTALL | re.MULTILINE
 # Figures of the prose that no command prints: what is asked for, and what another page measures.
 SAID_ELSEWHERE = {"0.2", "90", "95"}
 
-Quotations = list[tuple[str, str, str]]
-
 
 @pytest.fixture(scope="module")
 def quotations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quotations]:
@@ -41,12 +34,7 @@ def quotations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quotations]
     folder = tmp_path_factory.mktemp("tutorial")
     with pytest.MonkeyPatch.context() as patch:
         copy_example(folder, patch)
-        namespace: dict[str, Any] = {}
-        yield [
-            (block, run_python(block, namespace) if language == "python" else run_block(block), quoted)
-            for (language, block), (following, quoted) in pairwise(BLOCKS)
-            if language in {"shell", "python"} and following == "text"
-        ]
+        yield quote_outputs(BLOCKS)
     sys.modules.pop("eval_dataset_parts", None)
 
 
@@ -57,39 +45,10 @@ def copy_example(folder: Path, patch: pytest.MonkeyPatch) -> None:
     patch.syspath_prepend(str(folder))
 
 
-def run_python(block: str, namespace: dict[str, Any]) -> str:
-    with redirect_stdout(io.StringIO()) as out:
-        exec(block, namespace)  # noqa: S102 - a page of this repository
-    return out.getvalue()
-
-
-def run_block(block: str) -> str:
-    """Run the lines of a block; return their output, and the exit code if the page asks for it."""
-    printed = []
-    for line in block.replace("\\\n", "").strip().splitlines():
-        command, _, asked = line.partition("||")
-        words = shlex.split(command)
-        if words[0] != "langchain-cfc":
-            printed.append(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
-            continue
-        ran = run(*words[1:])
-        assert bool(ran.code) is bool(asked), ran.err
-        printed.append(ran.out + (f"exit code {ran.code}\n" if asked else ""))
-    return "".join(printed)
-
-
 def test_tutorial_quotes_the_output_of_its_commands(quotations: Quotations) -> None:
     assert len(quotations) == 11
     for command, printed, quoted in quotations:
-        assert find_missing_lines(quoted, printed) == [], command
-
-
-def test_control_find_missing_lines_finds_false_quotations() -> None:
-    printed = "kept   88.5  \n\nflagged 5.8\nset 82.7\n"
-    assert find_missing_lines("kept   88.5\n...\nset 82.7\n", printed) == []
-    assert find_missing_lines("kept   88.6\n...\nset 82.7\n", printed) == ["kept   88.6"]
-    assert find_missing_lines("kept   88.5\nset 82.7\n", printed) == ["set 82.7"]
-    assert find_missing_lines("set 82.7\n...\nkept   88.5\n", printed) == ["kept   88.5"]
+        assert find_missing_parts(quoted, printed) == [], command
 
 
 def test_figures_in_the_tutorial_text_were_printed(quotations: Quotations) -> None:
@@ -149,23 +108,6 @@ def test_eval_dataset_questions_equal_the_recording() -> None:
 def test_tutorial_shows_the_configuration_of_the_example() -> None:
     (shown,) = [block for language, block in BLOCKS if language == "toml"]
     assert shown == (EXAMPLE / "collect.toml").read_text(encoding="utf-8")
-
-
-def find_missing_lines(quoted: str, printed: str) -> list[str]:
-    """Return quoted lines that are not in the output in this order; `...` stands for lines left out."""
-    lines = [line.rstrip() for line in printed.splitlines() if line.strip()]
-    absent, at, gap = [], 0, True
-    for line in (line.rstrip() for line in quoted.splitlines() if line.strip()):
-        if line == "...":
-            gap = True
-            continue
-        places = [place for place in range(at, len(lines)) if lines[place] == line]
-        if places and (gap or places[0] == at):
-            at = places[0] + 1
-        else:
-            absent.append(line)
-        gap = False
-    return absent
 
 
 def find_figures(text: str) -> set[str]:
