@@ -13,10 +13,15 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli.batch_files import check_batch_output, read_questions, write_answers
 from langchain_cfc.cli.formatting import EXIT_NO, get_error_console, print_result, report_errors
-from langchain_cfc.cli.inputs import ArtifactAlpha, ArtifactPath, AsJson, RequiredSignature
+from langchain_cfc.cli.inputs import (
+    ArtifactAlpha,
+    ArtifactPath,
+    AsJson,
+    RequiredSignature,
+    load_artifact,
+)
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import InputError, MissingExtraError
 from langchain_cfc.records import read_records
@@ -109,7 +114,7 @@ def ask(
     and questions are fixed from the first run on. Exit code 1 if nothing is answered.
     """
     with report_errors():
-        artifact = CalibrationArtifact.load(artifact_path, require_signature=require_signature)
+        artifact = load_artifact(artifact_path, require_signature)
         named = {"generator": generator, "verifier": verifier, "answer": answer, "metadata": metadata}
         brought = [one for one in (replay, config) if one is not None]
         if brought and (len(brought) > 1 or any(one is not None for one in named.values())):

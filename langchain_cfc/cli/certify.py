@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from langchain_cfc import certificates
-from langchain_cfc.artifact import CalibrationArtifact, open_attempts
+from langchain_cfc.artifact import open_attempts
 from langchain_cfc.cli._artifact import make_certificate_table
 from langchain_cfc.cli.formatting import EXIT_NO, emit_json, get_console, report_errors
 from langchain_cfc.cli.inputs import (
@@ -17,6 +17,7 @@ from langchain_cfc.cli.inputs import (
     AsJson,
     HeldOutRecords,
     check_output,
+    load_artifact,
     open_records,
     share_option,
 )
@@ -51,7 +52,7 @@ def certify(
     target = out_path or artifact_path
     with report_errors():
         check_output(target)
-        artifact = CalibrationArtifact.load(artifact_path)
+        artifact = load_artifact(artifact_path)
         with open_attempts(records, target) as kept, open_records(records) as dataset:
             kept.check_writable()
             certified = certificates.certify(

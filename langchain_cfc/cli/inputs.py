@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Annotated
 
 import typer
 
-from langchain_cfc.artifact import looks_like_artifact
+from langchain_cfc.artifact import CalibrationArtifact, looks_like_artifact
 from langchain_cfc.cli.formatting import StepDisplay, make_progress
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Provenance, Records, read_records
+from langchain_cfc.records.files import check_records_target
 from langchain_cfc.support.progress import watch_steps
 from langchain_cfc.support.suggestions import suggest_share
 
@@ -63,6 +65,44 @@ def check_output(path: Path) -> None:
     if path.is_file() and not looks_like_artifact(path):
         msg = f"{path} exists and is not an artifact; it will not be overwritten: give --out another path"
         raise InputError(msg)
+
+
+def load_artifact(path: Path, require_signature: Sequence[str] | None = None) -> CalibrationArtifact:
+    """Load an artifact; the error for another kind of file names the command that reads it.
+
+    Args:
+        path: The artifact.
+        require_signature: Public keys of which one must have signed it; None to load it in any case.
+
+    Raises:
+        InputError: If it is another kind of file.
+        ArtifactError: If it cannot be loaded.
+    """
+    if path.is_file() and path.stat().st_size and not looks_like_artifact(path):
+        found = _recognise(path)
+        if found is not None:
+            what, command = found
+            msg = f"{path} is {what}, not an artifact. The command that reads it:\n  langchain-cfc {command}"
+            raise InputError(msg)
+    return CalibrationArtifact.load(path, require_signature=require_signature)
+
+
+def _recognise(path: Path) -> tuple[str, str] | None:
+    """Return what a file is, and the arguments of the command that reads it; None if that is not known."""
+    quoted = shlex.quote(str(path))
+    if _is_store(str(path)):
+        return "a store", f"store status {quoted}"
+    with suppress(InputError):
+        check_records_target(path)
+        return "a file of labelled records", f"calibrate {quoted} --max-wrong-rate 0.1"
+    ending = path.suffix.lower()
+    if ending == ".toml":
+        return "a file of settings", f"collect --config {quoted} --out records.jsonl"
+    with path.open("rb") as file:
+        is_list = file.read(1) == b"["
+    if ending in {".csv", ".tsv", ".jsonl", ".parquet"} or (ending == ".json" and is_list):
+        return "a file of questions", f"init --source {quoted} --model openai:gpt-4o-mini"
+    return None
 
 
 @dataclass(frozen=True)

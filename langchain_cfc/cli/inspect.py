@@ -29,7 +29,13 @@ from langchain_cfc.cli.formatting import (
     report_errors,
     track_progress,
 )
-from langchain_cfc.cli.inputs import ArtifactPath, AsJson, Details, RequiredSignature
+from langchain_cfc.cli.inputs import (
+    ArtifactPath,
+    AsJson,
+    Details,
+    RequiredSignature,
+    load_artifact,
+)
 
 _UNSIGNED = (
     "\nThe signature of this artifact was not checked. The checks above find damage and careless edits. A "
@@ -54,7 +60,7 @@ def inspect(
 ) -> None:
     """Check an artifact's digest and show what it promises."""
     with report_errors():
-        artifact = CalibrationArtifact.load(artifact_path, require_signature=require_signature)
+        artifact = load_artifact(artifact_path, require_signature)
         bounds = recompute_certificates(artifact) if verify else []
         # Order statistics need no solver: `verify` raises for them, which is right if there are no bounds.
         solved = verify and (artifact.confidence is None or not bounds)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from langchain_cfc import write_records
 from tests.cli.running import run
+from tests.recordings import list_facts
 
 RECORDING = str(files("langchain_cfc") / "demo" / "facts.jsonl.gz")
 
@@ -65,3 +67,36 @@ def test_commands_without_their_extra_name_what_to_install(
     assert "Traceback" not in ran.stderr
     assert f"pip install 'langchain-cfc[{extra}]'" in " ".join(ran.stderr.split())
     assert list(tmp_path.iterdir()) == []
+
+
+OTHER_FILES = {
+    "questions.csv": ("question,answer\nPeru?,Lima\n", "a file of questions", "init --source {}"),
+    "questions.json": ('[{"question": "Peru?"}]', "a file of questions", "init --source {}"),
+    "collect.toml": ('store = "a.db"\n', "a file of settings", "collect --config {}"),
+    "a.db": ("SQLite format 3\0", "a store", "store status {}"),
+}
+
+
+@pytest.mark.parametrize("command", [("inspect",), ("ask", "Peru?"), ("evaluate", "records.jsonl")])
+@pytest.mark.parametrize("name", [*OTHER_FILES, "labelled.jsonl"])
+def test_other_file_in_place_of_an_artifact_names_the_command_that_reads_it(
+    tmp_path: Path, command: tuple[str, ...], name: str
+) -> None:
+    path = tmp_path / name
+    content, what, line = OTHER_FILES.get(
+        name, ("", "a file of labelled records", "calibrate {} --max-wrong-rate")
+    )
+    if content:
+        path.write_text(content)
+    else:
+        write_records(path, list_facts()[:2])
+    first, *more = command
+    ran = run(first, path, *more)
+    ran.assert_refused(f"is {what}, not an artifact")
+    assert f"\n  langchain-cfc {line.format(path)}" in ran.err
+
+
+def test_damaged_artifact_is_no_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "artifact.json"
+    path.write_text('{"format": "langchain-cfc/')
+    run("inspect", path).assert_refused("not JSON")

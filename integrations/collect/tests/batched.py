@@ -20,7 +20,7 @@ from langchain_cfc_collect.store import batches
 from langchain_openai import ChatOpenAI
 
 from integrations.collect.tests.killed import examples, run_collect_command
-from integrations.collect.tests.sharing import shorten_retry_waits
+from integrations.collect.tests.sharing import shorten_retry_waits, skip_trial
 from langchain_cfc.verifiers import ModelJudge
 
 N, CONCURRENCY = 5, 8
@@ -106,5 +106,5 @@ def collect_by_command(url: str, path: str, size: int, killed: Moment | None, *,
         insert_batch=mock.Mock(return_value=[]) if forgets else batches.insert_batch,
         set_id=forget_id if forgets else batches.set_id,
     )
-    with shorten_retry_waits(), pace, forget:
+    with shorten_retry_waits(), skip_trial(), pace, forget:
         run_collect_command(settings)

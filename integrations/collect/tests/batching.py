@@ -23,7 +23,7 @@ from langchain_cfc_collect.store import Store, batches
 from langchain_openai import ChatOpenAI
 
 from integrations.collect.tests.batch_server import TOKENS_IN, TOKENS_OUT, Provider
-from integrations.collect.tests.sharing import make_numbered_examples, shorten_retry_waits
+from integrations.collect.tests.sharing import make_numbered_examples, shorten_retry_waits, skip_trial
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.verifiers import SequenceProbability
 
@@ -64,6 +64,7 @@ def shorten_waits() -> Iterator[None]:
         # The clients' own retries wait for seconds, and those above them do the same work.
         stack.enter_context(mock.patch.object(providers, "_MAX_RETRIES", 0))
         stack.enter_context(shorten_retry_waits())
+        stack.enter_context(skip_trial())
         yield
 
 

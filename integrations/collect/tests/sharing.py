@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-from langchain_cfc_collect import Store, calls
+from langchain_cfc_collect import Store, calls, collecting
 from langchain_cfc_collect.run import CollectionOptions
 
 from langchain_cfc.candidates import LabelledBatch
@@ -51,6 +51,11 @@ def make_recorded_model(url: str, **settings: Any) -> ChatOpenAI:
 def shorten_retry_waits() -> AbstractContextManager[Any]:
     """Wait for hundredths of a second between two attempts, instead of seconds."""
     return mock.patch.object(calls, "_INITIAL_WAIT", 0.02)
+
+
+def skip_trial() -> AbstractContextManager[Any]:
+    """Submit batches without a live trial of the first prompt, so that counts of requests are round."""
+    return mock.patch.object(collecting, "try_first", mock.AsyncMock())
 
 
 def execute_sql(path: Path, *statements: str) -> None:

@@ -197,7 +197,7 @@ def test_collect_command_accepts_a_draw_rule(tmp_path: Path, monkeypatch: pytest
     )
     here = "integrations.collect.tests.test_draw_rules"
     options = [
-        *("--source", "questions.csv", "--input", "question", "--reference", "answer"),
+        *("--source", "questions.csv", "--question", "question", "--reference", "answer"),
         *("--generator", f"{here}:make_generator", "--set", "generator.id='letters'"),
         *("--verifier", "langchain_cfc.verifiers:SelfConsistency", "--labeler", f"{here}:make_labeler"),
         *("--store", "store.db", "--out", "records.jsonl"),

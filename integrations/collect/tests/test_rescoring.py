@@ -331,7 +331,7 @@ def test_refusal_of_collect_names_the_command_that_helps(tmp_path: Path) -> None
             "collect",
             "--source",
             tmp_path / "q.csv",
-            "--input",
+            "--question",
             "question",
             "--reference",
             "answer",

@@ -38,6 +38,7 @@ from langchain_cfc_collect.run import CollectionOptions, CollectionResult, Run
 from langchain_cfc_collect.sources import Examples
 from langchain_cfc_collect.status import CollectionStatus, mask_numbers
 from langchain_cfc_collect.store import Store
+from langchain_cfc_collect.trial import make_trial_executor, try_first
 
 T = TypeVar("T")
 
@@ -124,7 +125,8 @@ async def acollect(
                 "ChatAnthropic support batches"
             )
         executor = Executor(components, policy, options.config, batcher.make_calls)
-        return await run_executor(examples, executor, store, options, batcher)
+        trial = make_trial_executor(components, policy, options.config)
+        return await run_executor(examples, executor, store, options, batcher=batcher, trial=trial)
     finally:
         await batcher.models.close()
 
@@ -187,9 +189,14 @@ async def run_executor(
     executor: Executor,
     store: str | os.PathLike[str],
     options: CollectionOptions,
+    *,
     batcher: Batcher | None = None,
+    trial: Executor | None = None,
 ) -> CollectionResult:
-    """Take all prompts of a store and of the examples through the stages that they have not finished."""
+    """Take all prompts of a store and of the examples through the stages that they have not finished.
+
+    With batches, the first prompt of a new store is tried live by `trial` before.
+    """
     configuration = executor.configuration
     suspicion = find_shared_judge(configuration["verifier"], configuration["labeler"] or {})
     if suspicion is not None:
@@ -218,6 +225,8 @@ async def run_executor(
         await asyncio.to_thread(opened.add, examples)
         if options.retry_failed:
             opened.retry_failed()
+        if trial is not None:
+            await try_first(opened, trial)
         run = Run(opened, executor, options, on_progress, batcher)
         doubt = explain_unverified_parts(configuration)
         if doubt is not None and run.status.remaining:

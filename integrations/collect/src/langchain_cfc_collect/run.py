@@ -36,6 +36,7 @@ from langchain_cfc_collect.journal import BatchJournal, StoreJournal
 from langchain_cfc_collect.stages import Labels, Outcome
 from langchain_cfc_collect.status import CollectionStatus, EarlyWarnings
 from langchain_cfc_collect.store import PAGE_SIZE, Store, StoredPrompt, Writer
+from langchain_cfc_collect.trial import MOST_WITHOUT_ANSWER, make_no_answers_error
 
 # This many consecutive failures mean an outage, a revoked key or an empty account. Continuing would mark all
 # remaining prompts as failed.
@@ -152,6 +153,8 @@ class Run:
         self._start_lock = asyncio.Lock()
         self._prompt_ended = asyncio.Event()
         self.status = CollectionStatus.from_store(store)
+        # Whether the model is known to answer; batches begin only after a trial.
+        self._has_answered = batcher is not None or self.status.drawn > 0
         self._update_costs()
         self._batcher = batcher
         if batcher is not None:
@@ -181,8 +184,9 @@ class Run:
 
         Raises:
             StoreError: If something cannot be written; prompts in progress are cancelled.
-            CollectionError: If many consecutive prompts fail, or usage cannot be determined. Prompts in
-                progress are finished first, because they are charged; with batches, they are cancelled.
+            CollectionError: If many consecutive prompts fail, the first ones get no answer, or usage cannot
+                be determined. Prompts in progress are finished first, because they are charged; with batches,
+                they are cancelled.
         """
         try:
             if self._batcher is None:
@@ -276,6 +280,7 @@ class Run:
         if not await self._save_stage(journal, outcome):
             return None
         draws: Sequence[DrawnCandidate] = outcome.result
+        self._has_answered |= any(one.no_answer is None for one in draws)
         self._notify(self._warnings.check_draws(draws, outcome.usage))
         return draws, outcome.scores
 
@@ -333,6 +338,9 @@ class Run:
         answers = labels.answers or [one.text for one in candidates]
         self._notify(self._warnings.check_labels(self.status, prompt.example, answers, scores, correct))
         self._on_progress(self.status)
+        if not self._has_answered and self.status.labelled == MOST_WITHOUT_ANSWER and self.status.remaining:
+            then = "collect into another store; or run the same command again to go on without a change"
+            raise make_no_answers_error(*self._warnings.no_answers, then)
 
     def _open_journal(self, prompt: StoredPrompt, stage: Stage, requests: int | None = None) -> StoreJournal:
         expected = self._budget.expected_requests(stage) if requests is None else requests
@@ -352,7 +360,7 @@ class Run:
         self._budget.add_stage(journal.stage, used, journal.lost_requests, journal.counted_usage)
         self._update_costs()
         if error is None:
-            self._has_succeeded |= journal.stage is Stage.LABELLED
+            self._has_succeeded |= journal.stage is Stage.LABELLED and self._has_answered
             return True
         self.status.failed += 1
         self._consecutive_failures += 1

@@ -313,6 +313,11 @@ class EarlyWarnings:
         if str(count).strip("0") == "1" and len(self._failures) <= _MOST_CAUSES:
             yield f"{pluralize(count, 'prompt')} failed with {cause}"
 
+    @property
+    def no_answers(self) -> tuple[Counter[str], int]:
+        """The candidates of this run that are no answer, by kind, and the number of all."""
+        return self._no_answers, self._candidates
+
     def check_draws(self, draws: Sequence[DrawnCandidate], usage: Usage) -> Iterator[str]:
         """Yield warnings after one more prompt's candidates were drawn."""
         self._drawn += 1

@@ -93,10 +93,10 @@ def test_preview_reads_questions_from_a_column(folder: Path, name: str) -> None:
         else "".join(json.dumps(row) + "\n" for row in rows)
     )
     (folder / name).write_text(text)
-    ran = run("preview", "looked_at:chain", name, "--column", "q", "--json")
+    ran = run("preview", "looked_at:chain", name, "--question", "q", "--json")
     assert [one["question"] for one in ran.data["questions"]] == ["a hard one", "an easy one"]
-    assert "name the column of the questions with --column" in run("preview", "looked_at:chain", name).err
-    assert "the columns are id, q" in run("preview", "looked_at:chain", name, "--column", "text").err
+    assert "name the column of the questions with --question" in run("preview", "looked_at:chain", name).err
+    assert "the columns are id, q" in run("preview", "looked_at:chain", name, "--question", "text").err
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_cfc_collect.sources import BadRow, Columns, read_examples, read_rows
+from langchain_cfc_collect.sources.detection import detect_columns
 
 from integrations.collect.tests.sources.writing import (
     WRITERS,
     catch_record_error,
     write,
     write_csv,
+    write_jsonl,
     write_parquet,
 )
 from langchain_cfc.errors import InputError, LabelerError, RecordError
@@ -353,3 +355,38 @@ def test_row_without_a_question_is_a_bad_row(columns: Columns, part: str, blank:
     with pytest.raises(RecordError, match=rf"row 2: {part}: found nothing in .*q.*; expected a question"):
         list(read_examples(rows, columns))
     assert len(list(read_examples(rows, columns, "set_aside"))) == 1
+
+
+OBJECTS = [{"text": "Lima", "start": 1}, {"text": "Lima city", "start": 9}]
+NESTED: list[tuple[dict[str, Any], str | None, Any]] = [
+    ({"question": "q", "answers": OBJECTS}, "answers.text", ["Lima", "Lima city"]),
+    ({"question": "q", "answers": json.dumps(OBJECTS)}, "answers.text", ["Lima", "Lima city"]),
+    ({"question": "q", "answers": json.dumps({"text": ["Lima"], "start": [1]})}, "answers.text", ["Lima"]),
+    ({"question": "q", "answers": str({"text": ["Lima"], "start": [1]})}, "answers.text", ["Lima"]),
+    ({"question": "q", "answers": str(["Lima", "Cusco"])}, "answers", ["Lima", "Cusco"]),
+    ({"question": "q", "answer": json.dumps({"value": "x", "aliases": ["x"]})}, "answer.aliases", ["x"]),
+    ({"inputs": '{"question": "q"}', "outputs": '{"answer": "x"}'}, "outputs.answer", "x"),
+    ({"question": "q", "answer": '{"a": 1, "b": 2}'}, "answer", '{"a": 1, "b": 2}'),
+    ({"question": "q", "answer": {"a": 1, "b": 2}}, "answer", {"a": 1, "b": 2}),
+]
+
+
+@pytest.mark.parametrize(("row", "found", "answers"), NESTED)
+def test_answers_in_objects_lists_and_json_text_are_found(
+    tmp_path: Path, row: dict[str, Any], found: str, answers: Any
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [row, row | {"id": 1}])
+    columns = detect_columns(read_rows(path))
+    assert columns.reference == found
+    (example,) = read_examples([row], columns)
+    assert (example.input, example.reference) == ("q", answers)
+
+
+def test_dotted_name_into_text_says_how_to_read_the_cells() -> None:
+    rows = [{"q": "Peru?", "answers": '{"text": ["Lima"]}'}]
+    with pytest.raises(RecordError, match=r"\n  --set source\.cells\.answers=json"):
+        list(read_examples(rows, Columns(input="q", reference="answers.text")))
+    columns = Columns(input="q", reference="answers.text", cells={"answers": "json"})
+    assert next(iter(read_examples(rows, columns))).reference == ["Lima"]
+    with pytest.raises(RecordError, match=r"no column 'other\.text'; there are q, answers"):
+        list(read_examples(rows, Columns(input="q", reference="other.text")))

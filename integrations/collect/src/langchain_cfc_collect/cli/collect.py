@@ -60,8 +60,8 @@ def collect(
             help="JSON Lines, JSON, CSV or Parquet file, or SCHEME:DATASET of an installed plugin."
         ),
     ] = None,
-    input_: Annotated[
-        str | None, _dataset_option("--input", help="Column that holds the whole prompt.")
+    question: Annotated[
+        str | None, _dataset_option(help="Column of the questions, each the whole prompt.")
     ] = None,
     prompt: Annotated[
         str | None,
@@ -189,7 +189,7 @@ def collect(
             "draws": draws,
             "source": {
                 "path": source,
-                "input": input_,
+                "input": question,
                 "prompt": prompt,
                 "reference": reference or None,
                 "id": id_,

@@ -41,7 +41,7 @@ def preview(
             help="Text file with one question per line, or a dataset (.csv, .jsonl, .json, .parquet)."
         ),
     ],
-    column: Annotated[str | None, typer.Option(help="Column of the dataset that holds the question.")] = None,
+    question: Annotated[str | None, typer.Option(help="Column of the questions in a dataset.")] = None,
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="Candidates per question.")] = 5,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Ask only LIMIT questions, drawn at random.")
@@ -66,7 +66,7 @@ def preview(
     Exit code 1 if any question failed.
     """
     with report_errors():
-        asked = list(_read_questions(questions, column))
+        asked = list(_read_questions(questions, question))
         asked = asked if limit is None else draw_sample(asked, limit, str)
         generator = load_object(chain)
         with make_progress() as progress:
@@ -90,7 +90,7 @@ def _read_questions(source: str, column: str | None) -> Iterator[Any]:
         yield from _read_lines(Path(source))
         return
     if column is None:
-        msg = f"{source} is a dataset: name the column of the questions with --column"
+        msg = f"{source} is a dataset: name the column of the questions with --question"
         raise InputError(msg)
     # Imported late: a text file does not need it.
     from langchain_cfc_collect.sources import BadRow, open_rows

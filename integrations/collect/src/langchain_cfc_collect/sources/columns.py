@@ -6,6 +6,7 @@ import ast
 import hashlib
 import math
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -94,10 +95,10 @@ _Prompt: TypeAlias = Annotated[
 class Columns(BaseModel):
     """Mapping from the columns of a dataset to the parts of an `Example`.
 
-    A value inside an object is named with dots, as in `answer.aliases`, unless a column has exactly that
-    name; inside null, everything is null. Values stay as they are, also lists and objects. NumPy and Arrow
-    scalars and arrays become plain JSON; a row with any other value that is not JSON is a bad row. Columns
-    that are not named here are not used.
+    A value inside an object, or in each object of a list, is named with dots, as in `answer.aliases`, unless
+    a column has exactly that name; inside null, everything is null. Values stay as they are, also lists and
+    objects. NumPy and Arrow scalars and arrays become plain JSON; a row with any other value that is not JSON
+    is a bad row. Columns that are not named here are not used.
 
     Attributes:
         input: The column whose value is the input: text, a list of messages, or an object. Exactly one of
@@ -115,7 +116,7 @@ class Columns(BaseModel):
         cluster: The column with the name (text or number) of the conversation or set of paraphrases; null or
             empty if the row stands alone.
         cells: How text in the columns above is read, by column: as `json`, such as a list of answers in CSV,
-            or an object that a dotted name leads into (lists of texts and numbers may be written as Python);
+            or an object that a dotted name leads into (lists and objects may be written as Python);
             as a list, by the separator of its parts, such as `;` or `|`; or as `text`, the default.
     """
 
@@ -342,6 +343,13 @@ def _explain_missing(row: Mapping[str, Any], name: str) -> str:
     names = list(map(str, row))
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
     listed = f"{', '.join(names[:_MAX_LISTED])}{more}"
+    head = name.partition(".")[0]
+    if head != name and isinstance(row.get(head), str):
+        setting = shlex.quote(f"source.cells.{head}=json")
+        return (
+            f"no column {name!r}, and the cells of {head!r} are text; there are {listed}. If they hold JSON, "
+            f"read them by:\n  --set {setting}"
+        )
     return f"no column {name!r}; there are {listed}{suggest_name(name, names)}"
 
 
@@ -349,6 +357,12 @@ def _follow_path(value: Any, path: str) -> Any:
     """Return the value at a dotted path, None inside null, and `_MISSING` if the path does not exist."""
     if value is None:
         return None
+    if isinstance(value, list):  # of objects, as in [{"text": "Lima"}]
+        found = [_follow_path(one, path) for one in value]
+        if any(one is _MISSING for one in found):
+            return _MISSING
+        flat = [part for one in found for part in (one if isinstance(one, list) else [one])]
+        return [one for one in flat if one is not None]
     if not isinstance(value, Mapping):
         return _MISSING
     if path in value:
@@ -376,10 +390,12 @@ def parse_cell(value: Any, how: str) -> Any:
         return parse_json(value)
     except ValueError as error:
         with suppress(ValueError, SyntaxError, MemoryError):  # ['A', 'B'], as pandas writes lists to CSV
-            written = ast.literal_eval(value.strip())
-            if isinstance(written, list) and all(isinstance(one, str | int | float) for one in written):
-                check_json(written)
-                return written
+            tree = ast.parse(value.strip(), mode="eval")
+            objects = [node.keys for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+            is_unique = all(len({ast.dump(one) for one in keys if one}) == len(keys) for keys in objects)
+            written = ast.literal_eval(tree)
+            if is_unique and isinstance(written, list | dict):
+                return check_json(written)
         msg = f"found {short_repr(value)}, which cells says is JSON: {error}"
         raise ValueError(msg) from error
 

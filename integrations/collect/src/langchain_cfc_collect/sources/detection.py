@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.support.text import join_names
 from langchain_cfc_collect.sources.columns import Columns, References, parse_cell
-from langchain_cfc_collect.sources.files import BadRow, Rows
+from langchain_cfc_collect.sources.files import BadRow, Rows, to_plain
 
 # Usual column names, the likeliest first; case does not matter.
 QUESTION_NAMES = ("question", "prompt", "input", "query", "problem", "instruction", "text", "q")
@@ -58,7 +58,8 @@ def detect_columns(
 ) -> Columns:
     """Return the meaning of a dataset's columns, guessed from their names where not given.
 
-    A reference column of text is read as JSON if its first values (up to 50) are all lists. Without a
+    A column of text is read as JSON if its first values (up to 50) are all lists of answers, or objects that
+    the name of an answer leads into. Without a
     prompt template, which may name any columns, the question itself is the input. Raises `RecordError` if
     there are no rows, and `InputError` if a column cannot be guessed.
     """
@@ -72,13 +73,14 @@ def detect_columns(
         )
         raise InputError(msg)
     names = (reference,) if isinstance(reference, str) else reference
-    values = {name: [row[name] for row in sample if name in row] for name in names}
+    if question is not None and (prompt is None or f"{{{question}}}" in prompt):
+        names = (*names, question)
     try:
         return Columns(
             input=question if prompt is None else None,
             prompt=prompt,
             reference=reference,
-            cells={name: "json" for name, seen in values.items() if seen and all(map(_is_json_list, seen))},
+            cells=dict.fromkeys(_list_json_columns(sample, names), "json"),
         )
     except ValidationError as error:
         msg = f"{rows.name}: the prompt {prompt!r} cannot be used: {error.errors()[0]['msg']}"
@@ -142,28 +144,48 @@ def find_usual_name(
 def _look_inside(sample: Sequence[Mapping[str, Any]], name: str) -> str:
     """Return the column inside `name` that holds the answers, if it holds objects as SQuAD or TriviaQA do.
 
-    Its values must be lists, or the objects have no other key: other objects may be answers themselves.
+    These are objects whose values are lists or that have no other key, because other objects may be answers
+    themselves; or lists of objects.
     """
+    rows = _list_objects(sample, name)
     keys = _list_keys(sample, name)
+    are_lists = any(isinstance(_parse(row.get(name)), list) for row in sample)
     for key in (one for one in _INNER_NAMES if one in keys):
-        values = [row[name][key] for row in sample if row.get(name) is not None]
-        if len(keys) == 1 or all(isinstance(one, list | tuple) for one in values):
+        values = [one[key] for objects in rows for one in objects]
+        if are_lists or len(keys) == 1 or all(isinstance(one, list | tuple) for one in values):
             return f"{name}.{key}"
     return name
 
 
 def _list_keys(sample: Sequence[Mapping[str, Any]], name: str) -> list[str]:
     """Return the keys that all objects of a column share; none if it holds anything else."""
-    values = [row[name] for row in sample if row.get(name) is not None]
-    if not values or not all(isinstance(one, Mapping) for one in values):
-        return []
-    return [key for key in values[0] if all(key in one for one in values)]
+    objects = [one for row in _list_objects(sample, name) for one in row]
+    return [key for key in objects[0] if all(key in one for one in objects)] if objects else []
 
 
-def _is_json_list(value: Any) -> bool:
-    if not isinstance(value, str) or not value.lstrip().startswith("["):
-        return False
+def _list_objects(sample: Sequence[Mapping[str, Any]], name: str) -> list[list[Mapping[str, Any]]]:
+    """Return the objects in each cell of a column, also in lists and in JSON text; none if one has others."""
+    values = [_parse(row[name]) for row in sample if row.get(name) is not None]
+    rows = [value if isinstance(value, list) else [value] for value in values]
+    return rows if all(isinstance(one, Mapping) for row in rows for one in row) else []
+
+
+def _parse(value: Any) -> Any:
+    """Return what a cell of JSON text holds; any other value as it is."""
+    value = to_plain(value)
+    if not isinstance(value, str) or value.lstrip()[:1] not in {"[", "{"}:
+        return value
     try:
-        return isinstance(parse_cell(value, "json"), list)
+        return parse_cell(value, "json")
     except ValueError:
-        return False
+        return value
+
+
+def _list_json_columns(sample: Sequence[Mapping[str, Any]], names: Iterable[str]) -> Iterator[str]:
+    """Yield the columns of text that hold JSON: lists of answers, or objects that dotted names lead into."""
+    for name in names:
+        head = name if name in sample[0] else name.partition(".")[0]
+        texts = [row[head] for row in sample if row.get(head) not in (None, "")]
+        kinds = list if head == name else (list, dict)
+        if texts and all(isinstance(one, str) and isinstance(_parse(one), kinds) for one in texts):
+            yield head
