@@ -61,7 +61,7 @@ class CalibrationConfig:
     Each 0 < alpha < 1. May be left out with `max_wrong_rate` or `max_wrong_of_all`.
     """
 
-    adaptive_alpha: bool | Level = field(default=False, metadata=_PROMISE)
+    adaptive_alpha: bool | Level = field(default=False, metadata={**_PROMISE, "show_default": False})
     """Promise less for hard prompts instead of flagging them (true), or, with claims, to keep more of an
     answer: the share of its claims to keep, such as 0.3. Every result states its coverage.
 

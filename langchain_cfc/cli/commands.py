@@ -59,7 +59,31 @@ _KNOWN = {
 _OBJECT_NAMES = {name: place for name, (_, place, _) in _KNOWN.items() if ":" in place}
 
 
-class CommandGroup(TyperGroup):
+def _hide_flag_types(params: list[Any]) -> list[Any]:
+    """Return parameters whose help names no type for switches, which take no value."""
+    for one in params:
+        if getattr(one, "is_flag", False):
+            one.metavar = ""
+    return params
+
+
+class Command(TyperCommand):
+    """Command whose help names no type for switches."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters, with the help option."""
+        return _hide_flag_types(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """Command group whose help names no type for switches."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters, with the help option."""
+        return _hide_flag_types(super().get_params(ctx))
+
+
+class CommandGroup(Group):
     """Command group that holds this package's commands and those of other distributions."""
 
     def __init__(self, **settings: Any) -> None:
@@ -109,10 +133,20 @@ class CommandGroup(TyperGroup):
         return None
 
 
+class _App(typer.Typer):
+    def command(self, *given: Any, **settings: Any) -> Any:
+        return super().command(*given, **{"cls": Command, **settings})
+
+
 def make_app(**settings: Any) -> typer.Typer:
     """Return a `typer.Typer` with the settings that all commands share; `settings` override them."""
-    shared = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": "markdown"}
-    return typer.Typer(**{**shared, **settings})
+    shared = {
+        "cls": Group,
+        "add_completion": False,
+        "pretty_exceptions_enable": False,
+        "rich_markup_mode": "markdown",
+    }
+    return _App(**{**shared, **settings})
 
 
 def _make_stub(found: EntryPoint) -> TyperCommand:

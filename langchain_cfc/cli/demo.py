@@ -111,7 +111,7 @@ def print_bot(console: Console, seen: BotDemoResult) -> None:
     console.print(
         f"Both rates are certified, with confidence {format_share(1.0 - float(first.delta))}, for questions "
         f"like these.\n\nThe bot at {format_share(seen.answers[0].max_wrong_rate)}: three right answers, two "
-        "abstentions instead of wrong ones:\n"
+        "abstentions instead of wrong ones:"
     )
     console.print(_make_examples_table(choose_examples(seen.served)))
 
@@ -201,7 +201,7 @@ def print_sets(console: Console, seen: DemoResult) -> None:
     console.print(
         f"[bold]Promised:[/] with probability at least {format_share(report.target_coverage)}, the answer "
         "set holds a correct answer or the prompt is flagged as not certifiable; over all prompts, and over "
-        "each group below as well.\n"
+        "each group below as well. Nothing is promised about one answer by itself.\n"
     )
     console.print(
         "[bold]What happened[/] on the held-out prompts, next to the usual single threshold for all "
@@ -218,7 +218,7 @@ def print_sets(console: Console, seen: DemoResult) -> None:
 
 
 def _print_prompts(console: Console, seen: DemoResult) -> None:
-    """Print three answered and two abstained prompts, chosen by the hash of their ids."""
+    """Print three answered and two abstained prompts, chosen by the hash of their ids, and the promise."""
     console.rule("Three answered, two abstained")
     shuffled = sorted(seen.served, key=_hash_id)
     answered = [pair for pair in shuffled if not pair[1].abstained]
@@ -234,7 +234,7 @@ def _print_next(console: Console, seen: BotDemoResult, bot_path: Path, out_path:
     command, bot, sets = _find_command(), *(escape(shlex.quote(str(path))) for path in (bot_path, out_path))
     more = f"inspect {sets}" if full else "demo --full"
     lines = [
-        "\nNext, ask the bot, read what it promises, or see answer sets:\n",
+        "\nNext, ask the bot, read what it promises, or see answer sets:",
         f"  {command} ask {bot} --max-wrong-rate {rate} \\",
         f"    --replay demo {escape(question)}",
         f"  {command} inspect {bot}",
@@ -265,4 +265,8 @@ def _print_prompt(console: Console, record: PromptRecord, result: CFCResult) -> 
             no_wrap=True,
             overflow="ellipsis",
         )
-    console.print(Padding(escape(result.explain()), (0, 0, 0, 2)), style="dim")
+    text = result.explain_reason()
+    if result and not correct & set(result.answers):
+        allowed = format_share(float(result.guarantee.alpha))
+        text += f" All of them are wrong, which may happen to {allowed} of the questions."
+    console.print(Padding(escape(text), (0, 0, 0, 2)), style="dim")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from langchain_cfc.errors import CFCError, InputError, RecordError
+from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.support.text import quote
 
 PluginT = TypeVar("PluginT")
@@ -69,16 +70,41 @@ def _find_owner(point: EntryPoint) -> str:
 
 FACTORY = (
     "MODULE:NAME or FILE.py:NAME of a function without arguments that returns it, of a class, or of the "
-    "object itself"
+    "object itself; of this package the name alone, such as SequenceProbability"
 )
+# Packages whose names need no module.
+_OWN_MODULES = ("langchain_cfc.verifiers", "langchain_cfc.labelers")
+
+
+def complete_path(path: str) -> str:
+    """Return an import path with its module, which names of this package may leave out.
+
+    Examples:
+        >>> complete_path("SequenceProbability"), complete_path("mybot:judge")
+        ('langchain_cfc.verifiers:SequenceProbability', 'mybot:judge')
+
+    Raises:
+        InputError: If a name without a module is no verifier, labeler or extractor of this package.
+    """
+    if ":" in path:
+        return path
+    known = {name: one for one in _OWN_MODULES for name in importlib.import_module(one).__all__}
+    if path not in known:
+        msg = (
+            f"langchain-cfc has no verifier or labeler {path!r}{suggest_name(path, known)}; expected the "
+            "name of one, or MODULE:NAME or FILE.py:NAME of your own, such as mybot:model"
+        )
+        raise InputError(msg)
+    return f"{known[path]}:{path}"
 
 
 def import_object(path: str) -> Any:
-    """Return the object at `MODULE:NAME` or `FILE.py:NAME`.
+    """Return the object at `MODULE:NAME` or `FILE.py:NAME`, or at the name alone for one of this package.
 
     The working directory is searched first, as with `python -m`; for a file its own folder, as with
     `python FILE.py`.
     """
+    path = complete_path(path)
     # Only a file path may contain further colons.
     module, _, name = path.rpartition(":") if ".py:" in path else path.partition(":")
     file = Path(module).resolve() if module.endswith(".py") else None

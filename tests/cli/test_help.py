@@ -180,3 +180,10 @@ def test_absent_companion_is_named_with_its_installation(monkeypatch: pytest.Mon
         "pip install langchain-cfc-collect", "./integrations/collect"
     )
     assert "Propose the settings" not in run("--help").out
+
+
+def test_help_names_no_type_for_switches() -> None:
+    for name in ("", "ask", "calibrate"):
+        shown = run(*name.split(), "--help").out
+        assert "--help" in shown
+        assert "<bool>" not in shown, name

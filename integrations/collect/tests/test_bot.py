@@ -36,7 +36,8 @@ def answer(number: int) -> str:
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of its own for the default store, and for a file of questions."""
+    """A folder of its own for the default store, and for a file of questions; and a fixed time."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")
     monkeypatch.chdir(tmp_path)
 
 

@@ -77,6 +77,12 @@ def test_read_config_overrides_and_settings_take_precedence(read: Read) -> None:
     assert config.labeler.id == "mine"
 
 
+def test_short_names_of_verifier_and_labeler_mean_the_same(read: Read) -> None:
+    short = [("langchain_cfc.verifiers:", ""), ("langchain_cfc.labelers:", "")]
+    assert read(*short) == read()
+    assert read(*short).record_settings() == read().record_settings()
+
+
 @pytest.mark.parametrize(
     ("replaced", "message"),
     [
@@ -89,6 +95,7 @@ def test_read_config_overrides_and_settings_take_precedence(read: Read) -> None:
             r"found both of model and factory",
         ),
         (("[verifier]", "[verifiers.one]"), None),
+        (("langchain_cfc.labelers:NormalisedMatch", "NormalizedMatch"), "did you mean 'NormalisedMatch'"),
         (
             ('[verifier]\nfactory = "langchain_cfc.verifiers:SequenceProbability"', ""),
             "found neither of verifier",
@@ -212,7 +219,7 @@ def test_load_object_loads_functions_factories_and_classes(module: str) -> None:
     [
         ("{}:none", "cannot import .*AttributeError"),
         ("nowhere:x", "cannot import 'nowhere:x': ModuleNotFoundError"),
-        ("{}", "expected MODULE:NAME"),
+        ("{}", "or MODULE:NAME or FILE.py:NAME of your own"),
         ("{}:broken", "the factory .* failed with RuntimeError: no key"),
     ],
 )

@@ -214,7 +214,7 @@ def test_propose_searches_sentences_for_the_reference(tmp_path: Path) -> None:
         tmp_path, make_script([f"It is {one}." for one in names]), write_questions(tmp_path, names)
     )
     assert found.settings["labeler"] == {
-        "factory": "langchain_cfc.labelers:NormalisedMatch",
+        "factory": "NormalisedMatch",
         "arguments": {"anywhere": True},
     }
     assert found.correct == [True] * 5

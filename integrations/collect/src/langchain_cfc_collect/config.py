@@ -20,7 +20,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.labelers import Reads
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.sampling import SamplingName, resolve_generator
-from langchain_cfc.support.plugins import is_plugin_source, load_object
+from langchain_cfc.support.plugins import complete_path, is_plugin_source, load_object
 from langchain_cfc.support.serialization import compute_sha256
 from langchain_cfc.support.suggestions import suggest_file
 from langchain_cfc.verifiers import VerifierEnsemble
@@ -91,7 +91,9 @@ class SourceTable(_Table):
 class ComponentTable(_Table):
     """Component that is given by the import path of its factory."""
 
-    factory: str  # `MODULE:NAME` of a function or class that makes the component, or of the component itself
+    # `MODULE:NAME` of a function or class that makes the component, or of the component itself; in short the
+    # name of a verifier or labeler of langchain-cfc
+    factory: Annotated[str, AfterValidator(complete_path)]
     arguments: dict[str, Any] = {}
     # Name of a chat model, such as `openai:gpt-4o`; the factory gets the model as its argument `model`
     model: str | None = None

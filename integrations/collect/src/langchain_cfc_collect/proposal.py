@@ -57,8 +57,6 @@ _CHARACTERS_PER_TOKEN = 3
 _SETTINGS: tuple[Mapping[str, Any], ...] = ({"temperature": 0.7, "logprobs": True}, {"temperature": 0.7}, {})
 _LOCAL_HOSTS = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compared, never bound
 _PLACEHOLDER_KEY = "none"
-_LABELERS = "langchain_cfc.labelers"
-_VERIFIERS = "langchain_cfc.verifiers"
 
 
 @dataclass(frozen=True)
@@ -283,7 +281,7 @@ class LabelerChoice:
     def name(self) -> str:
         """The labeler as a Python expression."""
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
-        return f"{self.factory.rpartition(':')[2]}({arguments})"
+        return f"{self.factory}({arguments})"
 
     def create(self) -> TextMatcher:
         """Create the labeler."""
@@ -291,12 +289,12 @@ class LabelerChoice:
         return made
 
 
-_MULTIPLE_CHOICE = LabelerChoice(f"{_LABELERS}:MultipleChoice", {}, "letters", f"{_LABELERS}:extract_choice")
-_NUMERIC_MATCH = LabelerChoice(f"{_LABELERS}:NumericMatch", {}, "numbers", f"{_LABELERS}:extract_number")
-_EXACT_MATCH = LabelerChoice(f"{_LABELERS}:NormalisedMatch", {}, "texts")
-_MATCH_WITHOUT_ARTICLE = LabelerChoice(f"{_LABELERS}:NormalisedMatch", {"articles": "en"}, "texts")
-_MATCH_ANYWHERE = LabelerChoice(f"{_LABELERS}:NormalisedMatch", {"anywhere": True}, "texts")
-_JSON_FIELD = LabelerChoice(f"{_LABELERS}:JsonField", {}, "JSON values")
+_MULTIPLE_CHOICE = LabelerChoice("MultipleChoice", {}, "letters", "extract_choice")
+_NUMERIC_MATCH = LabelerChoice("NumericMatch", {}, "numbers", "extract_number")
+_EXACT_MATCH = LabelerChoice("NormalisedMatch", {}, "texts")
+_MATCH_WITHOUT_ARTICLE = LabelerChoice("NormalisedMatch", {"articles": "en"}, "texts")
+_MATCH_ANYWHERE = LabelerChoice("NormalisedMatch", {"anywhere": True}, "texts")
+_JSON_FIELD = LabelerChoice("JsonField", {}, "JSON values")
 _LETTER = re.compile(r"[A-Za-z]")
 
 
@@ -309,7 +307,7 @@ def list_labelers(examples: Sequence[Example]) -> list[LabelerChoice]:
         given = {"members": members}
         listed = join_names([write_member(one) for one in members])
         reads = f"one of {listed}"
-        return [LabelerChoice(f"{_LABELERS}:ClosedSet", given, reads, f"{_LABELERS}:VerdictExtractor", given)]
+        return [LabelerChoice("ClosedSet", given, reads, "VerdictExtractor", given)]
     if _can_read(_NUMERIC_MATCH, examples) and not any(map(_has_letters, examples)):
         return [_NUMERIC_MATCH]
     if _can_read(_EXACT_MATCH, examples):
@@ -401,7 +399,7 @@ class ChosenParts:
 def choose_parts(choices: Sequence[LabelerChoice], trial: Trial) -> ChosenParts:
     """Choose among labelers, strictest first, and choose the verifier and the extractor; see the module."""
     verifier = "SequenceProbability" if trial.has_logprobs else "SelfConsistency"
-    tables = {"verifier": {"factory": f"{_VERIFIERS}:{verifier}"}}
+    tables = {"verifier": {"factory": verifier}}
     reasons = {
         "verifier.factory": (
             "the model returns log-probabilities: the score of an answer costs no further call"
@@ -420,7 +418,7 @@ def choose_parts(choices: Sequence[LabelerChoice], trial: Trial) -> ChosenParts:
     if choice.extractor is not None and any(len(one.candidate.text.split()) > 1 for one in trial.answers):
         tables["answer"] = _make_table(choice.extractor, choice.extractor_arguments)
         if not choice.extractor_arguments:
-            tables["answer"]["id"] = choice.extractor.rpartition(":")[2]
+            tables["answer"]["id"] = choice.extractor
         reasons["answer.factory"] = "some answers hold more than one word"
     return ChosenParts(tables, reasons, labels[choice.name])
 
@@ -437,7 +435,7 @@ def create_part(table: Mapping[str, Any]) -> Any:
 def format_part(table: Mapping[str, Any]) -> str:
     """Format the component that a table describes as it is written in Python."""
     arguments = ", ".join(f"{name}={value!r}" for name, value in table.get("arguments", {}).items())
-    return f"{table['factory'].rpartition(':')[2]}{f'({arguments})' if arguments else ''}"
+    return f"{table['factory']}{f'({arguments})' if arguments else ''}"
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def test_certificates_of_yes_no_questions_are_true_or_refused(
         made = run("init", "--source", "q.jsonl", *model, "-n", str(DRAWS), "--json")
         assert run("collect", "--config", "collect.toml", "--out", "r.jsonl").code == 0
     assert made.data["settings"]["labeler"] == {
-        "factory": "langchain_cfc.labelers:ClosedSet",
+        "factory": "ClosedSet",
         "arguments": {"members": [yes, no]},
     }
     # Both members are tried, so that a model that says yes to everything is seen.

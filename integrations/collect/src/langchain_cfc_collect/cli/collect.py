@@ -97,12 +97,8 @@ def collect(
     generator: Annotated[
         str | None, _part_option(help=f"Instead of --model, a model or chain of your own: {FACTORY}.")
     ] = None,
-    verifier: Annotated[
-        str | None, _part_option(help="The verifier, such as langchain_cfc.verifiers:SequenceProbability.")
-    ] = None,
-    labeler: Annotated[
-        str | None, _part_option(help="The labeler, such as langchain_cfc.labelers:NormalisedMatch.")
-    ] = None,
+    verifier: Annotated[str | None, _part_option(help="The verifier, such as SequenceProbability.")] = None,
+    labeler: Annotated[str | None, _part_option(help="The labeler, such as NormalisedMatch.")] = None,
     answer: Annotated[str | None, _part_option(help="The answer extractor, a function of the text.")] = None,
     unit: Annotated[
         Unit | None,
@@ -173,8 +169,8 @@ def collect(
           --reference answer -n 10 \
           --model openai:gpt-4o-mini \
           --set generator.arguments.logprobs=true \
-          --verifier langchain_cfc.verifiers:SequenceProbability \
-          --labeler langchain_cfc.labelers:NormalisedMatch \
+          --verifier SequenceProbability \
+          --labeler NormalisedMatch \
           --store questions.db --out records.jsonl
     """
     with report_errors():

@@ -197,8 +197,7 @@ def rescore(
         typer.Option(
             "--verifier",
             metavar="[NAME=]FACTORY",
-            help="The new verifier, such as langchain_cfc.verifiers:SelfConsistency; repeat for several, "
-            "which have names.",
+            help="The new verifier, such as SelfConsistency; repeat for several, which have names.",
         ),
     ] = None,
     weights: Annotated[
