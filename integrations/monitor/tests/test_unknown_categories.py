@@ -103,14 +103,14 @@ def test_drift_of_scores_is_found_whatever_the_topic(
             drift = drift.update(one)
         over_all = [
             place
-            for place, (watched, group) in enumerate(drift.tests)
+            for place, (watched, group) in enumerate(drift.layout.tests)
             if group == "1" and watched.name in {"mean_score", "min_score"}
         ]
         found[topic] = drift.wealth.log[over_all].tolist()
         assert len(over_all) == 2
         assert drift.wealth.outcomes[over_all].tolist() == [100.0, 100.0]
         assert drift.is_alarming(LEVEL)
-        in_group = [group != "1" for _, group in drift.tests]
+        in_group = [group != "1" for _, group in drift.layout.tests]
         assert set(drift.wealth.outcomes[in_group]) == {100.0 if topic == "a" else 0.0}
     assert found["a"] == found["new"]
 

@@ -176,14 +176,8 @@ class CFCMonitor(ResultCallback):
         Warns:
             CFCWarning: If labels were left out, or contradict the first label of their result.
         """
-        rare = [one for one in labels if one.probability < self.least_probability]
-        if rare:
-            msg = (
-                f"label of {rare[0].id!r}: chosen with probability {rare[0].probability}, which is below "
-                f"least_probability = {self.least_probability}: create the monitor with the smallest "
-                "probability used"
-            )
-            raise InputError(msg)
+        for one in labels:
+            one.compute_weight(self.least_probability)  # raises if the stated probability is too small
         self.flush()
         return self._store.label(labels, time.time(), leave_out_unfit=leave_out_unfit)
 

@@ -54,7 +54,7 @@ def _list_changes(traffic: Traffic, level: float) -> Iterator[str]:
     drift = DriftTest.start(traffic.artifact, 0.0).without_calibration()
     for one in traffic.results:
         drift = drift.update(one)
-    for what, since in _list_alarms(drift.tests, drift, half):
+    for what, since in _list_alarms(drift.layout.tests, drift, half):
         yield f"{what} has changed among these results, since about {since}: use only later results (since)"
     for model in traffic.models:
         drew = np.array([model in one.models for one in traffic.results])

@@ -17,6 +17,7 @@ import numpy as np
 
 from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram, compute_monitored_values
 from langchain_cfc.candidates import CandidateBatch
+from langchain_cfc.certificates.bounds import upper_bound
 from langchain_cfc.features.weights import WeightMatrix
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc_monitor.e_processes import EProcess, MixtureEProcess
@@ -239,18 +240,13 @@ class DriftTest(SequentialTest):
 
     def count_results(self, place: int) -> list[int]:
         """Return the number of results in each bin of the test at index `place`."""
-        watched, group = self.tests[place]
+        watched, group = self.layout.tests[place]
         counts: list[int] = (self.counts - self.layout.counts)[place].tolist()
         return counts[: len(watched.counts[group])]
 
-    @property
-    def tests(self) -> list[tuple[ReferenceHistogram, str]]:
-        """The m tests: a quantity, and the name of the weighting that it is tested under."""
-        return self.layout.tests
-
     def update(self, one: ObservedResult) -> DriftTest:
         """Return the tests after one more result."""
-        if not self.tests:
+        if not self.layout.tests:
             return self
         bins, seen = self.layout.assign_bins(one)
         uniforms = one.draw_uniforms("rank", len(bins))
@@ -310,32 +306,16 @@ def list_certified_rates(artifact: CalibrationArtifact) -> list[CertifiedRate]:
 
 def _bound_rates_of_all(artifact: CalibrationArtifact) -> Iterator[CertifiedRate]:
     """Yield upper bounds on the rates of wrong answers, as lower bounds on the rates of all others."""
-    groups = artifact.calibration.groups
-    groups = (
-        groups[1:] or groups
-    )  # all questions together, if there are groups, have no threshold of their own
+    # All questions together have no threshold of their own if there are groups.
+    groups = artifact.calibration.groups[1:] or artifact.calibration.groups
     failing = _BOUND_FAILURE / (len(groups) * len(artifact.alphas))
     for alpha in artifact.alphas:
         for group in groups:
             size = int(group.size)
             above = size - math.ceil((1 - Fraction(alpha)) * (size + 1))
             if above >= 0:  # otherwise no threshold is finite and nothing is answered
-                bound = _bound_share(above, size, failing)
+                bound = upper_bound(above, size, failing)
                 yield CertifiedRate("kept", group.name, group.words, alpha, 1.0 - bound)
-
-
-def _bound_share(successes: int, size: int, failing: float) -> float:
-    """Return the upper bound of Clopper and Pearson; without SciPy, which serving does not need."""
-    ways = [
-        math.lgamma(size + 1) - math.lgamma(i + 1) - math.lgamma(size - i + 1) for i in range(successes + 1)
-    ]
-    low, high = successes / size, 1.0
-    for _ in range(50):
-        middle = (low + high) / 2.0
-        log, other = math.log(middle), math.log1p(-middle)
-        tail = math.fsum(math.exp(way + i * log + (size - i) * other) for i, way in enumerate(ways))
-        low, high = (middle, high) if tail > failing else (low, middle)
-    return high
 
 
 @dataclass(frozen=True)

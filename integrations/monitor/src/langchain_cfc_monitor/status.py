@@ -14,11 +14,10 @@ from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram
 from langchain_cfc.features import get_direction, name_group
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.runnable.binding import list_other_models
-from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.support.text import format_percent, pluralize
 from langchain_cfc_monitor.observed import ANSWERED, DAY, EMPTY, FLAGGED, Data, format_time
 from langchain_cfc_monitor.sequential_tests import CoverageTest, SequentialTest
-from langchain_cfc_monitor.store import Evidence, ResultCounts
+from langchain_cfc_monitor.store import Evidence, ResultCounts, compute_share
 
 _LARGEST_LOG = 700.0  # its exponential is still a finite float
 _OUTCOME_WORDS = {
@@ -43,8 +42,32 @@ _QUANTITY_NAMES = {
 }
 
 
-class Test(Data):
+class _Evidence(Data):
+    """The evidence of one or several tests.
+
+    Attributes:
+        evidence: The largest wealth that they ever had, from a stake of 1; of several tests the mean.
+        needed: The evidence at which they alarm.
+        alarm: Whether they do.
+        since: When the change seems to have begun, in ISO 8601, UTC; None without an alarm.
+    """
+
+    evidence: float
+    needed: float
+    alarm: bool
+    since: str | None
+
+    @property
+    def progress(self) -> float:
+        """Progress from a stake of 1 to an alarm at `needed`, on a logarithmic scale, in [0, 1]."""
+        return min(1.0, math.log(max(self.evidence, 1.0)) / math.log(self.needed))
+
+
+class Test(_Evidence):
     """One test and its evidence so far.
+
+    It alarms if the tests of its kind alarm together, see `CombinedTest`, and its own wealth has reached
+    1 / level. `needed` is the evidence at which it alarms by itself, regardless of the others.
 
     Attributes:
         kind: `drift` (prompts look different than in calibration), `kept` or `right` (a certified rate does
@@ -57,11 +80,6 @@ class Test(Data):
             depend on one, and for certified rates of a bot.
         option: The option that `alpha` is the value of.
         outcomes: Number of results or labels that it has seen.
-        evidence: The largest wealth that it ever had, from a stake of 1.
-        needed: The evidence at which it alarms by itself, regardless of the other tests of its kind; together
-            with others it alarms earlier, see `CombinedTest`.
-        alarm: Whether the tests of its kind alarm together, and its own wealth has reached 1 / level as well.
-        since: When the change seems to have begun, in ISO 8601, UTC; None without an alarm.
         seen: The observed share, for rates; None for other kinds, and before the first label.
         certified: The certified share, for rates; None for other kinds.
         shift: For drift, which way results moved and how far: the observed share and the expected one,
@@ -76,18 +94,9 @@ class Test(Data):
     alpha: str | None
     option: Literal["alpha", "max_wrong_of_all"]
     outcomes: int
-    evidence: float
-    needed: float
-    alarm: bool
-    since: str | None
     seen: float | None = None
     certified: float | None = None
     shift: str | None = None
-
-    @property
-    def progress(self) -> float:
-        """Progress from a stake of 1 to an alarm by itself, on a logarithmic scale, in [0, 1]."""
-        return _measure_progress(self.evidence, self.needed)
 
     @property
     def sentence(self) -> str:
@@ -109,31 +118,20 @@ class Test(Data):
         return f"{what}, certified at least {certified}{observed}, {verdict} {where}"
 
 
-class CombinedTest(Data):
+class CombinedTest(_Evidence):
     """All tests of one kind, combined by the mean of their wealth; see `MixtureEProcess`.
+
+    They alarm at 1 / level.
 
     Attributes:
         kind: `drift`; `rates`: certified rates, of kept promises and right answers; `labelled`.
         tests: Number of tests.
-        evidence: The largest mean so far, from a stake of 1.
-        needed: The evidence at which the tests alarm, 1 / level.
-        alarm: Whether they do.
-        since: When the change seems to have begun, in ISO 8601, UTC; None without an alarm.
         leading: The test with the most evidence, in words; None if it has seen no outcome.
     """
 
     kind: Literal["drift", "rates", "labelled"]
     tests: int
-    evidence: float
-    needed: float
-    alarm: bool
-    since: str | None
     leading: str | None
-
-    @property
-    def progress(self) -> float:
-        """Progress from a stake of 1 to an alarm, on a logarithmic scale, in [0, 1]."""
-        return _measure_progress(self.evidence, self.needed)
 
     @property
     def sentence(self) -> str:
@@ -142,10 +140,6 @@ class CombinedTest(Data):
         tests = pluralize(self.tests, "test")
         evidence = f"evidence {format_evidence(self.evidence)}, alarm at {format_evidence(self.needed)}"
         return f"{_KIND_NAMES[self.kind]}: {tests} together show {evidence}{led}"
-
-
-def _measure_progress(evidence: float, needed: float) -> float:
-    return min(1.0, math.log(max(evidence, 1.0)) / math.log(needed))
 
 
 def format_evidence(evidence: float) -> str:
@@ -318,8 +312,8 @@ def make_status(
         results=counts.results,
         labels=counts.labels,
         failures=counts.failures,
-        answered=counts.compute_share(counts.answered),
-        flagged=counts.compute_share(counts.flagged),
+        answered=compute_share(counts.answered, counts.results),
+        flagged=compute_share(counts.flagged, counts.results),
         failing=counts.failing,
         seconds=counts.seconds,
         models=models,
@@ -352,10 +346,10 @@ def _rank_test(test: Test) -> tuple[float, float]:
 def _list_tests_by_group(
     kind: Literal["drift", "labelled"], tests: SequentialTest, evidence: Evidence, level: float
 ) -> Iterator[Test]:
-    """Yield a test for each quantity and group, in the order of `DriftTest.tests`."""
+    """Yield a test for each quantity and group, in the order of `Layout.tests`."""
     drift = evidence.drift
     words = {one.name: one.words for one in drift.artifact.feature_map.list_guaranteed_weights()}
-    for place, (watched, group) in enumerate(drift.tests):
+    for place, (watched, group) in enumerate(drift.layout.tests):
         shift = None
         if kind == "drift":
             shift = _describe_shift(watched, watched.counts[group], drift.count_results(place))
@@ -414,13 +408,14 @@ def _name_quantity_plainly(watched: ReferenceHistogram, words: Mapping[str, str]
 def _summarize_evidence(tests: SequentialTest, place: int, level: float) -> dict[str, Any]:
     """Return the evidence of one of several tests that share the level."""
     wealth, alarm = tests.wealth, bool(tests.find_alarms(level)[place])
-    return {
-        "outcomes": int(wealth.outcomes[place]),
-        "evidence": math.exp(min(float(wealth.peak[place]), _LARGEST_LOG)),
-        "needed": wealth.log.size / level,
-        "alarm": alarm,
-        "since": format_time(float(wealth.since[place])) if alarm else None,
-    }
+    of_test = _describe_evidence(wealth.peak[place], wealth.since[place], wealth.log.size / level, alarm)
+    return {"outcomes": int(wealth.outcomes[place]), **of_test}
+
+
+def _describe_evidence(peak: Any, since: Any, needed: float, alarm: bool) -> dict[str, Any]:
+    evidence = math.exp(min(float(peak), _LARGEST_LOG))
+    began = format_time(float(since)) if alarm else None
+    return {"evidence": evidence, "needed": needed, "alarm": alarm, "since": began}
 
 
 def _combine_tests(evidence: Evidence, tests: Sequence[Test], level: float) -> Iterator[CombinedTest]:
@@ -436,14 +431,11 @@ def _combine_tests(evidence: Evidence, tests: Sequence[Test], level: float) -> I
         if not members:
             continue
         leading = max(members, key=lambda one: one.evidence)
-        alarm = combined.is_alarming(level)
+        mean, alarm = combined.mixture, combined.is_alarming(level)
         yield CombinedTest(
             kind=kind,
             tests=len(members),
-            evidence=math.exp(min(float(combined.mixture.peak), _LARGEST_LOG)),
-            needed=1.0 / level,
-            alarm=alarm,
-            since=format_time(float(combined.mixture.since)) if alarm else None,
+            **_describe_evidence(mean.peak, mean.since, 1.0 / level, alarm),
             leading=f"{leading.what_name}, {leading.group_name}" if leading.outcomes else None,
         )
 
@@ -508,21 +500,7 @@ def _describe_shift(
     move = "higher" if is_higher else "lower"
     if is_harder is not None:
         move = f"questions look {'harder' if is_higher == is_harder else 'easier'}"
-    before, now = _find_median(watched.edges, calibration), _find_median(watched.edges, results)
-    moved = "" if before == now else f" (median {before} -> {now})"
-    return f"{move}{moved}: {shares}"
-
-
-def _find_median(edges: Sequence[float], shares: FloatArray) -> str:
-    """Return the median of a histogram with open ends, by linear interpolation inside its bins."""
-    below = shares.cumsum()
-    place = min(int(np.searchsorted(below, 0.5)), len(shares) - 1)
-    if place == 0:
-        return f"below {edges[0]:.2g}"
-    if place == len(edges):
-        return f"{edges[-1]:.2g} or more"
-    into = (0.5 - below[place - 1]) / shares[place]
-    return f"{edges[place - 1] + into * (edges[place] - edges[place - 1]):.2g}"
+    return f"{move}: {shares}"
 
 
 def _format_shares(observed: float, words: str, expected: float) -> str:

@@ -132,7 +132,7 @@ class Curve:
     step: int = 1  # number of outcomes between two points; doubled whenever there are too many points
     outcomes: int = 0  # number of outcomes so far
     # Number of outcomes, time, and the m logarithms to three decimals
-    points: tuple[tuple[int, float, list[float]], ...] = ()
+    points: Sequence[Sequence[Any]] = ()
 
     def update(self, log: FloatArray, now: float) -> Curve:
         """Return the curve after one more outcome."""
@@ -141,18 +141,8 @@ class Curve:
             points = (*points, (outcomes, now, log.round(3).tolist()))
         if len(points) > MAX_POINTS:
             step *= 2
-            points = tuple(one for one in points if one[0] % step == 0)
+            points = [one for one in points if one[0] % step == 0]
         return Curve(step, outcomes, points)
-
-    def to_data(self) -> dict[str, Any]:
-        """Return the curve as plain data."""
-        return dict(vars(self))
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Curve:
-        """Restore what `to_data` returned."""
-        points = tuple((int(outcomes), float(at), list(logs)) for outcomes, at, logs in data["points"])
-        return cls(int(data["step"]), int(data["outcomes"]), points)
 
 
 @dataclass(frozen=True)
@@ -181,10 +171,6 @@ class ResultCounts:
     unverified: float | None
     # Median and 99th percentile of the seconds that the latest results took; None if not measured
     seconds: tuple[float, float] | None
-
-    def compute_share(self, count: int) -> float | None:
-        """Return a count as a share of the results; None without results."""
-        return _compute_share(count, self.results)
 
 
 @dataclass(frozen=True)
@@ -216,8 +202,8 @@ class Evidence:
 
     def to_data(self) -> dict[str, Any]:
         """Return the state as plain data."""
-        parts = {name: one.to_data() for name, one in vars(self).items() if name != "last"}
-        return {**parts, "last": self.last}
+        tests = {name: getattr(self, name).to_data() for name in ("drift", "kept", "sampled")}
+        return {**tests, "last": self.last, "drifted": vars(self.drifted), "broken": vars(self.broken)}
 
     @classmethod
     def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> Evidence:
@@ -227,8 +213,8 @@ class Evidence:
             CoverageTest.from_data(artifact, data["kept"]),
             LabelSamplingTest.from_data(artifact, data["sampled"]),
             int(data["last"]),
-            Curve.from_data(data["drifted"]),
-            Curve.from_data(data["broken"]),
+            Curve(**data["drifted"]),
+            Curve(**data["broken"]),
         )
 
 
@@ -303,7 +289,8 @@ class MonitorStore(DatabaseStore):
         while True:
             with self.begin_write() as connection:
                 self._take_turn(connection)
-                seen = _read_evidence(connection, artifact, now)
+                state = _read_state(connection, artifact.digest)
+                seen = Evidence.from_data(artifact, state) if state else Evidence.start(artifact, now)
                 if not is_checked:
                     _check_seen(connection, artifact.digest)
                     is_checked = True
@@ -350,8 +337,7 @@ class MonitorStore(DatabaseStore):
         failed = select(func.count()).where(_failures.c.artifact == digest)
         with self.begin_read() as connection:
             for table, of in _list_own_rows(digest):
-                for row in connection.execute(of.execution_options(yield_per=_PAGE_SIZE)):
-                    _check_row(table, row._mapping, row.digest)  # noqa: SLF001 - SQLAlchemy's public name
+                _check_rows(connection, table, of)
             counted = connection.execute(outcomes).all()
             rows = connection.execute(latest).all()
             since = min((row.at for row in rows), default=0.0)
@@ -372,9 +358,9 @@ class MonitorStore(DatabaseStore):
             by_rate={rate: counts for rate, counts in by_rate.items() if rate is not None},
             labels=labels,
             failures=failures,
-            failing=_compute_share(latest_failures, latest_failures + len(rows)),
+            failing=compute_share(latest_failures, latest_failures + len(rows)),
             models=tuple(models),
-            unverified=_compute_share(sum(row.binding == "unverified" for row in rows), len(rows)),
+            unverified=compute_share(sum(row.binding == "unverified" for row in rows), len(rows)),
             seconds=(float(np.median(took)), float(np.quantile(took, 0.99))) if took else None,
         )
 
@@ -391,12 +377,10 @@ class MonitorStore(DatabaseStore):
             self._take_turn(connection)
             # A damaged time must not delete a row before the damage is found.
             for table, where in ((_failures, _failures.c.at < before), (_results, gone)):
-                for row in connection.execute(select(table).where(where)):
-                    _check_row(table, row._mapping, row.digest)  # noqa: SLF001 - SQLAlchemy's public name
+                _check_rows(connection, table, select(table).where(where))
             connection.execute(delete(_failures).where(_failures.c.at < before))
-            for digest in (
-                connection.execute(select(_results.c.artifact).where(gone).distinct()).scalars().all()
-            ):
+            of_gone = select(_results.c.artifact).where(gone).distinct()
+            for digest in connection.execute(of_gone).scalars().all():
                 _check_seen(connection, digest)
                 kept = _count_seen(connection, digest, ~gone)
                 self._write_state(connection, _SEEN + digest, kept)
@@ -428,7 +412,8 @@ class MonitorStore(DatabaseStore):
         connection.execute(update(_facts).where(_facts.c.name == "turn").values(value=_facts.c.value))
 
 
-def _compute_share(count: int, of: int) -> float | None:
+def compute_share(count: int, of: int) -> float | None:
+    """Return a count as a share of all; None of nothing."""
     return count / of if of else None
 
 
@@ -515,11 +500,6 @@ def _read_block(
     return rows if len(rows) == BLOCK_SIZE else ()
 
 
-def _read_evidence(connection: Connection, artifact: CalibrationArtifact, now: float) -> Evidence:
-    data = _read_state(connection, artifact.digest)
-    return Evidence.start(artifact, now) if data is None else Evidence.from_data(artifact, data)
-
-
 # Digests
 
 _SEEN = "seen:"  # begins the name of the fact that counts what the tests of an artifact have seen
@@ -557,6 +537,11 @@ def _check_row(table: Table, row: Mapping[Any, Any], digest: Any) -> None:
     if not is_intact:
         msg = f"a row of {table.name} is damaged (its digest differs): restore a backup, or use a new store"
         raise StoreError(msg)
+
+
+def _check_rows(connection: Connection, table: Table, query: Select[Any]) -> None:
+    for row in connection.execute(query.execution_options(yield_per=_PAGE_SIZE)):
+        _check_row(table, row._mapping, row.digest)  # noqa: SLF001 - SQLAlchemy's public name
 
 
 def _list_own_rows(digest: str) -> list[tuple[Table, Select[Any]]]:

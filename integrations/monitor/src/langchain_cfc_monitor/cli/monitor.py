@@ -268,13 +268,9 @@ def _parse_time(since: str | None) -> float | None:
         return None
     try:
         time = datetime.fromisoformat(since)
-    except ValueError as error:
-        msg = f"--since {since}: expected a time such as 2026-11-01 or 2026-11-01T12:30"
-        raise InputError(msg) from error
-    try:
         return (time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)).timestamp()
     except (OverflowError, ValueError) as error:
-        msg = f"--since {since}: this time cannot be converted to seconds"
+        msg = f"--since {since}: expected a time such as 2026-11-01 or 2026-11-01T12:30"
         raise InputError(msg) from error
 
 
