@@ -137,6 +137,17 @@ def test_refused_batch_reports_the_reason_and_the_remedy(tmp_path: Path) -> None
     assert provider.log.live.total() == 0
 
 
+def test_reason_of_a_refused_batch_is_shown_without_secrets(tmp_path: Path) -> None:
+    key = "sk-proj-0123456789abcdefghij0123456789"
+    provider = Provider(faults=Faults(invalid=f"Limit of {key} reached\x1b[2J " + "x" * 5000))
+    with serve(provider) as url, pytest.raises(CollectionError, match="Limit of") as refused:
+        run(tmp_path / "store.db", make_components(url), 5)
+    shown = str(refused.value)
+    assert key not in shown
+    assert "\x1b" not in shown
+    assert len(shown) < 2000
+
+
 def test_batch_of_another_account_is_not_submitted_again(tmp_path: Path) -> None:
     provider = Provider()
     with serve(provider) as url:

@@ -124,6 +124,37 @@ def test_missing_or_binary_token_file_leaves_the_tokens(tmp_path: Path) -> None:
     assert not tokens.is_stale
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_token_file_of_all_users_is_refused_or_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "tokens.txt"
+    plain, digest = "0123456789abcdef", f"sha256:{'0' * 64}"
+    for text, mode, is_warned in (
+        (f"# app\n {plain} name=app\n", 0o644, True),
+        (f"{digest}\n{plain} name=app\n", 0o604, True),
+        (f"# app\n\n{digest} name=app # {plain}\n", 0o644, False),
+        (plain, 0o640, False),
+    ):
+        caplog.clear()
+        path.write_text(text)
+        path.chmod(mode)
+        tokens = ClientTokens(path=path)
+        assert any("may read the tokens" in one.message for one in caplog.records) == is_warned
+        assert plain not in caplog.text
+    path.write_text("fedcba9876543210")
+    path.chmod(0o646)
+    with pytest.raises(InputError, match="may add tokens"):
+        ClientTokens(path=path)
+    tokens.reload()
+    assert tokens.is_stale
+    assert tokens.find_client(plain.encode()) is not None
+    path.unlink()
+    tokens.reload()
+    assert (tokens.is_stale, len(tokens)) == (True, 1)
+    assert "the previous ones stay valid" in caplog.text
+
+
 def test_client_tokens_notice_changes_with_equal_mtime(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(OLD)

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import hmac
 import logging
+import os
 import re
+import stat
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ _LOG = logging.getLogger("langchain_cfc_server")
 # The syntax that RFC 6750 allows after `Bearer`.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _MIN_LENGTH = 16
+_PLAIN_TOKEN = re.compile(rb"(?m)^[ \t]*(?!sha256:)[^#\s]")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
@@ -143,11 +146,19 @@ class ClientTokens:
         try:
             # Taken before reading, so that a change in between is noticed the next time.
             self._state = _get_file_state(path)
-            content = path.read_bytes()
+            content, mode = path.read_bytes(), 0 if os.name == "nt" else path.stat().st_mode
         except OSError as error:
             msg = f"the tokens in {path} cannot be read: {type(error).__name__}"
             raise InputError(msg) from error
         self._read = sha256(content).digest()
+        if mode & stat.S_IWOTH:
+            msg = f"every user of this machine may add tokens to {path}: check them, and `chmod o-w` it"
+            raise InputError(msg)
+        if mode & stat.S_IROTH and _PLAIN_TOKEN.search(content):
+            _LOG.warning(
+                "every user of this machine may read the tokens: `chmod o-r` the file, or list digests",
+                extra={"fields": {"path": str(path)}},
+            )
         self._is_settled = not 0 <= time.time() - self._state[0] / 1e9 < _UNSETTLED_SECONDS
         try:
             return content.decode()

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from langchain_cfc.errors import CollectionError
 from langchain_cfc.execution import describe_error
+from langchain_cfc.support.text import quote
 from langchain_cfc_collect.batches.providers import (
     HTTP_OK,
     BatchResult,
@@ -222,7 +223,7 @@ class Submissions:
                 break
         if state.ending == "refused":
             await self._delete(batch)
-            raise self._make_refused_error(batch, state.reason or "no reason given")
+            raise self._make_refused_error(batch, quote(state.reason or "no reason given"))
         results, foreign = await self._retry(batch, lambda: self._read_results(batch, state))
         if foreign and not results:
             if not batch.is_guess:
