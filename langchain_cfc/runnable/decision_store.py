@@ -94,8 +94,7 @@ class DecisionStore(DrawRegister):
             raise ServingError(msg)
         if data["settings"] != settings:
             raise InputError(OTHER_SETTINGS)
-        # Its tokens were counted with the first request.
-        return result.model_copy(update={"usage": None})
+        return result.repeat()
 
 
 def _call(run: Callable[[], Any], arun: Callable[[], Any]) -> Steps[Any]:

@@ -85,8 +85,7 @@ class DrawRegister(BaseCallbackHandler):
             waiting = first.result
             result = yield Step(waiting.result, lambda waiting=waiting: asyncio.wrap_future(waiting))  # type: ignore[misc]
             if result is not None:
-                # Its tokens were counted with the first request.
-                repeated: CFCResult = result.model_copy(update={"usage": None})
+                repeated: CFCResult = result.repeat()
                 return repeated
 
     def _draw(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from typing import Annotated, Any, TypeAlias
@@ -12,6 +13,7 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage
 from langchain_core.messages.tool import invalid_tool_call
 from pydantic import BaseModel, ConfigDict, PlainSerializer, WithJsonSchema
+from typing_extensions import Self
 
 from langchain_cfc.candidates import Scalar
 from langchain_cfc.claims import Span, restore_text
@@ -128,6 +130,17 @@ class CFCResult(Displayed, BaseModel):
     models: tuple[str, ...]
     usage: dict[str, Any] | None
     unscored: dict[Unscored, int] | None = None
+
+    @cached_property
+    def is_repeated(self) -> bool:
+        """Whether an earlier decision was given again, which must not be counted as another one."""
+        return False
+
+    def repeat(self) -> Self:
+        """Return the decision as one that is given again, whose tokens were counted the first time."""
+        again = self.model_copy(update={"usage": None})
+        again.__dict__["is_repeated"] = True  # no field: the decision is equal to the first
+        return again
 
     def __bool__(self) -> bool:
         """Return whether there is an answer, so that `if result:` is false for an abstention."""

@@ -19,11 +19,13 @@ import pytest
 from langchain_cfc_monitor import CFCMonitor, Label, Limits, parse_label
 from langchain_cfc_monitor.page import write_page
 from langchain_core.runnables import RunnableLambda, RunnableParallel
+from langchain_core.stores import InMemoryByteStore
 
 from integrations.monitor.tests.watching import make_weaker_chain, run, truths, write_swapped_records
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import DrawError, FingerprintWarning, InputError, StoreError
+from langchain_cfc.runnable import DecisionStore
 from tests.claims.worlds import make_answers
 from tests.lengths import repetitions
 from tests.runnable.test_withheld import CASES, MARK
@@ -46,6 +48,21 @@ def test_monitor_counts_decisions_and_raises_no_alarm_without_drift(
     assert all(one.since is None for one in status.tests)
     # Asked again, nothing is seen twice.
     assert monitor.read_status().tests == status.tests
+
+
+def test_monitor_counts_a_decision_that_is_given_again_once(
+    monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord]
+) -> None:
+    callbacks: list[Any] = [monitor, DecisionStore(InMemoryByteStore())]
+    for _ in range(2):
+        decided = [chain.invoke(one.input, {"callbacks": callbacks}) for one in served[:30]]
+    monitor.record(decided[0])
+    assert all(one.is_repeated for one in decided)
+    status = monitor.read_status()
+    assert status.results == max(one.outcomes for one in status.tests) == 30
+    # Without a store, each answer is a decision of its own.
+    chain.invoke(served[0].input, {"callbacks": [monitor]})
+    assert monitor.read_status().results == 31
 
 
 def test_monitor_counts_raised_abstentions_as_results(

@@ -119,7 +119,7 @@ class CFCMonitor(ResultCallback):
         self.close()
 
     def record(self, result: CFCResult, name: str | None = None, *, seconds: float | None = None) -> str:
-        """Queue a result to be stored under a name.
+        """Queue a result to be stored under a name; a decision that a `DecisionStore` gave again is not.
 
         Args:
             result: A result of this monitor's artifact.
@@ -147,7 +147,9 @@ class CFCMonitor(ResultCallback):
         return name
 
     def _queue_result(self, result: CFCResult, name: str, seconds: float | None) -> None:
-        """Queue a result of this artifact; after `close` it is counted as lost."""
+        """Queue a result of this artifact, unless it is a decision given again; after `close` it is lost."""
+        if result.is_repeated:
+            return
         self._writer.put(
             ObservedResult.from_result(result, name, time.time(), seconds, metadata=self._metadata)
         )
