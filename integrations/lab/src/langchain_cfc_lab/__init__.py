@@ -31,7 +31,7 @@ from langchain_cfc_lab.plan import (
     plan_from_pilot,
 )
 from langchain_cfc_lab.published import Cell, FigureSeries, PublishedCell, list_published_cells
-from langchain_cfc_lab.studies import STUDIES, Pattern, StudyName, StudyReport, reproduce_study
+from langchain_cfc_lab.studies import STUDIES, StudyName, StudyReport, reproduce_study
 from langchain_cfc_lab.suggest import Suggestion, suggest
 from langchain_cfc_lab.trials import DEFAULT_MAPS, JudgedOption, Option
 
@@ -57,7 +57,6 @@ __all__ = [
     "Method",
     "MethodComparison",
     "Option",
-    "Pattern",
     "Plan",
     "PlanOptions",
     "PublishedCell",

@@ -39,7 +39,6 @@ from langchain_cfc_lab.methods import OUR_RULES, Method, Pool, ThresholdMethod, 
 from langchain_cfc_lab.metrics import Groups, find_event, is_share, list_figures
 from langchain_cfc_lab.splits import (
     Comparison,
-    GroupedOn,
     Progress,
     SplitResult,
     check_count,
@@ -220,7 +219,6 @@ def compare(
     at_most: int = 0,
     set_rule: str = "all",
     groups: str = GROUPS,
-    group_on: GroupedOn = "all",
     draws: str | None = None,
     splits: int = 100,
     seed: str | int = 0,
@@ -247,7 +245,6 @@ def compare(
         set_rule: Set rule of methods that have none of their own; `best_answer` for bots that promise
             `max_wrong_of_all`, with `alpha` as the rate.
         groups: Groups in which coverage is measured: one of `bins(...)`, `group(...)`, `hard(...)`.
-        group_on: Prompts from which bins and categories are made: `all`, or the `test` prompts of each split.
         draws: A draw rule, such as `lead(3, at_most=10)`, applied to all methods; see `parse_draw_rule`.
             Only threshold methods are compared then, and the rest are left out.
         splits: Number of splits, at least 1.
@@ -298,7 +295,6 @@ def compare(
         features=FeatureMap.parse(features).text,
         set_rule=parse_set_rule(given.rule_text).text,
         group_text=groups,
-        group_on=group_on,
         seed=str(seed),
         test=test,
         fit=fit,

@@ -40,6 +40,7 @@ from langchain_cfc.support.arrays import FloatArray, IntArray
 from langchain_cfc.thresholds import Thresholds
 from langchain_cfc_lab.methods import Method, MethodOutput, Split
 from langchain_cfc_lab.metrics import Groups
+from langchain_cfc_lab.published_solver import solve_plain_regression
 
 # Chooses one of n success scores at a level alpha.
 Quantile: TypeAlias = Callable[[FloatArray, float], float]
@@ -50,6 +51,8 @@ DELTA = 0.9
 LEAST_ALPHA = 1e-6
 # Name of the statistic that holds each prompt's difficulty T.
 DIFFICULTY = "meta(difficulty)"
+# Name of the statistic that holds each prompt's success score.
+SUCCESS = "success"
 
 
 def select_capped_rank(success: FloatArray, alpha: float) -> float:
@@ -63,19 +66,14 @@ def select_capped_rank(success: FloatArray, alpha: float) -> float:
     return float(np.sort(success)[min(max(rank, 1), len(success)) - 1])
 
 
-def solve_plain_regression(features: FloatArray, success: FloatArray, alpha: float) -> FloatArray:
-    """Return the (d,) coefficients of the (1 - alpha)-quantile regression by HiGHS; see the module."""
-    from scipy.optimize import linprog  # late: SciPy takes long to import
+def select_plain_rank(success: FloatArray, alpha: float) -> float:
+    """Return the order statistic of float rank ceil(n (1 - alpha)), without a conformal correction.
 
-    tau = 1.0 - alpha
-    solved = linprog(
-        -success,
-        A_eq=features.T,
-        b_eq=np.zeros(features.shape[1]),
-        bounds=(tau - 1.0, tau),
-        method="highs",
-    )
-    return -np.asarray(solved.eqlin.marginals, dtype=np.float64)
+    Examples:
+        >>> select_plain_rank(np.array([0.3, 0.1, 0.2]), 0.5)
+        0.2
+    """
+    return float(np.sort(success)[max(math.ceil(len(success) * (1.0 - alpha)), 1) - 1])
 
 
 def assign_groups(calibration: FloatArray, values: FloatArray, groups: int) -> IntArray:
@@ -103,8 +101,8 @@ def make_test_bins(values: FloatArray, test: IntArray, bins: int) -> Groups:
 
 
 def get_success(split: Split) -> FloatArray:
-    """Return the (N,) success scores of a split's calibration prompts, 1 without a correct candidate."""
-    return split.pool.compute_success_scores("all", 1.0)[split.calibration]
+    """Return the (N,) success scores of a split's calibration prompts."""
+    return split.pool.draws.precomputed[SUCCESS][split.calibration]
 
 
 def get_difficulty(split: Split) -> tuple[FloatArray, FloatArray]:
@@ -118,11 +116,13 @@ def compute_one_threshold(split: Split, alpha: float) -> FloatArray:
     return np.full(len(split.test), select_capped_rank(get_success(split), alpha))
 
 
-def compute_group_thresholds(split: Split, alpha: float, groups: int = 10) -> FloatArray:
+def compute_group_thresholds(
+    split: Split, alpha: float, groups: int = 10, select: Quantile = select_capped_rank
+) -> FloatArray:
     """Return CFC's thresholds with indicators of equal-frequency groups of the difficulty."""
     calibration, test = get_difficulty(split)
     group, success = assign_groups(calibration, calibration, groups), get_success(split)
-    values = [select_capped_rank(success[group == one], alpha) for one in range(groups)]
+    values = [select(success[group == one], alpha) for one in range(groups)]
     return np.array(values)[assign_groups(calibration, test, groups)]
 
 

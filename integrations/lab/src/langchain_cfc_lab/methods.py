@@ -5,11 +5,11 @@ threshold follows from calibration prompts), in one of two conventions:
 
 - Ours: success scores use the set rule served; prompts without a correct candidate get a cap above 1;
   thresholds at the cap are flagged; other sets are never empty; prompts that fit features never calibrate.
-- The paper's, as its tables must have been computed: the success score is 1 without a correct candidate;
+- The paper's, nearly as in its code: the success score is 1 without a correct candidate;
   thresholds are clipped to [0, 1] and nothing is flagged; all prompts that are not tested on calibrate and
   fit the feature maps; truncated sets are calibrated on untruncated scores.
 
-Source: the paper's section 4 and appendix C, and the only reading that its published figures allow.
+Source: the paper's section 4 and appendix C; `conventions` has the conventions of its code to the digit.
 """
 
 from __future__ import annotations
@@ -453,16 +453,8 @@ def make_our_method(name: str, unit: Unit = "answers") -> ThresholdMethod:
     )
 
 
-def list_paper_methods(
-    learned_features: str | None = None, grid: tuple[int, ...] | None = None, *, distinct: bool = False
-) -> tuple[Method, ...]:
-    """Return the methods of the paper's tables, in the paper's convention.
-
-    Args:
-        learned_features: Feature map of Learnt CP; None for the split's.
-        grid: Values of K that both readings of TopK choose from; None for 1 ... n.
-        distinct: Whether K counts distinct answers instead of candidates.
-    """
+def list_paper_methods() -> tuple[Method, ...]:
+    """Return the methods of the paper's tables, in the paper's convention."""
     # Only for the tables: the theorem does not cover a set that is truncated after calibration.
     cut = {"set_rule": "best_prefix", "calibrated_on": "all"}
 
@@ -473,10 +465,10 @@ def list_paper_methods(
     nearest = "the K best, K chosen for coverage closest to the target"
     reaching = "the K best, the smallest K that reaches the target"
     return (
-        TopK("TopK", nearest, _NO_PROMISE, "paper", reaching=False, grid=grid, distinct=distinct),
-        TopK("TopK-reaching", reaching, _NO_PROMISE, "paper", reaching=True, grid=grid, distinct=distinct),
+        TopK("TopK", nearest, _NO_PROMISE, "paper", reaching=False),
+        TopK("TopK-reaching", reaching, _NO_PROMISE, "paper", reaching=True),
         make("ICP", "one threshold for all prompts", rule="marginal"),
-        make("Learnt CP", "quantile regression", _NO_PROMISE, rule="learned", features=learned_features),
+        make("Learnt CP", "quantile regression", _NO_PROMISE, rule="learned"),
         make("CFC", "conditional thresholds, sets cut after the best candidate", _NO_PROMISE, **cut),
         make("CFC-FULL", "conditional thresholds"),
         make(

@@ -39,6 +39,7 @@ from langchain_cfc_lab.compare import Summary
 from langchain_cfc_lab.comparison_report import LevelComparison
 from langchain_cfc_lab.conventions import (
     DIFFICULTY,
+    SUCCESS,
     PublishedThreshold,
     PublishedTopK,
     assign_groups,
@@ -89,7 +90,8 @@ def draw_prompts(seed: int, calibration: int, n: int) -> LabelledBatch:
     gamma = np.where(correct, (0.65 + 0.3 * t - 0.05 * w)[:, None], 0.99)
     scores = (uniforms[:, 2::2] ** (1.0 / gamma)).astype(np.float32).astype(np.float64)
     metadata = tuple({"difficulty": one} for one in t.tolist())
-    draws = CandidateBatch(scores, None, None, metadata, {DIFFICULTY: t})
+    success = np.where(correct, scores, 1.0).min(axis=1)
+    draws = CandidateBatch(scores, None, None, metadata, {DIFFICULTY: t, SUCCESS: success})
     return LabelledBatch(draws, correct, tuple(map(str, range(size))), (None,) * size, n)
 
 

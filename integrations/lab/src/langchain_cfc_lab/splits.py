@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -32,7 +32,6 @@ from langchain_cfc_lab.metrics import (
 )
 
 ResultT = TypeVar("ResultT")
-GroupedOn: TypeAlias = Literal["all", "test"]
 Progress: TypeAlias = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
@@ -103,13 +102,12 @@ class Comparison:
     alphas: tuple[str, ...]  # decimal texts
     features: str  # feature map of methods that have none of their own
     set_rule: str  # set rule of methods that have none of their own
-    # Feature text of the groups in which coverage is measured. Bins and categories are made as `group_on`
-    # says; `hard(...)` is cut on the development prompts, as in the paper.
+    # Feature text of the groups in which coverage is measured. Bins and categories are made from all
+    # prompts; `hard(...)` is cut on the development prompts, as in the paper.
     group_text: str
     seed: str
     test: float  # share of the prompts held out
     fit: float  # share of the remaining prompts that fits feature maps
-    group_on: GroupedOn = "all"  # whether groups are made from all prompts or from each split's test prompts
 
     def check(self, provenance: Provenance | None = None) -> None:
         """Raise errors that would occur in every split, before any split is measured."""
@@ -172,8 +170,6 @@ class Comparison:
         groups = self.groups
         if groups.text.startswith("hard("):
             groups = make_groups(groups.text, draws.take(split.development), draws)
-        elif self.group_on == "test":
-            groups = make_groups(groups.text, split.test_candidates, draws)
         slabs = None
         if self._slab_bins is not None:
             # A separate hash of the id assigns prompts to halves, independently of the split's parts.

@@ -1,336 +1,449 @@
-"""The paper's experiments on TriviaQA, GSM8K and Flickr8k, repeated on any recorded candidates.
+"""The paper's experiments on TriviaQA, GSM8K and Flickr8k: the published protocol, and ours beside it.
 
-The protocol is the paper's: feature map, groups, levels, candidate budget, and ablations. Records of other
-models and prompts give other figures, so *patterns* are compared: statements about the order of figures that
-hold in the paper's tables, and whether they hold here.
+The published protocol (github.com/FlynnYe/CFC-LLMs at commit 2fc0be6) on questions with scored draws:
 
-Where the paper leaves a choice open: its test shares suggest halves, and here a hash assigns each prompt to a
-half; it does not say how many calibration prompts each dataset has. Two conventions are options, because the
-paper's tables do not follow from its text:
+- Five splits, by Python's shuffle with seeds 0 to 4; of TriviaQA the first 10,000. One half calibrates.
+- *TriviaQA.* Candidates are the distinct answers with their mean scores, so sizes and TopK's K count distinct
+  answers. Two groups: a question is hard if the larger of the ranks of its entropy and largest score reaches
+  the 0.925 quantile of the calibration half. **Ranks are taken within each half**, so a question's group
+  depends on the others that are tested, and a single new question has none. Ties get ranks in the order in
+  which numpy's sort leaves them. CFC and CFC-PAC take the capped rank in each group, Learnt CP the rank
+  ceil(n (1 - alpha)). Groups of GSC are the same two. The two other feature maps use the solver.
+- *GSM8K and Flickr8k.* [1, T, T^2] with T the mean (or largest) score of the draws used; the solver's exact
+  mode (`published_solver`); GSC over fifths of T in the test half. Thresholds are clipped to [0, 1], on
+  Flickr8k to the scores and success scores of both halves, so to labels of the test half, too.
+- CFC and CFC-PAC cut a set after its best candidate in the order drawn; CFC-FULL and CFC-PAC-FULL do not.
 
-- *GSC bins* have equal frequency over all prompts, or over the test prompts of each split as in the paper.
-- *Set sizes* count candidates (`drawn`) or `distinct` answers. TopK's mean size of 1.75 +- 0.00 on TriviaQA
-  is no K and no mixture of several; it is the mean of up to two distinct answers if a quarter of the prompts
-  has only one. ICP's 1.43 at a coverage of 80 % is small for sets that may hold one answer twenty times. So
-  with `distinct` K counts distinct answers, too. Except for TopK, this changes no coverage or threshold.
+*Ours* on the same questions, splits and groups: every draw a candidate, a fifth of the calibration half fits
+the feature map and does not calibrate, exact ranks and thresholds, a success score above 1 without a correct
+draw, prompts without a threshold flagged, truncated sets calibrated as truncated, no other set empty, and
+TopK's K by the paper's text. *Solved* is the published protocol with exact thresholds in place of the exact
+mode's: they differ where scores tie.
 
-Source: the paper's section "Real-World Data" and its appendix of the same name.
+Source: the paper's section "Real-World Data" and its appendix of the same name, and the published code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Literal, TypeAlias
+
+import numpy as np
 
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
-from langchain_cfc.records import LabelledRecord, Provenance, tabulate
-from langchain_cfc.records.files import open_records
-from langchain_cfc.thresholds import Level, compute_tau
-from langchain_cfc_lab.compare import compare
-from langchain_cfc_lab.comparison_report import ComparisonReport, LevelComparison
-from langchain_cfc_lab.methods import get_methods, list_paper_methods
-from langchain_cfc_lab.published import METRICS, PublishedCell, list_published_cells
-from langchain_cfc_lab.splits import GroupedOn, Progress
+from langchain_cfc.guarantee import PaperPAC
+from langchain_cfc.support.arrays import FloatArray, IntArray
+from langchain_cfc.thresholds import ConditionalThreshold
+from langchain_cfc_lab.archive import (
+    ENTROPY,
+    MAX_LOSS,
+    MEAN_LOSS,
+    Question,
+    list_questions,
+    make_drawn,
+    make_published,
+    read_flickr8k,
+    read_gsm8k,
+    read_triviaqa,
+    split_halves,
+)
+from langchain_cfc_lab.conventions import (
+    SUCCESS,
+    PublishedThreshold,
+    PublishedTopK,
+    Quantile,
+    compute_one_threshold,
+    get_success,
+    make_test_bins,
+    select_capped_rank,
+    select_plain_rank,
+)
+from langchain_cfc_lab.methods import Method, Pool, Split, TopK, make_our_method
+from langchain_cfc_lab.metrics import Groups
+from langchain_cfc_lab.published import METRICS, Cell, PublishedCell, compare_cell, list_published_cells
+from langchain_cfc_lab.published_solver import PublishedSolver, solve_plain_regression
+from langchain_cfc_lab.splits import Progress, SplitResult, measure_methods, measure_splits
 
 StudyName: TypeAlias = Literal["triviaqa", "gsm8k", "flickr8k"]
-Count: TypeAlias = Literal["drawn", "distinct"]
-# The figure behind APSS for each way of counting, with its factor as in `METRICS`.
-SIZE_FIGURES: dict[Count, tuple[str, float]] = {
-    "drawn": METRICS["APSS"],
-    "distinct": ("mean_distinct_answers", 1.0),
+SPLIT_SEEDS = (0, 1, 2, 3, 4)
+FIFTHS = 5
+SOLVED = ", solved"
+_LEAST = 20
+TAIL = 0.925
+# The paper's tables and figures that only the authors' archive gives.
+NEEDS_ARCHIVE: dict[StudyName, str] = {
+    "triviaqa": "Tables 2, 3 and 9, Figure 4 (left)",
+    "gsm8k": "Tables 4, 5, 10 and 11, Figure 4 (middle)",
+    "flickr8k": "Tables 6, 12 and 13, Figure 4 (right)",
 }
-_MEAN_LOSS = "[1, T, T^2], T = mean verifier loss"
-# Figures that differ by at most this much, in percentage points, count as equal.
-MAX_POINTS = 1.0
-SMALL_SET_SIZE = 2.0
+_MEAN, _MAX = "[1, T, T^2], T = mean verifier loss", "[1, T, T^2], T = maximum verifier loss"
+_TAIL = "two groups, hard where the larger of rank-normalised entropy and maximum loss is in its top 7.5 %"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A feature map with its candidate budget."""
+    """A feature map of the paper with its budget.
 
-    words: str  # name of the map in `PublishedCell.features`
+    Attributes:
+        features: Its words in the published tables.
+        ours: Our feature map for it.
+        n: The largest number of draws to use.
+        statistic: The statistic T of the published code; None for TriviaQA's two groups.
+        degree: Degree of the polynomial in T.
+    """
+
     features: str
-    n: int  # number of candidates to use: the first n, or all if fewer are recorded
+    ours: str
+    n: int
+    statistic: str | None = None
+    degree: int = 0
 
 
 @dataclass(frozen=True)
 class Study:
-    """One of the paper's experiments on recorded candidates; settings are names in `SETTINGS`."""
+    """One of the paper's experiments on recorded draws.
 
-    setting: str  # setting of the full table
-    fewest: int  # smallest number of candidates that records must have
-    groups: str  # groups of GSC, as feature text
-    alphas: tuple[str, ...]  # levels of the full table
-    ablated: tuple[str, ...]  # settings of the ablation
-    ablated_alpha: str  # level of the ablation
+    Attributes:
+        read: Reads its samples from a folder.
+        alphas: Levels of the full table.
+        main: Setting of the full table.
+        others: Further settings of the ablation.
+        ablated_alpha: Level of the ablation.
+        most: Number of questions of each split; 0 for all.
+        merges: Whether equal answers are one candidate.
+        failure_above: See `make_published`; thresholds are then clipped to the scores instead of [0, 1].
+    """
+
+    read: Callable[[Path], list[Question]]
+    alphas: tuple[str, ...]
+    main: Setting
+    others: tuple[Setting, ...]
+    ablated_alpha: str
+    most: int = 0
+    merges: bool = False
+    failure_above: bool = False
 
 
-_HARD_GROUP = "hard(entropy, max_score, 0.925)"
-_SCORE_FIFTHS = "bins(mean_score, 5)"
-# Every learned feature map of the paper, by name, with its budget. `hard-group` replaces answer entropy and
-# largest score by their ranks; a prompt is hard if the larger rank reaches its 92.5th percentile.
-SETTINGS = {
-    "hard-group": Setting(
-        "two groups, hard where the larger of rank-normalised entropy and maximum loss is in its top 7.5 %",
-        _HARD_GROUP,
-        20,
-    ),
-    "entropy-linear": Setting("linear in entropy", "entropy", 20),
-    "max-loss-linear": Setting("linear in maximum loss", "max_score", 20),
-    "mean-loss-quadratic-first-5": Setting(_MEAN_LOSS, "mean_score^2", 5),
-    "mean-loss-quadratic-20": Setting(_MEAN_LOSS, "mean_score^2", 20),
-    "mean-loss-quadratic-first-2": Setting(_MEAN_LOSS, "mean_score^2", 2),
-    "mean-loss-quadratic-first-3": Setting(_MEAN_LOSS, "mean_score^2", 3),
-    "max-loss-quadratic-first-2": Setting("[1, T, T^2], T = maximum verifier loss", "max_score^2", 2),
-}
 STUDIES: dict[StudyName, Study] = {
     "triviaqa": Study(
-        "hard-group",
-        1,
-        _HARD_GROUP,
+        read_triviaqa,
         ("0.2", "0.25", "0.3", "0.35", "0.4", "0.45"),
-        ("entropy-linear", "max-loss-linear"),
+        Setting(_TAIL, "hard(entropy, max_score, 0.925)", 20),
+        (
+            Setting("linear in entropy", "entropy", 20, ENTROPY, 1),
+            Setting("linear in maximum loss", "max_score", 20, MAX_LOSS, 1),
+        ),
         "0.3",
+        most=10_000,
+        merges=True,
     ),
     "gsm8k": Study(
-        "mean-loss-quadratic-first-5",
-        5,
-        _SCORE_FIFTHS,
+        read_gsm8k,
         ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3"),
-        ("mean-loss-quadratic-20",),
+        Setting(_MEAN, "mean_score^2", 5, MEAN_LOSS, 2),
+        (Setting(_MEAN, "mean_score^2", 20, MEAN_LOSS, 2),),
         "0.1",
     ),
     "flickr8k": Study(
-        "mean-loss-quadratic-first-2",
-        2,
-        _SCORE_FIFTHS,
+        read_flickr8k,
         ("0.01", "0.02", "0.03"),
-        ("max-loss-quadratic-first-2", "mean-loss-quadratic-first-3"),
+        Setting(_MEAN, "mean_score^2", 2, MEAN_LOSS, 2),
+        (Setting(_MAX, "max_score^2", 2, MAX_LOSS, 2), Setting(_MEAN, "mean_score^2", 3, MEAN_LOSS, 2)),
         "0.03",
+        failure_above=True,
     ),
 }
 
 
-class Pattern(ReportData):
-    """A statement about the order of figures, and at how many levels it holds.
+def rank_normalise(values: FloatArray) -> FloatArray:
+    """Return ranks divided by n - 1; ties get different ranks, in the order of numpy's sort.
+
+    Examples:
+        >>> rank_normalise(np.array([0.3, 0.1, 0.2])).tolist()
+        [1.0, 0.0, 0.5]
+    """
+    ranks = np.empty(len(values))
+    ranks[np.argsort(values)] = np.linspace(0.0, 1.0, len(values))
+    return ranks
+
+
+def find_hard(split: Split) -> tuple[IntArray, IntArray]:
+    """Return 1 for each hard question and 0 for the others, of the calibration and of the test half."""
+    values = [split.pool.draws.precomputed[name] for name in (ENTROPY, MAX_LOSS)]
+    calibration, test = (
+        np.maximum(*(rank_normalise(one[rows]) for one in values)) for rows in (split.calibration, split.test)
+    )
+    cut = np.quantile(calibration, TAIL)
+    return (calibration >= cut).astype(np.int64), (test >= cut).astype(np.int64)
+
+
+def compute_tail_thresholds(split: Split, alpha: float, select: Quantile) -> FloatArray:
+    """Return the thresholds of the two groups by their own quantiles; an empty one takes that of all."""
+    calibration, test = find_hard(split)
+    success = get_success(split)
+    groups = (success[calibration == one] for one in (0, 1))
+    return np.array([select(one if len(one) else success, alpha) for one in groups])[test]
+
+
+def compute_smooth_thresholds(
+    split: Split,
+    alpha: float,
+    *,
+    rule: Literal["exact mode", "solved", "plain"],
+    statistic: str,
+    degree: int,
+    clips_to_scores: bool,
+) -> FloatArray:
+    """Return thresholds with 1, T, ... T^degree: by the exact mode, exactly, or by plain regression."""
+    draws, success = split.pool.draws, get_success(split)
+    values = draws.precomputed[statistic]
+    distinct, place = np.unique(values[split.test], return_inverse=True)
+    features, asked = (
+        np.vander(one, degree + 1, increasing=True) for one in (values[split.calibration], distinct)
+    )
+    if rule == "plain":
+        found = asked @ solve_plain_regression(features, success, alpha)
+    elif rule == "solved":
+        exact = ConditionalThreshold(alpha, cap=float(success.max()) + 1.0, window=None)
+        found = exact.fit(features, success).solve(asked).values
+    else:
+        solver = PublishedSolver(features, success, 1.0 - alpha)
+        found = np.array([solver.compute_threshold(phi) for phi in asked])
+    low, high = 0.0, 1.0
+    if clips_to_scores:
+        both = np.r_[split.calibration, split.test]
+        seen = np.r_[draws.scores[both][draws.is_drawn[both]], draws.precomputed[SUCCESS][both]]
+        low, high = float(seen.min()), float(seen.max())
+    return np.clip(found, low, high)[place]
+
+
+def list_methods(study: Study, setting: Setting) -> tuple[Method, ...]:
+    """Return the published methods of a setting, and those with solved thresholds where it has a solver."""
+    threshold = partial(PublishedThreshold, words="", promise="", family="paper")
+    if setting.statistic is None:
+        exact = partial(compute_tail_thresholds, select=select_capped_rank)
+        plain, solved = partial(compute_tail_thresholds, select=select_plain_rank), None
+    else:
+        exact, solved, plain = (
+            partial(
+                compute_smooth_thresholds,
+                rule=rule,
+                statistic=setting.statistic,
+                degree=setting.degree,
+                clips_to_scores=study.failure_above,
+            )
+            for rule in ("exact mode", "solved", "plain")
+        )
+    return (
+        PublishedTopK("TopK", "", "", "paper", grid=tuple(range(1, setting.n + 1))),
+        threshold("ICP", compute=compute_one_threshold),
+        threshold("Learnt CP", compute=plain),
+        *(
+            threshold(
+                f"{name}{words}", compute=compute, truncates="FULL" not in name, has_slack="PAC" in name
+            )
+            for compute, words in ((exact, ""), (solved, SOLVED))
+            if compute is not None
+            for name in ("CFC", "CFC-FULL", "CFC-PAC", "CFC-PAC-FULL")
+        ),
+    )
+
+
+def list_our_methods(study: Study, setting: Setting) -> tuple[Method, ...]:
+    """Return our methods of a setting, by the names of the published ones that they stand beside."""
+    conditional = replace(make_our_method("conditional"), features=setting.ours)
+    truncated, slack = replace(conditional, set_rule="best_prefix"), PaperPAC()
+    return (
+        TopK("TopK", "", "", "ours", reaching=True, distinct=study.merges),
+        replace(make_our_method("marginal"), name="ICP"),
+        replace(make_our_method("learned"), name="Learnt CP", features=setting.ours),
+        replace(truncated, name="CFC"),
+        replace(conditional, name="CFC-FULL"),
+        replace(truncated, name="CFC-PAC", pac=slack),
+        replace(conditional, name="CFC-PAC-FULL", pac=slack),
+    )
+
+
+class StudyCell(Cell, strict=True):
+    """A cell of the paper beside the published protocol on these samples, and ours.
 
     Attributes:
-        statement: The statement, in words.
-        published: Number of levels at which it holds in the paper's table, and number of the table's levels.
-        here: The same two numbers for these records, at levels whose target is within their reach.
+        solved: Mean with exact thresholds in the published protocol; None for a method without the solver.
     """
 
-    statement: str
-    published: tuple[int, int]
-    here: tuple[int, int]
-
-
-class Ablation(ReportData):
-    """Results of the study in one setting, at the level of the ablation; `name` is a key of `SETTINGS`."""
-
-    name: str
-    level: LevelComparison
+    solved: float | None
 
 
 class StudyReport(ReportData):
-    """Results of one of the paper's experiments on other records.
+    """One of the paper's experiments on scored samples.
 
     Attributes:
         study: The study.
-        setting: The feature map and budget of the full table, a key of `SETTINGS`.
-        count: What set sizes count.
-        comparison: The paper's methods and ours, in the paper's protocol.
-        published: The paper's full table.
-        patterns: Statements about the paper's table, and at how many levels they hold here.
-        ablations: Results by setting, the chosen one first.
-        notes: What a reader has to know.
+        questions: Number of questions read.
+        draws: The largest number of draws of one.
+        cells: The cells of the full table and of the ablation.
+        flagged: For each level of the full table the share of questions that our CFC-FULL flags, and which so
+            count as not covered.
+        words: How many cells match, in words, and what a reader has to know.
     """
 
     study: StudyName
-    setting: str
-    count: Count
-    comparison: ComparisonReport
-    published: list[PublishedCell]
-    patterns: list[Pattern]
-    ablations: list[Ablation]
-    notes: list[str]
+    questions: int
+    draws: int
+    cells: list[StudyCell]
+    flagged: dict[str, float]
+    words: list[str]
 
 
 def reproduce_study(
     name: StudyName,
-    records: Iterable[LabelledRecord] | LabelledBatch,
+    samples: Path | LabelledBatch,
     *,
-    provenance: Provenance | None = None,
-    alpha: Sequence[Level] | None = None,
-    setting: str | None = None,
-    count: Count = "drawn",
-    group_on: GroupedOn = "all",
-    splits: int = 100,
-    seed: str | int = 0,
+    alphas: Sequence[str] | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> StudyReport:
-    """Run one of the paper's experiments on recorded candidates.
+    """Run one of the paper's experiments by its published protocol, with ours beside.
 
     Args:
         name: The study.
-        records: Labelled records with at least the study's number of candidates.
-        provenance: Header of the records; by default the one that they carry.
-        alpha: Error levels; by default the paper's, which may be out of reach for these records.
-        setting: Feature map and budget of the full table, a key of `SETTINGS`; by default the paper's.
-        count: Whether set sizes, and TopK's K, count candidates `drawn` or `distinct` answers.
-        group_on: Prompts from which the bins of GSC are made: `all`, or the `test` prompts of each split.
-        splits: Number of random splits into halves; the paper has 5.
-        seed: Seed of the splits.
+        samples: A folder of scored samples in the published layout, or labelled records' candidates.
+        alphas: Levels of the full table; the paper's by default.
         jobs: Number of processes.
-        progress: Function of the splits and their number that yields the splits, such as a progress bar.
+        progress: Function of the runs and their number that yields the runs, such as a progress bar.
 
     Returns:
         The report.
 
     Raises:
-        InputError: If a record cannot be used, there are too few candidates, or a setting is unknown.
-        FeatureError: If the study's feature map does not suit the records.
+        InputError: If a sample is missing or not in the published layout, or too few questions are there.
+        FeatureError: If our feature map does not suit the samples.
     """
     study = STUDIES[name]
-    records, provenance = open_records(records, provenance)
-    table = tabulate(records, provenance=provenance)
-    levels = tuple(map(str, alpha)) if alpha else study.alphas
-    chosen_name = setting or study.setting
-    if chosen_name not in SETTINGS:
-        msg = f"unknown setting {setting!r}; known are {', '.join(SETTINGS)}"
+    questions = study.read(samples) if isinstance(samples, Path) else list_questions(samples)
+    if len(questions) < _LEAST:
+        msg = f"the study {name} needs at least {_LEAST} questions, and there are {len(questions)}"
         raise InputError(msg)
-    recorded = table.draws.n
-    if recorded < study.fewest:
-        msg = f"the study {name} needs {study.fewest} candidates a prompt, and {recorded} are recorded"
-        raise InputError(msg)
-    distinct = count == "distinct"
-    if distinct and table.draws.answer_codes is None:
-        msg = "distinct answers cannot be counted: the records have no answers"
-        raise InputError(msg)
-
-    def run_comparison(setting: Setting, alphas: Sequence[Level]) -> ComparisonReport:
-        return compare(
-            table.keep_first_candidates(min(setting.n, recorded)),
-            alpha=alphas,
-            methods=[*list_paper_methods(distinct=distinct), *get_methods("ours")],
-            features=setting.features,
-            groups=study.groups,
-            group_on=group_on,
-            splits=splits,
-            seed=seed,
-            jobs=jobs,
-            progress=progress,
-            provenance=provenance,
+    levels = tuple(alphas or study.alphas)
+    if unknown := [one for one in levels if one not in study.alphas]:
+        msg = (
+            f"the paper's table of {name} has the levels {', '.join(study.alphas)}; got {', '.join(unknown)}"
         )
-
-    full = run_comparison(SETTINGS[chosen_name], levels)
-    within = {level.alpha for level in full.sweep if level.target_coverage <= level.attainable_coverage}
-    papers_own = float(study.ablated_alpha) in within
-    ablated_at = (
-        study.ablated_alpha if papers_own else next(one for one in levels if float(one) == full.alpha)
-    )
-    chosen = next(level for level in full.sweep if level.alpha == float(ablated_at))
-    ablated = {chosen_name: chosen}
-    for other in study.ablated:
-        if other not in ablated:
-            ablated[other] = run_comparison(SETTINGS[other], [ablated_at]).sweep[0]
+        raise InputError(msg)
+    published = [*list_published_cells(name), *list_published_cells(f"{name}_ablation")]
+    # The ablation repeats the main setting; it is measured once, at all levels that either table needs.
+    runs = {study.main: tuple(dict.fromkeys((*levels, study.ablated_alpha)))}
+    runs |= dict.fromkeys(study.others, (study.ablated_alpha,))
+    tasks = [(setting, at, seed) for setting, at in runs.items() for seed in SPLIT_SEEDS]
+    found = measure_splits(partial(_measure_task, study, questions, tasks), len(tasks), jobs, progress)
+    by_setting: dict[Setting, list[tuple[SplitResult, SplitResult]]] = {}
+    for (setting, _, _), one in zip(tasks, found, strict=True):
+        by_setting.setdefault(setting, []).append(one)
+    cells = []
+    for cell in published:
+        if cell.kind == "main" and cell.alpha not in levels:
+            continue
+        setting = next(
+            one
+            for one in runs
+            if one.features == cell.features and one.n == (cell.n_candidates or study.main.n)
+        )
+        cells.append(_compare(study, setting, cell, by_setting[setting], runs[setting]))
+    run = [one.name for one in list_our_methods(study, study.main)].index("CFC-FULL") * len(runs[study.main])
+    main = [ours.figures["not_certifiable_rate"][run:] for _, ours in by_setting[study.main]]
+    flagged = {level: float(np.mean([one[place] for one in main])) for place, level in enumerate(levels)}
     return StudyReport(
         study=name,
-        setting=chosen_name,
-        count=count,
-        comparison=full,
-        published=list(list_published_cells(name)),
-        patterns=_find_patterns(list_published_cells(name), full.sweep, count),
-        ablations=[Ablation(name=name, level=level) for name, level in ablated.items()],
-        notes=list(_list_notes(study, recorded, full)),
+        questions=len(questions),
+        draws=max(len(one.scores) for one in questions),
+        cells=cells,
+        flagged=flagged,
+        words=list(_write_words(study, cells, flagged)),
     )
 
 
-def _list_notes(study: Study, recorded: int, full: ComparisonReport) -> Iterable[str]:
-    yield from full.notes
-    yield (
-        "Unless these records come from the paper's own models and prompts, compare patterns, not figures."
+def _measure_task(
+    study: Study,
+    questions: Sequence[Question],
+    tasks: Sequence[tuple[Setting, tuple[str, ...], int]],
+    number: int,
+) -> tuple[SplitResult, SplitResult]:
+    """Return what one split gives: the published methods' figures, and ours."""
+    setting, levels, seed = tasks[number]
+    kept = [one.keep_first(setting.n) for one in questions]
+    halves = (np.array(rows) for rows in split_halves(len(kept), seed, study.most))
+    calibration, test = halves
+    drawn = make_published(kept, merges=study.merges, failure_above=study.failure_above)
+    published = Split(Pool(drawn, measure=False), calibration[:0], calibration, test, "1", "all")
+    fit = len(calibration) // 5
+    ours = Split(
+        Pool(make_drawn(kept, merges=study.merges)), calibration[:fit], calibration[fit:], test, "1", "all"
     )
-    if all(level.target_coverage > level.attainable_coverage for level in full.sweep):
-        yield "None of these levels is within reach: set alpha to others to see patterns."
-    for n in sorted({SETTINGS[one].n for one in study.ablated if SETTINGS[one].n > recorded}):
-        yield f"The ablation with {n} candidates uses the {recorded} that are recorded."
+    groups = _make_groups(published, setting)
+    return (
+        measure_methods(published, list_methods(study, setting), levels, groups),
+        measure_methods(ours, list_our_methods(study, setting), levels, groups),
+    )
 
 
-# One level of a table: ECR, GSC and APSS by method. A statement also gets the target in percent.
-Figures: TypeAlias = dict[str, dict[str, float]]
-_STATEMENTS: tuple[tuple[str, Callable[[Figures, float], bool]], ...] = (
-    (
-        "ICP's coverage is within a point of the target",
-        lambda row, t: abs(row["ICP"]["ECR"] - t) <= MAX_POINTS,
-    ),
-    (
-        "ICP leaves its worst group further below the target than CFC-FULL does",
-        lambda row, _: row["ICP"]["GSC"] < row["CFC-FULL"]["GSC"],
-    ),
-    (
-        "Learnt CP's coverage is within a point of CFC-FULL's",
-        lambda row, _: abs(row["Learnt CP"]["ECR"] - row["CFC-FULL"]["ECR"]) <= MAX_POINTS,
-    ),
-    (
-        "cutting sets after calibration costs coverage (CFC below CFC-FULL; by construction)",
-        lambda row, _: row["CFC"]["ECR"] < row["CFC-FULL"]["ECR"],
-    ),
-    (
-        "cutting sets makes them smaller (CFC below CFC-FULL; by construction)",
-        lambda row, _: row["CFC"]["APSS"] < row["CFC-FULL"]["APSS"],
-    ),
-    (
-        "the slack adds coverage (CFC-PAC-FULL above CFC-FULL; by construction)",
-        lambda row, _: row["CFC-PAC-FULL"]["ECR"] > row["CFC-FULL"]["ECR"],
-    ),
-    (
-        "CFC's sets are the smallest of the threshold methods",
-        lambda row, _: row["CFC"]["APSS"] <= min(row[one]["APSS"] for one in row if one != "TopK"),
-    ),
-    (
-        "CFC-FULL's coverage is within a point of the target or above it",
-        lambda row, t: row["CFC-FULL"]["ECR"] >= t - MAX_POINTS,
-    ),
-    ("ICP's sets hold fewer than two on average", lambda row, _: row["ICP"]["APSS"] < SMALL_SET_SIZE),
-)
+def _make_groups(split: Split, setting: Setting) -> Groups:
+    """Return the groups of GSC: the two of the tail, or fifths of T in the test half."""
+    if setting.statistic is not None:
+        return make_test_bins(split.pool.draws.precomputed[setting.statistic], split.test, FIFTHS)
+    member = np.zeros((len(split.pool.draws), 2))
+    member[split.test, find_hard(split)[1]] = 1.0
+    return Groups("", ("easy", "hard"), ("easy", "hard"), member)
 
 
-def _find_patterns(
-    published: Sequence[PublishedCell], sweep: Sequence[LevelComparison], count: Count = "drawn"
-) -> list[Pattern]:
-    """Evaluate every statement on the paper's table and on these records."""
-    figures = {**METRICS, "APSS": SIZE_FIGURES[count]}
-    theirs: dict[str, Figures] = {}
-    for cell in published:
-        theirs.setdefault(cell.alpha, {}).setdefault(cell.method, {})[cell.metric] = float(cell.mean)
-    names = next(iter(theirs.values()))
-    ours = [
-        (
-            {
-                name: {
-                    metric: unit * level.methods[name].figures[figure].mean
-                    for metric, (figure, unit) in figures.items()
-                }
-                for name in names
-            },
-            100.0 * level.target_coverage,
+def _compare(
+    study: Study,
+    setting: Setting,
+    cell: PublishedCell,
+    measured: Sequence[tuple[SplitResult, SplitResult]],
+    levels: Sequence[str],
+) -> StudyCell:
+    figure, unit = METRICS[cell.metric]
+    our_figure = "mean_distinct_answers" if study.merges and cell.metric == "APSS" else figure
+    names = [one.name for one in list_methods(study, setting)]
+    our_names = [one.name for one in list_our_methods(study, setting)]
+
+    def collect(name: str, listed: Sequence[str], results: Iterable[SplitResult], key: str) -> list[float]:
+        run = list(listed).index(name) * len(levels) + list(levels).index(cell.alpha)
+        return [unit * float(one.figures[key][run]) for one in results]
+
+    theirs, ours = zip(*measured, strict=True)
+    found = compare_cell(
+        cell,
+        collect(cell.method, names, theirs, figure),
+        collect(cell.method, our_names, ours, our_figure),
+    )
+    solved = f"{cell.method}{SOLVED}"
+    known = solved in names
+    return StudyCell(
+        **found.model_dump(),
+        solved=float(np.mean(collect(solved, names, theirs, figure))) if known else None,
+    )
+
+
+def _write_words(study: Study, cells: Sequence[StudyCell], flagged: dict[str, float]) -> Iterable[str]:
+    matching = sum(one.matches for one in cells)
+    yield f"{matching} of {len(cells)} cells equal the paper's printed digits. Other samples give others."
+    shares = ", ".join(f"{100 * share:.1f} % at {level}" for level, share in flagged.items())
+    yield f"Ours counts flagged questions as not covered; its CFC-FULL flags {shares}."
+    of_coverage = [one for one in cells if one.metric == "ECR"]
+    gaps = [abs(one.reproduced - one.solved) for one in of_coverage if one.solved is not None]
+    if gaps:
+        yield (
+            f"With exact thresholds (solved) the published coverage changes by up to {max(gaps):.1f} points: "
+            "the exact mode passes over scores that tie or lie within 1e-5."
         )
-        for level in sweep
-        if level.target_coverage <= level.attainable_coverage
-    ]
-    patterns = []
-    for statement, holds in _STATEMENTS:
-        in_paper = [holds(figures, 100.0 * float(compute_tau(alpha))) for alpha, figures in theirs.items()]
-        here = [holds(figures, target) for figures, target in ours]
-        patterns.append(
-            Pattern(
-                statement=statement, published=(sum(in_paper), len(in_paper)), here=(sum(here), len(here))
-            )
+    if study.merges:
+        yield (
+            "Ranks are taken within each half, so the published groups of the test half depend on all its "
+            "questions: no single new question has a group. Ours has, by the cut-offs of the fit part."
         )
-    return patterns

@@ -127,7 +127,8 @@ def table() -> list[dict[str, str]]:
 
 
 def test_paper_statements_name_existing_code_and_tests(table: list[dict[str, str]]) -> None:
-    for statement, code, test, verdict in map(dict.values, table):
+    for statement, published, verdict, code, test in map(dict.values, table):
+        assert published, statement
         assert not code or (REPOSITORY / code).is_file(), statement
         assert bool(code) == bool(test), statement
         assert verdict, statement
@@ -140,5 +141,4 @@ def test_paper_statements_name_existing_code_and_tests(table: list[dict[str, str
 def test_reproduction_page_contains_the_table_of_statements(table: list[dict[str, str]]) -> None:
     page = (REPOSITORY / "docs" / "reproduction.md").read_text(encoding="utf-8")
     for row in table:
-        assert f"| {row['statement']} |" in page
-        assert f"| {row['verdict']} |" in page
+        assert f"| {row['statement']} | {row['published']} | {row['verdict']} |" in page

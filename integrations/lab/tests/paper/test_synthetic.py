@@ -15,12 +15,16 @@ import pytest
 from langchain_cfc_lab import SyntheticReport, reproduce_synthetic
 from langchain_cfc_lab import paper as experiment
 from langchain_cfc_lab.conventions import (
+    SUCCESS,
     assign_groups,
+    compute_group_thresholds,
+    get_difficulty,
     make_test_bins,
     select_capped_rank,
-    solve_plain_regression,
+    select_plain_rank,
 )
 from langchain_cfc_lab.paper import draw_prompts
+from langchain_cfc_lab.published_solver import solve_plain_regression
 from rich.console import Console
 
 from langchain_cfc.errors import InputError
@@ -103,6 +107,24 @@ def test_plain_regression_ends_at_an_order_statistic() -> None:
     ordered = np.sort(scores)
     assert solve_plain_regression(one, scores, 0.25)[0] == pytest.approx(ordered[7])  # 7.5, not whole
     assert np.abs(solve_plain_regression(one, scores, 0.2)[0] - ordered[7:9]).min() < 1e-9  # 8: either end
+
+
+def test_plain_quantiles_in_ten_groups_give_cfcs_coverage() -> None:
+    """A conformal rank is the plain one or the next: at most one of the about 1,000 scores of a group."""
+    split = experiment._make_split(draw_prompts(1, 10_000, 50), 10_000)
+    conformal, plain = (
+        compute_group_thresholds(split, 0.1, select=select)
+        for select in (select_capped_rank, select_plain_rank)
+    )
+    success = split.pool.draws.precomputed[SUCCESS]
+    group = assign_groups(*get_difficulty(split), 10)
+    for one in range(10):
+        between = np.sort(success[split.test][group == one])
+        reached = [
+            np.searchsorted(between, values[group == one][0], side="right") for values in (plain, conformal)
+        ]
+        assert 0 <= reached[1] - reached[0] <= 15  # each more has chance 1/2
+    assert 0.0 <= (conformal - plain).max() < 0.02
 
 
 def test_groups_have_a_value_on_an_edge_below_and_bins_on_both_sides() -> None:

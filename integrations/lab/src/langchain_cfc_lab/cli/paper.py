@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,11 +19,12 @@ from langchain_cfc.cli.formatting import (
     make_table,
     make_tracker,
     print_list,
-    print_notes,
     print_result,
     report_errors,
 )
-from langchain_cfc.cli.inputs import AsJson, RecordPaths, open_records
+from langchain_cfc.cli.inputs import AsJson, open_records
+from langchain_cfc.errors import InputError
+from langchain_cfc.records import tabulate
 from langchain_cfc.thresholds import format_alpha
 from langchain_cfc_lab import (
     Cell,
@@ -35,20 +37,16 @@ from langchain_cfc_lab import (
     reproduce_study,
     reproduce_synthetic,
 )
-from langchain_cfc_lab.cli import CORE_COUNT, FigureFolder, Jobs, SplitsSeed, split_option
+from langchain_cfc_lab.cli import CORE_COUNT, FigureFolder, Jobs
 from langchain_cfc_lab.cli.compare import (
-    make_methods_table,
-    make_sweep_table,
     prepare_outputs,
     record_comparison,
     save_figures,
-    write_outputs,
 )
 from langchain_cfc_lab.efficiency import N
 from langchain_cfc_lab.paper import ALPHAS
 from langchain_cfc_lab.report import plots
-from langchain_cfc_lab.splits import GroupedOn
-from langchain_cfc_lab.studies import SETTINGS, SIZE_FIGURES, Count
+from langchain_cfc_lab.studies import NEEDS_ARCHIVE, StudyCell
 
 app = make_app(no_args_is_help=True, help="Reproduce the experiments of the CFC paper.")
 
@@ -110,6 +108,10 @@ def _print_synthetic(console: Console, found: SyntheticReport) -> None:
         console.print(f"  ours: {escape(note.ours)}{f'; largest change: {changes}' if changes else ''}")
     console.print()
     print_list(console, found.words)
+    needs = make_table("needs the authors' archive", "command", texts=2)
+    for name, figures in NEEDS_ARCHIVE.items():
+        needs.add_row(figures, f"paper {name} --samples FOLDER")
+    console.print("", needs)
 
 
 def _make_series_table(series: Sequence[FigureSeries], title: str) -> Table:
@@ -192,80 +194,76 @@ def _print_efficiency(console: Console, found: EfficiencyReport) -> None:
 def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
 
     def command(
-        records: RecordPaths,
+        records: Annotated[
+            list[str] | None,
+            typer.Argument(help="Labelled records in place of the samples.", show_default="none"),
+        ] = None,
+        samples: Annotated[
+            Path | None,
+            typer.Option(
+                metavar="FOLDER",
+                help="Scored samples in the layout of the authors' archive.",
+                exists=True,
+                file_okay=False,
+            ),
+        ] = None,
         alpha: Annotated[
             list[str] | None, typer.Option(help="Error level; repeatable. Default: the paper's.")
         ] = None,
-        setting: Annotated[
-            str | None,
-            typer.Option(help=f"Feature map and budget: {', '.join(SETTINGS)}.", show_default="the paper's"),
-        ] = None,
-        count: Annotated[
-            Count, typer.Option(help="What set sizes and TopK's K count: draws, or distinct answers.")
-        ] = "drawn",
-        group_on: Annotated[
-            GroupedOn, typer.Option(help="Prompts that determine the bins of GSC; the paper uses test.")
-        ] = "all",
-        splits: Annotated[int, split_option(help="Number of random splits; the paper seems to use 5.")] = 100,
-        seed: SplitsSeed = "0",
         jobs: Jobs = CORE_COUNT,
-        report: Annotated[
-            Path | None,
-            typer.Option(help="Write the comparison as one HTML page, without patterns and ablations."),
-        ] = None,
-        figures: FigureFolder = None,
         as_json: AsJson = False,
     ) -> None:
         with report_errors():
-            prepare_outputs(report, figures)
-            with open_attempts(records) as kept, open_records(records) as dataset:
-                kept.check_writable()
-                found = reproduce_study(
-                    name,
-                    dataset.records,
-                    provenance=dataset.provenance,
-                    alpha=alpha,
-                    setting=setting,
-                    count=count,
-                    group_on=group_on,
-                    splits=splits,
-                    seed=seed,
-                    jobs=jobs,
-                    progress=make_tracker("splits"),
-                )
-                record_comparison(kept, dataset, "paper")
-            heading = f"The paper's {title} experiment"
-            write_outputs(found.comparison, records, report, figures, heading)
+            if (samples is None) == (not records):
+                msg = f"give --samples FOLDER or records; {NEEDS_ARCHIVE[name]} need the authors' archive"
+                raise InputError(msg)
+            run = partial(
+                reproduce_study,
+                name,
+                alphas=[format_alpha(one) for one in alpha] if alpha else None,
+                jobs=jobs,
+                progress=make_tracker("splits"),
+            )
+            if samples is not None:
+                found = run(samples)
+            else:
+                with open_attempts(records or []) as kept, open_records(records or []) as dataset:
+                    kept.check_writable()
+                    found = run(tabulate(dataset.records, provenance=dataset.provenance))
+                    record_comparison(kept, dataset, "paper")
         print_result(found, _print_study, as_json=as_json)
 
-    command.__doc__ = f"""Repeat the paper's {title} experiment on any records.
+    command.__doc__ = f"""Run the paper's {title} experiment by its published protocol, with ours beside.
 
-    It uses the paper's feature map, groups, levels and ablations. Other models give other figures, so only
-    the patterns in the paper's tables are compared. With records of the paper's own models, collected with
-    the configuration in examples/paper, it is the same experiment.
+    The authors' archive of scored samples gives the paper's tables; it is linked from
+    github.com/FlynnYe/CFC-LLMs. With other samples or records the figures are others. Each cell is as
+    printed in the paper, followed by the published protocol on these samples, by the same with exact
+    thresholds where the published solver's exact mode is used, and by ours.
     """
     return command
 
 
 def _print_study(console: Console, found: StudyReport) -> None:
-    sweep = found.comparison.sweep
-    console.print(make_methods_table(found.comparison), "")
-    for figure in ("coverage", "worst_group_coverage", SIZE_FIGURES[found.count][0]):
-        console.print(make_sweep_table(sweep, figure), "")
-    patterns = make_table("what the paper's table says, at how many levels", "paper", "here", no_wrap=True)
-    for pattern in found.patterns:
-        here = f"{pattern.here[0]} of {pattern.here[1]}" if pattern.here[1] else "-"
-        in_paper = f"{pattern.published[0]} of {pattern.published[1]}"
-        patterns.add_row(escape(pattern.statement), in_paper, here)
-    console.print(patterns, "")
-    console.print("[bold]Ablation[/]\n")
-    for one in found.ablations:
-        console.print(
-            f"[bold]{escape(SETTINGS[one.name].words)}, {one.level.n_candidates} candidates[/] "
-            f"[dim]({one.name}: {escape(SETTINGS[one.name].features)})[/]"
-        )
-        console.print(make_methods_table(one.level), "")
-    print_notes(console, found.notes)
+    console.print(f"[dim]{found.questions} questions with up to {found.draws} draws.[/]\n")
+    tables: dict[str, dict[str, list[StudyCell]]] = {}
+    for cell in found.cells:
+        kind = "Full table" if cell.kind == "main" else "Ablation"
+        title = f"[bold]{kind}[/]: {escape(cell.features or '')}, {cell.n_candidates} draws"
+        tables.setdefault(title, {}).setdefault(cell.alpha, []).append(cell)
+    for title, by_level in tables.items():
+        console.print(title)
+        for alpha, cells in by_level.items():
+            headings = f"alpha = {alpha}", "", "paper", "code", "solved", "ours"
+            table = make_table(*headings, texts=2, no_wrap=True)
+            for cell in cells:
+                printed = cell.mean if cell.sd is None else f"{cell.mean}±{cell.sd}"
+                others = (
+                    "-" if one is None else f"{one:.{cell.decimals}f}"
+                    for one in (cell.reproduced, cell.solved, cell.ours)
+                )
+                table.add_row(cell.method, cell.metric, f"{printed} {'=' if cell.matches else ' '}", *others)
+            console.print(table, "")
+    print_list(console, found.words)
 
 
 app.command("triviaqa")(_make_study_command("triviaqa", "TriviaQA"))
