@@ -1,4 +1,4 @@
-"""Draws the pictures of `how-it-works.md` from the recording that ships: `python docs/pictures.py`.
+"""Draws the pictures of `README.md` and `how-it-works.md` from the recording: `python docs/pictures.py`.
 
 The commands that the page shows give the same figures; here they are drawn with only what the page speaks of.
 It takes half a minute on two cores.
@@ -51,6 +51,8 @@ def main() -> None:
     FIGURES.mkdir(exist_ok=True)
     # The same data give the same file, and the pictures bring their letters along.
     mpl.rcParams |= {"svg.hashsalt": "langchain-cfc", "svg.fonttype": "path"}
+    save(draw_pipeline(), "readme_pipeline")
+    save(draw_curve(), "readme_curve")
     save(draw_questions(asked()), "how_three_questions")
     report = compare(
         load_recording(),
@@ -72,6 +74,37 @@ def main() -> None:
             print("  {}: kept {:.3f}, covered {:.3f}, flagged {:.3f}".format(group.words, *shares), end="")
             print(f"; kept between {low:.3f} and {high:.3f}", end="")
             print(f"; attainable {group.figures['attainable'].mean:.3f}")
+
+
+def draw_pipeline() -> Axes:
+    """What happens to a question: boxes from left to right, and two ends."""
+    ax = Figure(figsize=(7.6, 1.7), layout="constrained").subplots()
+    boxes = {
+        "question": (0.0, 0.0),
+        "model:\n10 answers": (1.5, 0.0),
+        "verifier:\n10 scores": (3.0, 0.0),
+        "good enough?\n(threshold)": (4.5, 0.0),
+        "the best answer": (6.3, 0.45),
+        '"I do not know"': (6.3, -0.45),
+    }
+    style = {"boxstyle": "round,pad=0.45", "facecolor": "#eef3fb", "edgecolor": "black", "linewidth": 0.8}
+    for text, (x, y) in boxes.items():
+        ax.text(x, y, text, ha="center", va="center", fontsize=10.0, bbox=style)
+    arrows = [(0.45, 0.95, 0.0), (2.05, 2.5, 0.0), (3.5, 3.9, 0.0), (5.15, 5.6, 0.45), (5.15, 5.6, -0.45)]
+    for start, end, y in arrows:
+        arrow = {"arrowstyle": "->", "linewidth": 1.0}
+        ax.annotate("", xy=(end, y), xytext=(start, y / 3), arrowprops=arrow)
+    ax.text(4.5, -0.95, "computed from questions with known answers", ha="center", fontsize=9.0)
+    ax.set_xlim(-0.6, 7.2)
+    ax.set_ylim(-1.15, 0.9)
+    ax.axis("off")
+    return ax
+
+
+def draw_curve() -> Axes:
+    """How many questions the demo's bot can answer, and how often it is wrong then."""
+    artifact = calibrate(load_recording(), max_wrong_rate=[0.05, 0.1], features="1", test_fraction=0.3)
+    return artifact.plot(Figure(figsize=(6.4, 3.2), layout="constrained").subplots())
 
 
 def asked() -> list[CFCResult]:

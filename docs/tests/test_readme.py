@@ -24,7 +24,7 @@ from tests.serving.openai_server import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-USE_IT = README.partition("## Use it")[2].partition("## Which guarantee")[0]
+USE_IT = README.partition("## Use it")[2].partition("## Which promise")[0]
 SHELL = re.findall(r"```bash\n(.*?)```", USE_IT, re.DOTALL)
 PYTHON = re.findall(r"```python\n(.*?)```", USE_IT, re.DOTALL)
 COLLECT = SHELL[1]
@@ -62,7 +62,7 @@ def shell(command: str, folder: Path) -> str:
 
 
 def test_readme_is_short_and_begins_with_the_set_up() -> None:
-    assert len(README.splitlines()) <= 120
+    assert len(README.splitlines()) <= 110
     first, second, *_ = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
     assert "langchain-cfc demo" in first
     assert "pytest" in second
@@ -113,10 +113,10 @@ def test_collect_command_of_the_readme_gives_correct_candidates(
 @pytest.mark.usefixtures("hosted_server")
 def test_readme_code_works_as_printed(checkout: Path) -> None:
     assert "400 of 400 finished" in shell(COLLECT, checkout)
-    (checkout / "use_it.py").write_text("\n".join(PYTHON), encoding="utf-8")
+    # The first block needs a file of the reader's; tests/pages.py runs it.
+    (checkout / "use_it.py").write_text("\n".join(PYTHON[1:]), encoding="utf-8")
     said = shell("python use_it.py", checkout).splitlines()
     assert [line.partition(":")[0] for line in said[:2]] == ["at most 5% wrong", "at most 10% wrong"]
-    assert said.count("Lima") == 1
     assert "at most 5 % get a wrong best answer" in said[-1]
     # The model and verifier that serve are those that were collected with.
     assert not any("FingerprintWarning" in line for line in said)
