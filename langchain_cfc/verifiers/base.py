@@ -239,9 +239,17 @@ class _VerifierCall:
     def __init__(self, verifier: Verifier) -> None:
         self._call = make_verifier_call(verifier)
         self._compares = getattr(verifier, "separate_scores", None) is not True
+        self._flow: Callable[[Any, RunnableConfig], Steps[Any]] = self._call.invoke_one
+        if isinstance(verifier, BaseVerifier) and type(verifier).ainvoke is FlowRunnable.ainvoke:
+            self._flow = verifier.flow  # which is all that its run does
 
     def score(
-        self, check: Callable[[Any, int], list[float | None]], given: VerifierInput, config: RunnableConfig
+        self,
+        check: Callable[[Any, int], list[float | None]],
+        given: VerifierInput,
+        config: RunnableConfig,
+        *,
+        as_run: bool = True,
     ) -> Steps[list[float | None]]:
         """Return a checked number for each candidate; None for what is no answer, or without a verdict."""
         draws = given["candidates"]
@@ -250,7 +258,8 @@ class _VerifierCall:
             return [None] * len(draws)
         slots = list(range(len(draws))) if self._compares else answers
         asked: VerifierInput = {**given, "candidates": [draws[slot] for slot in slots]}
-        found = check((yield from self._call.invoke_one(asked, config)), len(slots))
+        ask = self._call.invoke_one if as_run else self._flow
+        found = check((yield from ask(asked, config)), len(slots))
         verdicts = dict(zip(slots, found, strict=True))
         return [verdicts[slot] if one.no_answer is None else None for slot, one in enumerate(draws)]
 
@@ -286,7 +295,7 @@ class VerifierEnsemble:
         return tuple(self._calls)
 
     def compute_outputs(
-        self, given: VerifierInput, config: RunnableConfig
+        self, given: VerifierInput, config: RunnableConfig, *, as_run: bool = True
     ) -> Steps[dict[str, list[float | None]]]:
         """Return the n raw outputs of each verifier, by name; None for a candidate without its verdict.
 
@@ -295,8 +304,13 @@ class VerifierEnsemble:
         """
 
         def score(name: str) -> Steps[list[float | None]]:
-            return self._calls[name].score(partial(check_outputs, name=name), given, config)
+            return self._calls[name].score(partial(check_outputs, name=name), given, config, as_run=as_run)
 
+        if not as_run:
+            found = {}
+            for name in self.names:
+                found[name] = yield from score(name)
+            return found
         outcomes = yield call_each(
             lambda name: run_flow(score(name)),
             lambda name: arun_flow(score(name)),
@@ -369,17 +383,43 @@ class CandidateScorer:
     def __init__(self, verifier: Verifier | VerifierEnsemble) -> None:
         self._verifier = verifier if isinstance(verifier, VerifierEnsemble) else _VerifierCall(verifier)
         self.shares_scores = isinstance(verifier, TextVerifier)
+        self._only_computes = True
 
-    def score(self, given: VerifierInput, config: RunnableConfig) -> Steps[VerifierScores]:
+    def score_without_calls(self, given: VerifierInput) -> VerifierScores | None:
+        """Return the scores at once if the verifiers only compute; None if one makes a call, or fails.
+
+        No run is traced. Once a verifier has made a call, this returns None without trying.
+        """
+        if not self._only_computes:
+            return None
+        steps = self.score(given, {}, as_run=False)
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: VerifierScores = end.value
+            return found
+        except Exception:  # noqa: BLE001 - `score` meets it again, and explains it
+            return None
+        steps.close()
+        self._only_computes = False
+        return None
+
+    def score(
+        self, given: VerifierInput, config: RunnableConfig, *, as_run: bool = True
+    ) -> Steps[VerifierScores]:
         """Return the checked scores, with the raw outputs if there are several verifiers.
+
+        Without `as_run`, flows are not wrapped in runs of LangChain.
 
         Raises:
             VerifierError: If a verifier fails or returns invalid values.
         """
         n = len(given["candidates"])
         if isinstance(self._verifier, _VerifierCall):
-            return VerifierScores((yield from self._verifier.score(check_scores, given, config)))
-        outputs = yield from self._verifier.compute_outputs(given, config)
+            return VerifierScores(
+                (yield from self._verifier.score(check_scores, given, config, as_run=as_run))
+            )
+        outputs = yield from self._verifier.compute_outputs(given, config, as_run=as_run)
         rows = [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
         complete = [slot for slot, row in enumerate(rows) if None not in row.values()]
         known: dict[str, list[Any]] = {

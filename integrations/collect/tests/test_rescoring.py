@@ -9,18 +9,25 @@ from typing import Any
 
 import pytest
 from langchain_cfc_collect import Budget, CallPolicy, CollectionResult, Components, Store, collect, rescore
-from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.store import schema
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 
 from integrations.collect.tests.sharing import make_silent_options
 from langchain_cfc import calibrate
 from langchain_cfc.artifact import AttemptLedger, open_attempts
 from langchain_cfc.errors import CollectionError, InputError, StoreError
+from langchain_cfc.execution import Steps
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers import SelfConsistency, SequenceProbability, VerifierEnsemble, from_evaluator
+from langchain_cfc.verifiers import (
+    SelfConsistency,
+    SequenceProbability,
+    VerifierEnsemble,
+    VerifierInput,
+    from_evaluator,
+)
 from tests.cli.running import run
 from tests.fakes import NumberedModel
 
@@ -103,6 +110,36 @@ def test_rescored_records_equal_those_of_a_new_collection(
     assert not bot.calls
     rescore(new, score_by_length, tmp_path / "back.db", make_silent_options(), verifier_id=BY_LENGTH)
     assert read(tmp_path / "back.db") == before
+
+
+class Counted(SelfConsistency):
+    """Counts how often it is asked, and extracts answers by a call if `calls` is true."""
+
+    def __init__(self, *, calls: bool) -> None:
+        super().__init__(lambda text: text) if calls else super().__init__()
+        self.asked = 0
+
+    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
+        self.asked += 1
+        return (yield from super().flow(given, config))
+
+
+@pytest.mark.parametrize("calls", [False, True])
+def test_verifier_that_only_computes_is_asked_at_once_and_others_in_runs(tmp_path: Path, calls: bool) -> None:
+    collect_to(tmp_path / "old.db", score_by_length)
+    records = []
+    for name, config in (("plain", None), ("traced", {"callbacks": [Traced()]})):
+        verifier = Counted(calls=calls)
+        options = make_silent_options(config=config)
+        rescore(tmp_path / "old.db", verifier, tmp_path / f"{name}.db", options, verifier_id="counted")
+        # The first prompt is asked about twice: to try the verifier, and without a run.
+        assert verifier.asked == SIZE + (config is None)
+        records.append(read(tmp_path / f"{name}.db"))
+    assert records[0] == records[1]
+
+
+class Traced(BaseCallbackHandler):
+    """A callback, with which every verifier is asked in a run."""
 
 
 TWO: dict[str, Any] = {"vote": SelfConsistency(), "probable": SequenceProbability()}
@@ -234,14 +271,14 @@ def test_interrupted_copy_leaves_no_prompt_and_is_made_again(
 ) -> None:
     old, new = tmp_path / "old.db", tmp_path / "new.db"
     collect_to(old, score_by_length)
-    monkeypatch.setattr("langchain_cfc_collect.store.dataset.PAGE_SIZE", 2)
+    monkeypatch.setattr("langchain_cfc_collect.store.store.PAGE_SIZE", 2)
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "read_finished", _break_off)
+        patch.setattr(Store, "read_pages", _break_off)
         patch.setattr("langchain_cfc_collect.rescoring.Rescorer.try_verifier", _do_nothing)
         with pytest.raises(KeyboardInterrupt):
             rescore(old, SelfConsistency(), new, make_silent_options())
     with Store(new) as store:
-        assert store.count_stages()[Stage.DRAWN] == 0
+        assert not sum(store.count_stages().values())
     assert rescore(old, SelfConsistency(), new, make_silent_options()).complete
 
 
@@ -249,16 +286,13 @@ async def _do_nothing(_: Any) -> None:
     pass
 
 
-_read_finished = Store.read_finished
+_read_pages = Store.read_pages
 
 
 def _break_off(store: Store, *given: Any, **options: Any) -> Any:
-    prompts = _read_finished(store, *given, **options)
-    if options:  # for the labels
-        yield from prompts
-        return
-    for _number in range(SIZE - 1):
-        yield next(prompts)
+    pages = _read_pages(store, *given, **options)
+    yield next(pages)
+    yield next(pages)
     raise KeyboardInterrupt
 
 

@@ -33,7 +33,7 @@ from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.sampling.usage import add_handler
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble, VerifierInput
-from langchain_cfc.verifiers.base import CandidateScorer, IncrementalScorer
+from langchain_cfc.verifiers.base import CandidateScorer, IncrementalScorer, VerifierScores
 from langchain_cfc_collect.calls import CallPolicy, StageCalls
 from langchain_cfc_collect.costs import Usage
 from langchain_cfc_collect.stages import Journal, Labels, Outcome
@@ -204,6 +204,12 @@ class Executor:
         steps = self._splitter.split(answer, add_handler(self._config, recorder))
         return await self._run(steps, recorder, journal)
 
+    def score_without_calls(
+        self, example: Example, draws: Sequence[DrawnCandidate], answers: Sequence[DrawnCandidate] | None
+    ) -> VerifierScores | None:
+        """Score as `score` does, at once and untraced; None if the verifier makes calls, or fails."""
+        return self._scorer.score_without_calls(_make_verifier_input(example, draws, answers))
+
     async def score(
         self,
         example: Example,
@@ -213,9 +219,7 @@ class Executor:
     ) -> Outcome:
         """Score the candidates `draws`, which are claims of the first answer if `answers` are given."""
         recorder = UsageRecorder()
-        given = VerifierInput(prompt=example.input, candidates=list(draws))
-        if answers is not None:
-            given["answers"] = list(answers)
+        given = _make_verifier_input(example, draws, answers)
         steps = self._scorer.score(given, add_handler(self._config, recorder, "cfc:verifier"))
         return await self._run(steps, recorder, journal)
 
@@ -248,6 +252,15 @@ class Executor:
         )
         labels = yield from self._labelling.label_candidates(given, extracted, config)
         return Labels(labels, extracted, metadata)
+
+
+def _make_verifier_input(
+    example: Example, draws: Sequence[DrawnCandidate], answers: Sequence[DrawnCandidate] | None
+) -> VerifierInput:
+    given = VerifierInput(prompt=example.input, candidates=list(draws))
+    if answers is not None:
+        given["answers"] = list(answers)
+    return given
 
 
 def _compute_optional_fingerprint(part: Any, name: str | None = None) -> dict[str, Any] | None:

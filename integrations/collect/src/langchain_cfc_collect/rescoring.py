@@ -14,16 +14,21 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from langchain_core.runnables import RunnableConfig
+from sqlalchemy import func, select
+
 from langchain_cfc.artifact import open_attempts
 from langchain_cfc.draw_rules import parse_draw_rule
 from langchain_cfc.errors import CollectionError, InputError
+from langchain_cfc.execution import Steps
 from langchain_cfc.records import ClaimsRecord, Example
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.fingerprints import CLASS
 from langchain_cfc.support.database import StoreNotFoundError
 from langchain_cfc.support.files import check_target
-from langchain_cfc.verifiers import Verifier, VerifierEnsemble
-from langchain_cfc_collect.collecting import run_executor, run_in_new_loop
+from langchain_cfc.verifiers import Verifier, VerifierEnsemble, VerifierInput
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierScores
+from langchain_cfc_collect.collecting import explain_unverified_parts, run_executor, run_in_new_loop
 from langchain_cfc_collect.costs import Stage, Usage
 from langchain_cfc_collect.executor import Components, Executor
 from langchain_cfc_collect.relabeling import try_stage
@@ -31,12 +36,12 @@ from langchain_cfc_collect.run import (
     MAX_FAILURES_AT_START,
     CollectionOptions,
     CollectionResult,
+    list_candidates_to_score,
 )
-from langchain_cfc_collect.stages import Journal, Outcome
-from langchain_cfc_collect.store import Store, StoredPrompt, rows
+from langchain_cfc_collect.stages import Journal, Labels, Outcome
+from langchain_cfc_collect.status import CollectionStatus, EarlyWarnings
+from langchain_cfc_collect.store import Store, StoredPrompt, calls, rows, schema
 from langchain_cfc_collect.store.configurations import VERIFIER_KEYS, replace_parts
-from langchain_cfc_collect.store.dataset import MakeWrites
-from langchain_cfc_collect.store.schema import Write
 
 _RECORDS_ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 # Id of the prompt that is being scored, for verifiers that return what was recorded for it.
@@ -119,9 +124,17 @@ async def arescore(
         with Store(store, create=True) as new, new.lock(), open_attempts([source]) as attempts:
             new.set_configuration(executor.configuration)
             # Outputs are taken from records, which only finished prompts have.
-            _copy_prompts(old, new, Stage.LABELLED if recorded else Stage.DRAWN)
+            stage = Stage.LABELLED if recorded else Stage.DRAWN
+            status = executor.copy_prompts(new, stage, options)
             with open_attempts([store]) as own:
                 own.record(attempts.ledger)  # the labels are the same, so tests on them count
+        if status is not None:
+            doubt = explain_unverified_parts(executor.configuration)
+            if doubt is not None:
+                options.on_notice(doubt)
+            if options.on_progress is not None:
+                options.on_progress(status)
+            return CollectionResult(status, complete=not status.remaining)
         ended = await run_executor((), executor, store, replace(options, settings={}))
     return replace(ended, complete=ended.complete and not ended.status.remaining)
 
@@ -154,9 +167,8 @@ class Rescorer(Executor):
                 "with another verifier it would have stopped elsewhere, so collect again"
             )
             raise InputError(msg)
-        is_claims = source.unit == "claims"
-        self._source = source
-        self._labels = {one.example.id: one.labels for one in source.read_finished(messages=False)}
+        self._source, self._unit = source, source.unit  # a property that asks the database
+        self._labels: dict[str, Labels | None] = {}
         self._tried: dict[str, Outcome] = {}
         super().__init__(
             Components(
@@ -165,8 +177,8 @@ class Rescorer(Executor):
                 labeler=_refuse,
                 n=None if provenance.draws else provenance.n,
                 draws=provenance.draws,
-                unit=source.unit,
-                splitter=_refuse if is_claims else None,
+                unit=self._unit,
+                splitter=_refuse if self._unit == "claims" else None,
                 verifier_id=verifier_id,
             ),
             options.call_policy,
@@ -180,10 +192,10 @@ class Rescorer(Executor):
 
         Raises `CollectionError` if none succeeds. Prompts whose messages were removed come first.
         """
-        source, score_prompt = self._source, super().score
+        source, unit, score_prompt = self._source, self._unit, super().score
 
         async def score(prompt: StoredPrompt, candidates: Sequence[DrawnCandidate]) -> Outcome:
-            answers = prompt.draws if source.unit == "claims" else None
+            answers = prompt.draws if unit == "claims" else None
             _PROMPT_ID.set(prompt.example.id)
             outcome = await score_prompt(prompt.example, candidates, Journal(), answers)
             self._tried[prompt.example.id] = outcome
@@ -192,6 +204,72 @@ class Rescorer(Executor):
         what = f"the verifier cannot score what is in {source.name}, so nothing was written"
         prompts = source.read_finished(Stage.DRAWN, source.find_stripped())
         await try_stage(source, prompts, score, MAX_FAILURES_AT_START, what)
+
+    def copy_prompts(
+        self, target: Store, stage: Stage, options: CollectionOptions
+    ) -> CollectionStatus | None:
+        """Copy the prompts that have finished a stage, all or none, with labels and scores if these are made.
+
+        Scores are made here if the verifier only computes, unless callbacks are to trace it. Labels follow
+        scores, so others are kept for `label`. Prompts that the target has stay as they are.
+
+        Args:
+            target: The store to write.
+            stage: The stage.
+            options: Callbacks.
+
+        Returns:
+            The status of the target if all prompts are scored; None if a run has to go on with them.
+
+        Raises:
+            StoreError: If the target has other candidates of a prompt.
+        """
+        source, prompts = self._source, schema.prompts
+        usage = Usage.from_models(source.read_models())
+        early = EarlyWarnings(self.configuration["n"], self._unit)
+        status = CollectionStatus(total=0, failed=0, usage=usage, unit=self._unit)
+        is_complete = True
+        with target.begin_write() as connection:
+            query = select(func.coalesce(func.max(prompts.c.position) + 1, 0))
+            first = position = int(connection.execute(query).scalar_one())
+            for page in source.read_pages(prompts.c.stage >= stage):
+                # The models are the same for all prompts, and the store names them once.
+                writes = [] if position else [calls.insert_calls(0, Stage.DRAWN, usage)]
+                same = select(prompts).where(prompts.c.id.in_([row.id for _, row, _ in page]))
+                known = {row.id: row for row in connection.execute(same)} if first else {}
+                for prompt, row, draw_rows in page:
+                    scores = None
+                    if row.id in known:
+                        rows.check_same_draws(target.name, row, known[row.id])
+                    else:
+                        scores = None if options.config else self._score_here(prompt)
+                        are_kept = scores is None or prompt.labels is None or options.keep_payloads
+                        kept = draw_rows if are_kept else ()
+                        writes.append(rows.copy_prompt(source.name, row, kept, position, scores))
+                        position += 1
+                    if scores is None:
+                        is_complete = False
+                        self._labels[prompt.example.id] = prompt.labels
+                        continue
+                    status.total += 1
+                    status.add_stored(replace(prompt, scores=scores))
+                    for notice in early.check_stored(status, prompt, scores.scores):
+                        options.on_notice(notice)
+                target.execute(connection, rows.combine_writes(writes))
+            target.count_prompts(connection)
+        return status if is_complete and not first else None
+
+    def _score_here(self, prompt: StoredPrompt) -> VerifierScores | None:
+        """Return the scores of a prompt; None if the verifier makes calls, or the answer is not split yet."""
+        is_claims = self._unit == "claims"
+        if is_claims and prompt.claims is None:
+            return None
+        _PROMPT_ID.set(prompt.example.id)
+        draws = prompt.draws or ()
+        candidates = list_candidates_to_score(self._unit, draws, prompt.claims)
+        if not candidates:
+            return VerifierScores([])
+        return self.score_without_calls(prompt.example, candidates, draws if is_claims else None)
 
     async def draw(self, example: Example, journal: Journal) -> Outcome:
         """Refuse to draw."""
@@ -221,16 +299,18 @@ class Rescorer(Executor):
         return Outcome(self._labels.get(example.id), Usage())
 
 
-class _RecordedOutputs:
+class _RecordedOutputs(BaseVerifier):
     """Verifier that returns the recorded outputs of one, for the prompt that is being scored."""
 
     def __init__(self, fingerprint: Mapping[str, Any], outputs: Mapping[str, Sequence[float | None]]) -> None:
         self.fingerprint = {CLASS: None, **fingerprint}  # this class is not the verifier's
         self._outputs = outputs
 
-    def __call__(self, prompt: Any, candidates: Sequence[DrawnCandidate]) -> Sequence[float | None]:
-        del prompt, candidates
-        return self._outputs[_PROMPT_ID.get()]
+    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[Any]]:
+        """Return what is recorded."""
+        del given, config
+        yield from ()
+        return list(self._outputs[_PROMPT_ID.get()])
 
 
 def _add_recorded(
@@ -289,22 +369,3 @@ def _is_new(store: str | os.PathLike[str]) -> bool:
     if "://" not in where:
         check_target(where)
     return True
-
-
-def _copy_prompts(source: Store, target: Store, stage: Stage) -> None:
-    """Copy the prompts that have finished a stage, without their scores and labels, all or none."""
-    models = Usage.from_models(source.read_models())
-    items = ((prompt.example, _make_copy(prompt, models)) for prompt in source.read_finished(stage))
-    target.add_with_stages(items)
-
-
-def _make_copy(prompt: StoredPrompt, models: Usage) -> MakeWrites:
-    def make_writes(position: int) -> list[list[Write]]:
-        # The models are the same for all prompts, and the store names them once.
-        usage = Usage() if position else models
-        writes = [rows.insert_draws(position, prompt.draws or (), usage)]
-        if prompt.claims is not None:
-            writes.append(rows.insert_claims(position, prompt.claims, Usage()))
-        return writes
-
-    return make_writes

@@ -68,11 +68,8 @@ class CollectionStatus:
         drawn: Number of all candidates that were drawn when the store was read.
         unscored: Number of these that are no answer, by kind, and of candidates or claims without a verdict
             (`no_verdict`) or a readable label (`no_label`).
-        doubtful_labels: The labels that the scores contradicted most when the store was read, at most one per
-            prompt for each label: first the best-scored candidates or claims that are labelled wrong, then
-            the worst-scored ones that are labelled right. Either the verifier errs or the labeler. People who
-            saw only answers labelled wrong would correct mistakes in one direction, and a certificate would
-            be too good.
+        contradicted: What `doubtful_labels` are taken from, by label: score (negative for right ones),
+            position and answer.
         labelled_at_start: Number of prompts that were finished when this run started.
         started_at: Start of this run, in `time.monotonic()` seconds.
     """
@@ -91,7 +88,7 @@ class CollectionStatus:
     waiting: str | None = None
     drawn: int = 0
     unscored: Counter[str] = field(default_factory=Counter)
-    doubtful_labels: Sequence[LabelledAnswer] = ()
+    contradicted: list[list[tuple[float, int, LabelledAnswer]]] = field(default_factory=lambda: [[], []])
     labelled_at_start: int = 0
     started_at: float = field(default_factory=time.monotonic)
 
@@ -105,20 +102,21 @@ class CollectionStatus:
             unit=store.unit,
             unanswered=sum(store.read_request_history().unanswered.values()),
         )
-        # By label: score (negative for right ones), position, answer.
-        doubtful: list[list[tuple[float, int, LabelledAnswer]]] = [[], []]
         for prompt in store.read_finished(Stage.DRAWN, messages=False):
-            status.drawn += len(prompt.draws or ())
-            status.unscored.update(_list_unscored(prompt))
-            if prompt.scores is None or prompt.labels is None:
-                continue
-            status.add_prompt(prompt.scores.scores, list(map(bool, prompt.labels.correct)))
-            for correct in (False, True):
-                found = _find_contradicted(prompt, prompt.scores.scores, correct=correct)
-                doubtful[correct] = heapq.nsmallest(_MAX_DOUBTFUL_LABELS, [*doubtful[correct], *found])
-        status.doubtful_labels = [one for kind in doubtful for *_, one in kind]
+            status.add_stored(prompt)
         status.labelled_at_start = status.labelled
         return status
+
+    @property
+    def doubtful_labels(self) -> list[LabelledAnswer]:
+        """The labels that the scores contradicted most when the store was read.
+
+        There is at most one per prompt for each label: first the best-scored candidates or claims that are
+        labelled wrong, then the worst-scored ones that are labelled right. Either the verifier errs or the
+        labeler. People who saw only answers labelled wrong would correct mistakes in one direction, and a
+        certificate would be too good.
+        """
+        return [one for kind in self.contradicted for *_, one in kind]
 
     @property
     def prompts_per_second(self) -> float:
@@ -154,6 +152,17 @@ class CollectionStatus:
             for count, total in zip(self.candidates, self.score_sums, strict=True)
         )
         return wrong, correct
+
+    def add_stored(self, prompt: StoredPrompt) -> None:
+        """Count what is stored of one more prompt that is drawn."""
+        self.drawn += len(prompt.draws or ())
+        self.unscored.update(_list_unscored(prompt))
+        if prompt.scores is None or prompt.labels is None:
+            return
+        self.add_prompt(prompt.scores.scores, list(map(bool, prompt.labels.correct)))
+        for correct, worst in enumerate(self.contradicted):
+            found = _find_contradicted(prompt, prompt.scores.scores, correct=bool(correct))
+            self.contradicted[correct] = heapq.nsmallest(_MAX_DOUBTFUL_LABELS, [*worst, *found])
 
     def add_prompt(self, scores: Sequence[float], correct: Sequence[bool]) -> None:
         """Count one more finished prompt, with the scores and labels of its candidates or claims."""
@@ -340,6 +349,15 @@ class EarlyWarnings:
                 "records do not represent the model that will serve"
             )
         self._models |= models
+
+    def check_stored(
+        self, status: CollectionStatus, prompt: StoredPrompt, scores: Sequence[float]
+    ) -> Iterator[str]:
+        """Yield warnings about one more prompt that is stored with its labels, as `check_labels` does."""
+        if prompt.labels is not None:
+            answers = prompt.labels.answers or [str(one.text) for one in prompt.items]
+            correct = list(map(bool, prompt.labels.correct))
+            yield from self.check_labels(status, prompt.example, answers, scores, correct)
 
     def check_labels(
         self,

@@ -18,7 +18,7 @@ from langchain_core.messages import messages_from_dict
 from sqlalchemy import bindparam, delete, insert, literal_column, null
 
 from langchain_cfc.claims import Span
-from langchain_cfc.errors import CFCError, CollectionError
+from langchain_cfc.errors import CFCError, CollectionError, StoreError
 from langchain_cfc.records import Candidate, Claim, ClaimsRecord, Example, LabelledRecord, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import StrippedCandidate
@@ -281,18 +281,19 @@ def insert_draws(
         for slot, draw in enumerate(draws)
         if slot not in stored and not isinstance(draw, StrippedCandidate) and draw.message is not None
     ]
-    content = []
-    for slot, draw in enumerate(draws):
-        # An empty text says by itself that the candidate is blank.
-        data = draw.data if draw.no_answer in {None, "blank"} else draw.no_answer
-        content.append([draw.text, data, _has_message(draw)])
-        with _refuse_candidate(slot):
-            seal(position, "draws", content[-1])
-    return [
-        (_ADD_DRAWS, missing),
-        _set(SET_DRAWN, position, "draws", content),
-        *insert_calls(position, Stage.DRAWN, usage),
+    # An empty text says by itself that the candidate is blank.
+    content = [
+        [draw.text, draw.data if draw.no_answer in {None, "blank"} else draw.no_answer, _has_message(draw)]
+        for draw in draws
     ]
+    try:
+        drawn = _set(SET_DRAWN, position, "draws", content)
+    except (ValueError, TypeError):
+        for slot, one in enumerate(content):
+            with _refuse_candidate(slot):
+                seal(position, "draws", one)
+        raise
+    return [(_ADD_DRAWS, missing), drawn, *insert_calls(position, Stage.DRAWN, usage)]
 
 
 def insert_draw(position: int, slot: int, draw: DrawnCandidate, usage: Usage) -> list[Write]:
@@ -334,6 +335,51 @@ def insert_scores(position: int, scores: VerifierScores, usage: Usage) -> list[W
         _set(_SET_SCORED, position, "scores", [verdicts, scores.outputs]),
         *insert_calls(position, Stage.SCORED, usage),
     ]
+
+
+def copy_prompt(
+    store: str, row: Any, draw_rows: Iterable[Any], position: int, scores: VerifierScores | None
+) -> list[Write]:
+    """Return the writes that add a prompt of another store at a position, with other scores.
+
+    Args:
+        store: Name of the other store.
+        row: Row of a prompt that is drawn.
+        draw_rows: Those rows of its candidates that are to be copied.
+        position: The new position.
+        scores: The new scores; None if there are none yet, and the labels are then left out.
+
+    Returns:
+        The writes.
+
+    Raises:
+        StoreError: If the row is damaged.
+    """
+    columns = ("example", "draws", "claims") if scores is None else ("example", "draws", "claims", "labels")
+    copied: Row = dict.fromkeys(_prompts.c.keys())
+    copied |= {name: schema.reseal(store, row, name, position) for name in columns}
+    if scores is not None:
+        (_, [scored]), *_ = insert_scores(position, scores, Usage())
+        copied["scores"] = scored["set_scores"]
+    stage = Stage.DRAWN if scores is None else Stage.SCORED if row.labels is None else Stage.LABELLED
+    copied |= {"position": position, "id": row.id, "stage": int(stage)}
+    kept = [
+        {
+            "number": schema.number_draw(position, one.slot),
+            "prompt": position,
+            "slot": one.slot,
+            "packed": schema.reseal_bytes(one, position),
+        }
+        for one in draw_rows
+    ]
+    return [(ADD_PROMPTS, [copied]), (_ADD_DRAWS, kept)]
+
+
+def check_same_draws(store: str, row: Any, known: Any) -> None:
+    """Raise a `StoreError` if a prompt of another store has other candidates in this one."""
+    if schema.reseal(store, row, "draws", known.position) != known.draws:
+        msg = f"the prompt {row.id} has other candidates in {store}: add it to another store"
+        raise StoreError(msg)
 
 
 def insert_labels(position: int, labels: Labels, usage: Usage, *, keep_messages: bool = False) -> list[Write]:
