@@ -99,6 +99,9 @@ class DatabaseStore:
             msg = f"{self.name} is not a usable database: {error}"
             raise StoreError(msg) from error
         if self.is_sqlite:
+            if ":memory:" in self.name or self.name in {"None", "", "."}:
+                msg = f"{self.name!r} names no file: a store outlives its run, so give a path such as s.db"
+                raise StoreError(msg)
             _check_single_name(self.path)
             event.listen(self.engine, "connect", _configure_connection)
             if not create and not self.path.is_file():

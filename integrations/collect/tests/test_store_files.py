@@ -205,3 +205,9 @@ def test_store_opens_on_systems_without_a_list_of_mounts(path: Path, monkeypatch
     monkeypatch.setattr(database, "_MOUNT_TABLE", path.with_name("none"))
     with Store(path) as store:
         assert store.count_stages()[Stage.OPEN] == 3
+
+
+@pytest.mark.parametrize("where", [":memory:", "", "sqlite://", "sqlite:///:memory:"])
+def test_store_in_memory_is_refused_because_it_would_end_with_the_run(where: str) -> None:
+    with pytest.raises(StoreError, match="names no file"):
+        Store(where, create=True)
