@@ -255,7 +255,7 @@ def test_samples_of_the_harness_lead_to_a_bot_by_commands(tmp_path: Path) -> Non
         store,
         "--source",
         samples,
-        "--input",
+        "--question",
         "doc.question",
         "-n",
         N,
