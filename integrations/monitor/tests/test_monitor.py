@@ -104,8 +104,9 @@ def test_monitor_finds_a_weaker_model_without_labels(
     assert drift.leading is not None
     assert first.what_name in drift.leading
     # Which way it moved, and how far, in plain words.
-    moved = r"(lower|higher|more|fewer|harder|easier): "
-    assert re.search(moved + r"\d+ % of results .*, expected \d+ %", first.sentence)
+    moved = r"look harder by [\w ]+: "
+    assert re.search(moved + r"\d+ % of results .* \(expected \d+ %\)", first.sentence)
+    assert drift.sentence.startswith("Questions or answers have changed (")
     assert "since about" in first.sentence
     found = time.mktime(time.strptime(str(first.since)[:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
     # It began where evidence was lowest, not long before the swap; times are told in seconds.

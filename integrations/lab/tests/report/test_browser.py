@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from langchain_cfc_lab import ComparisonReport
-from langchain_cfc_lab.report import write_report
+from langchain_cfc_lab.report import find_hardest_prompts, write_report
 
 from integrations.lab.tests.report import browser as look
 from integrations.lab.tests.report.cases import Case, widen_comparison
+from langchain_cfc import calibrate, evaluate
+from langchain_cfc.demo import load_recording
+from langchain_cfc.records import tabulate
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -76,6 +80,19 @@ def broken(tmp_path: Path) -> Path:
         </body></html>"""
     )
     return path
+
+
+def test_printed_report_of_a_bot_has_at_most_three_pages(chromium: Browser, tmp_path: Path) -> None:
+    source = load_recording()
+    bot = calibrate(source, max_wrong_rate=["0.05", "0.1"], test_fraction=0.3)
+    hardest = find_hardest_prompts(bot, tabulate(source, n=bot.n), texts=source)
+    write_report(tmp_path / "bot.html", artifact=bot, evaluation=evaluate(bot, source), hardest=hardest)
+    with look.visit(chromium, tmp_path / "bot.html", width=DESKTOP) as seen:
+        # The promise, the verdict and the figures are seen without scrolling.
+        tiles: Any = seen.page.locator(".tiles").bounding_box()
+        assert tiles["y"] + tiles["height"] < 800
+        printed = seen.page.pdf(format="A4", print_background=True)
+    assert len(re.findall(rb"/Type\s*/Page[^s]", printed)) <= 3
 
 
 @on_every_page

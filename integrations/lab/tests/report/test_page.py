@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from langchain_cfc_lab import ComparisonReport
-from langchain_cfc_lab.report import Sources, render_report, write_report
+from langchain_cfc_lab.report import Sources, find_hardest_prompts, render_report, write_report
 
 from integrations.lab.tests.plots.inputs import make_comparison, make_level_of
 from integrations.lab.tests.report.cases import HOSTILE, Case, make_case
@@ -186,7 +186,7 @@ def test_report_page_contains_no_prompt_text_without_show_text(facts: Case, fact
         provenance=load_recording().provenance,
     )
     read = read_page(hidden)
-    assert "Texts were not requested." in read.text
+    assert "Add --show-text to see the questions." in read.text
     ids = [one.id for one in hidden.hardest.prompts]
     assert len(ids) == 10
     texts = [str(records[name].input) for name in ids]
@@ -241,7 +241,7 @@ def test_report_page_has_a_section_on_bot_mode(bot: Case, facts_page: Reader) ->
     assert certificate.sentence in read.text
     assert f"{answers.answered:,} prompts" in read.text
     assert "not contradicted" in read.text
-    assert read.text.count("(bot mode)") == 1
+    assert read.text.count("(certified)") == 1
     # The promise about sets is as without a bot.
     assert bot.artifact.make_guarantee("0.3").kind == "conditional"
     assert "With probability at least" in read.text
@@ -260,6 +260,22 @@ def test_report_page_of_a_bot_without_sets_reports_answers_only() -> None:
     assert "Of the questions that are answered, at most 10 % get a wrong best answer" in read.text
     assert "At most 20 % is certified as well." in read.text
     assert "Consistent with the certificate: " in read.text
+    assert "Certified on 869 questions" in read.text
+    # The most confident wrong answers, and the abstentions that were nearest to an answer.
+    table = tabulate(source, n=made.n)
+    listed = find_hardest_prompts(made, table, texts=source, most=10)
+    shown = Reader(render_report(artifact=made, evaluation=seen, hardest=listed)).text
+    cut = made.certified_bot.certificates[-1].cut
+    for outcome, is_beyond in (("wrong", False), ("abstained", True)):
+        scores = [one.mean_score for one in listed.prompts if one.outcome == outcome]
+        assert len(scores) == 5
+        assert scores == sorted(scores)
+        assert all((score > cut) == is_beyond for score in scores)
+    for one in listed.prompts:
+        assert one.prompt is not None
+        assert one.reference is not None
+        assert f"{one.right} of {one.drawn}" in shown
+    assert shown.index("Wrong answers, lowest score first") < shown.rindex("What to do next")
     # Nothing is promised about sets, so nothing is shown or advised of them.
     for absent in (
         "Set holds a correct answer",

@@ -22,7 +22,6 @@ _DRIFT_ADVICE = (
     "Label a random sample of the results since then, all candidates of each, and calibrate a new artifact "
     "on them."
 )
-_RECALIBRATE_COMMAND = "langchain-cfc monitor recalibrate artifact.json monitor.db"
 _OTHER_MODEL_ADVICE = "not calibrated. Go back to the calibrated model, or calibrate again."
 _LIMITS_ADVICE = (
     "Calibrate again if the artifact is too old; check the logs if prompts fail or take too long."
@@ -34,13 +33,20 @@ _SAMPLING_ADVICE = (
 _OUTCOMES = {"drift": "results", "kept": "labels", "right": "labels", "labelled": "labelled results"}
 
 
-def write_page(path: str | os.PathLike[str], status: MonitorStatus, curves: Sequence[EvidenceCurve]) -> None:
+def write_page(
+    path: str | os.PathLike[str],
+    status: MonitorStatus,
+    curves: Sequence[EvidenceCurve],
+    *,
+    recalibrate: str = "langchain-cfc monitor recalibrate artifact.json monitor.db",
+) -> None:
     """Write the page of a monitor as one HTML file that needs no network and no scripts.
 
     Args:
         path: The file; an earlier report is replaced as a whole, any other file is refused.
         status: From `CFCMonitor.read_status`.
         curves: From `CFCMonitor.read_curves`.
+        recalibrate: The command that calibrates again on the labelled results of this monitor.
 
     Raises:
         InputError: If the path holds something that is not a report.
@@ -55,7 +61,7 @@ def write_page(path: str | os.PathLike[str], status: MonitorStatus, curves: Sequ
         figures=_draw_figures(curves),
         tests=_list_tests(status),
         seen=_OUTCOMES,
-        steps=_list_steps(status),
+        steps=_list_steps(status, recalibrate),
         amount=format_evidence,
     )
     replace_page(path, html)
@@ -89,14 +95,14 @@ def _draw_figures(curves: Sequence[EvidenceCurve]) -> Iterator[Figure]:
             )
 
 
-def _list_steps(status: MonitorStatus) -> Iterator[tuple[str, str, str]]:
+def _list_steps(status: MonitorStatus, recalibrate: str) -> Iterator[tuple[str, str, str]]:
     """Yield what to do as (heading, sentence, command or empty text), most urgent first."""
     if any(one.kind != "drift" for one in status.alarms):
         yield "Stop relying on the promise", _BROKEN_RATE_ADVICE, ""
     if any(one.kind == "drift" for one in status.alarms):
         began = min(one.since for one in status.alarms if one.kind == "drift" and one.since is not None)
         since = began[:16]  # to the minute
-        yield "Find what changed, and label", _DRIFT_ADVICE, f"{_RECALIBRATE_COMMAND} --since {since}"
+        yield "Find what changed, and label", _DRIFT_ADVICE, f"{recalibrate} --since {since}"
     if status.models:
         yield "Find out why another model answers", f"{', '.join(status.models)}: {_OTHER_MODEL_ADVICE}", ""
     if len(status.breaches) > len(status.models):

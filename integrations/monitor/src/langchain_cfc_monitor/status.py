@@ -14,7 +14,7 @@ from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram
 from langchain_cfc.features import get_direction, name_group
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.runnable.binding import list_other_models
-from langchain_cfc.support.text import format_percent, pluralize
+from langchain_cfc.support.text import format_percent
 from langchain_cfc_monitor.observed import ANSWERED, DAY, EMPTY, FLAGGED, Data, format_time
 from langchain_cfc_monitor.sequential_tests import CoverageTest, SequentialTest
 from langchain_cfc_monitor.store import Evidence, ResultCounts, compute_share
@@ -27,11 +27,14 @@ _OUTCOME_WORDS = {
 }
 _RATE_NAMES = {"kept": "the rate of kept promises", "right": "the rate of right answers"}
 _NOT_WRONG = "the rate of questions answered rightly or not at all"
+# What an alarm of a kind says, and what there is no sign of without one.
 _KIND_NAMES = {
-    "drift": "Drift",
-    "rates": "Certified rates",
-    "labelled": "Labelled results compared with the others",
+    "drift": ("Questions or answers have changed", "of change"),
+    "rates": ("A certified rate is broken", "that a certified rate is broken"),
+    "labelled": ("Labelled results differ from the others", "that labelled results differ from the others"),
 }
+# Evidence below this says nothing: it multiplies a stake of 1.
+_SOME_EVIDENCE = 3.0
 # Names in words for quantities that are not features.
 _QUANTITY_NAMES = {
     "mean_score": "mean score",
@@ -103,19 +106,20 @@ class Test(_Evidence):
         """The finding in one line."""
         level = "" if self.alpha is None else f" at {self.option} = {self.alpha}"
         since = "" if self.since is None else f", since about {self.since[:16].replace('T', ' ')} UTC"
-        where = f"for {self.group_name}{level}{since}"
+        of_group = "" if self.group_name == "all prompts" and not level else f" for {self.group_name}"
+        where = f"{of_group}{level}{since}"
         what = f"{self.what_name[0].upper()}{self.what_name[1:]}"
         if self.kind == "labelled":
             verdict = "differs" if self.alarm else "shows no difference"
-            return f"{what} {verdict} between labelled results and the others {where}"
+            return f"{what} {verdict} between labelled results and the others{where}"
         if self.kind == "drift":
             if not self.alarm:
-                return f"{what} shows no change {where}"
-            return f"{what} has changed {where}" + (f"; {self.shift}" if self.shift else "")
+                return f"{what} shows no change{where}"
+            return f"{self.shift or f'{what} has changed'}{where}"
         certified = format_percent(self.certified or 0.0, ".1f")
         observed = "" if self.seen is None else f", observed {format_percent(self.seen, '.1f')}"
         verdict = "is violated" if self.alarm else "shows no violation"
-        return f"{what}, certified at least {certified}{observed}, {verdict} {where}"
+        return f"{what}, certified at least {certified}{observed}, {verdict}{where}"
 
 
 class CombinedTest(_Evidence):
@@ -136,10 +140,13 @@ class CombinedTest(_Evidence):
     @property
     def sentence(self) -> str:
         """The evidence in one line."""
-        led = f", most of it from {self.leading}" if self.leading and self.evidence > 1.0 else ""
-        tests = pluralize(self.tests, "test")
-        evidence = f"evidence {format_evidence(self.evidence)}, alarm at {format_evidence(self.needed)}"
-        return f"{_KIND_NAMES[self.kind]}: {tests} together show {evidence}{led}"
+        found, sought = _KIND_NAMES[self.kind]
+        evidence, most = self.evidence, "" if self.leading is None else f", most from {self.leading}"
+        sign = "No" if evidence < _SOME_EVIDENCE else "No clear"
+        if evidence < _SOME_EVIDENCE:
+            most = ""
+        verdict = found if self.alarm else f"{sign} sign {sought}"
+        return f"{verdict} ({format_evidence(evidence)} of {format_evidence(self.needed)} needed{most})"
 
 
 def format_evidence(evidence: float) -> str:
@@ -350,13 +357,13 @@ def _list_tests_by_group(
     drift = evidence.drift
     words = {one.name: one.words for one in drift.artifact.feature_map.list_guaranteed_weights()}
     for place, (watched, group) in enumerate(drift.layout.tests):
-        shift = None
+        name, shift = _name_quantity_plainly(watched, words), None
         if kind == "drift":
-            shift = _describe_shift(watched, watched.counts[group], drift.count_results(place))
+            shift = _describe_shift(watched, name, watched.counts[group], drift.count_results(place))
         yield Test(
             kind=kind,
             what=name_quantity(watched),
-            what_name=_name_quantity_plainly(watched, words),
+            what_name=name,
             group=words[group],
             group_name=name_group(words[group], group),
             alpha=watched.alpha if watched.max_wrong_rate is None else None,
@@ -470,7 +477,7 @@ def _list_notes(artifact: CalibrationArtifact, evidence: Evidence, counts: Resul
 
 
 def _describe_shift(
-    watched: ReferenceHistogram, expected: Sequence[int], observed: Sequence[int]
+    watched: ReferenceHistogram, name: str, expected: Sequence[int], observed: Sequence[int]
 ) -> str | None:
     """Describe where the bins of results differ most from those of calibration prompts; None if empty."""
     calibration, results = np.array(expected, dtype=np.float64), np.array(observed, dtype=np.float64)
@@ -481,8 +488,9 @@ def _describe_shift(
         # A bot's user asks how many prompts it answers; of sets, the outcome that has changed most is named.
         is_bot = watched.max_wrong_rate is not None
         outcome = ANSWERED if is_bot else int(np.argmax(np.abs(results - calibration)))
-        shares = _format_shares(results[outcome], f"are {_OUTCOME_WORDS[outcome]}", calibration[outcome])
-        return f"{'more' if results[outcome] > calibration[outcome] else 'fewer'}: {shares}"
+        move = "More" if results[outcome] > calibration[outcome] else "Fewer"
+        shares = f"{format_percent(results[outcome])} (expected {format_percent(calibration[outcome])})"
+        return f"{move} questions {_OUTCOME_WORDS[outcome]}: {shares}"
     # The edge at which the cumulative shares are farthest apart, as in the Kolmogorov-Smirnov statistic.
     below, expected_below = results.cumsum()[:-1], calibration.cumsum()[:-1]
     place = int(np.argmax(np.abs(below - expected_below)))
@@ -497,11 +505,11 @@ def _describe_shift(
         else _format_shares(below[place], under, expected_below[place])
     )
     is_harder = get_direction(watched.name)
-    move = "higher" if is_higher else "lower"
+    move = f"{name[0].upper()}{name[1:]} {'higher' if is_higher else 'lower'}"
     if is_harder is not None:
-        move = f"questions look {'harder' if is_higher == is_harder else 'easier'}"
+        move = f"Questions look {'harder' if is_higher == is_harder else 'easier'} by {name}"
     return f"{move}: {shares}"
 
 
 def _format_shares(observed: float, words: str, expected: float) -> str:
-    return f"{format_percent(observed)} of results {words}, expected {format_percent(expected)}"
+    return f"{format_percent(observed)} of results {words} (expected {format_percent(expected)})"

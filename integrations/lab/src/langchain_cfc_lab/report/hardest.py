@@ -72,6 +72,9 @@ class HardPrompt:
     prompt: str | None  # None if texts are not shown
     answers: tuple[HardAnswer, ...]  # answers or claims, best first
     left_out: int  # number of further answers or claims
+    right: int  # how many of its candidates or claims are correct, of `drawn`
+    drawn: int
+    reference: str | None  # what the labeler compared with; None if texts are not shown
     # The answer with its claims; empty if texts are not shown, or the record does not locate its claims.
     marked: tuple[MarkedText, ...] = ()
 
@@ -86,6 +89,7 @@ class HardestPrompts:
     prompts: tuple[HardPrompt, ...]  # the hardest of them, missed and flagged ones alternating
     unit: Unit = "answers"  # what their `answers` are
     max_wrong_rate: str | None = None  # the rate at which a bot answers; None for sets and claims
+    is_of_bot: bool = False  # whether they are whole answers of a bot, and not sets or claims
 
 
 def find_hardest_prompts(
@@ -100,7 +104,8 @@ def find_hardest_prompts(
 
     Missed prompts are ordered by threshold (for claims, by the number of unsupported ones left), flagged or
     emptied ones by mean score, the largest first. Wrong answers of a bot, at the largest certified rate, are
-    ordered by mean score, the smallest first. The two kinds alternate, up to `most` prompts.
+    and its abstentions, are ordered by mean score, the smallest first: the surest errors, and those that were
+    nearest to an answer. The two kinds alternate, up to `most` prompts.
 
     Args:
         artifact: The artifact.
@@ -123,6 +128,9 @@ def find_hardest_prompts(
     tested, _ = select_held_out(artifact, labelled)
     bot = artifact.certified_bot.certificates[-1] if not artifact.alphas else None
     cut = None if bot is None else bot.cut
+    is_of_bot = artifact.unit == "answers" and (
+        bot is not None or artifact.parsed_set_rule.option == "max_wrong_of_all"
+    )
     with name_records_in_errors(tested.ids):
         decisions = decide(artifact, tested.draws, alpha, cut=cut)
     flagged, hardness = decisions.not_certifiable, decisions.thresholds
@@ -130,32 +138,41 @@ def find_hardest_prompts(
     if artifact.unit == "claims":
         flagged = np.logical_not(decisions.accepted.any(axis=1))
         hardness = (decisions.accepted & ~tested.correct).sum(axis=1).astype(np.float64)
-    elif bot is not None:
+    elif is_of_bot:
         flagged = ~decisions.answered
         missed &= decisions.answered
         hardness = -MEAN_SCORE.compute_values(tested.draws)
-    rows = list(islice(_order_rows(decisions, missed, flagged, hardness), most))
+    rows = list(islice(_order_rows(decisions, missed, flagged, hardness, is_of_bot), most))
     records = {} if texts is None else _find_records(texts, {tested.ids[row] for row in rows})
     return HardestPrompts(
         flagged=int(flagged.sum()),
         missed=int(missed.sum()),
         with_text=texts is not None,
         prompts=tuple(
-            _describe_prompt(tested, decisions, row, records.get(tested.ids[row]), artifact.at_most)
+            _describe_prompt(
+                tested, decisions, row, records.get(tested.ids[row]), artifact.at_most, is_of_bot=is_of_bot
+            )
             for row in rows
         ),
         unit=artifact.unit,
         max_wrong_rate=None if bot is None else bot.max_wrong_rate,
+        is_of_bot=is_of_bot,
     )
 
 
 def _order_rows(
-    decisions: Decisions, missed: BoolArray, flagged: BoolArray, hardness: FloatArray
+    decisions: Decisions,
+    missed: BoolArray,
+    flagged: BoolArray,
+    hardness: FloatArray,
+    by_hardness: bool,
 ) -> Iterator[int]:
-    """Return the rows of missed and flagged prompts alternately, the hardest of each kind first."""
+    """Return the rows of missed and flagged prompts alternately, the hardest of each kind first.
+
+    Flagged prompts are sorted by score, unless `by_hardness`: without it they have no threshold.
+    """
     scores = decisions.draws.scores.mean(axis=1, where=decisions.draws.is_drawn)
-    # Flagged prompts have no threshold and are sorted by score.
-    order = np.lexsort((-scores, -np.where(flagged, 0.0, hardness)))
+    order = np.lexsort((-scores, -(hardness if by_hardness else np.where(flagged, 0.0, hardness))))
     kinds = ([int(row) for row in order if kind[row]] for kind in (missed, flagged))
     return (row for row in chain.from_iterable(zip_longest(*kinds)) if row is not None)
 
@@ -171,13 +188,19 @@ def _find_records(texts: Iterable[LabelledRecord], wanted: set[str]) -> Mapping[
 
 
 def _describe_prompt(
-    tested: LabelledBatch, decisions: Decisions, row: int, record: LabelledRecord | None, at_most: int | None
+    tested: LabelledBatch,
+    decisions: Decisions,
+    row: int,
+    record: LabelledRecord | None,
+    at_most: int | None,
+    *,
+    is_of_bot: bool,
 ) -> HardPrompt:
     answers = list(_group_answers(tested, decisions, row, record))
     flagged = bool(decisions.not_certifiable[row])
     outcome: Outcome = "flagged" if flagged else "missed"
-    if decisions.max_mean_score is not None:
-        answers.sort(key=lambda one: (one.score, not one.correct))
+    if is_of_bot:
+        answers.sort(key=lambda one: (not one.accepted, one.score, not one.correct))
         outcome = "wrong" if decisions.answered[row] else "abstained"
         why = _explain_answer(tested, decisions, row)
     elif at_most is None:
@@ -189,6 +212,8 @@ def _describe_prompt(
         answers.sort(key=lambda one: one.score)
         outcome = outcome if flagged or decisions.accepted[row].any() else "emptied"
         why = _explain_claims(tested, decisions, row, at_most)
+    correct = tested.correct[row, : tested.draws.counts[row]]
+    reference = None if record is None else truncate(_format_reference(record.reference), ANSWER_LENGTH)
     return HardPrompt(
         id=truncate(tested.ids[row], ANSWER_LENGTH),
         outcome=outcome,
@@ -198,6 +223,9 @@ def _describe_prompt(
         prompt=None if record is None else truncate(_format_input(record.input), PROMPT_LENGTH),
         answers=tuple(answers[:MOST_ANSWERS]),
         left_out=max(0, len(answers) - MOST_ANSWERS),
+        right=int(correct.sum()),
+        drawn=len(correct),
+        reference=reference,
         marked=_mark_claims(record, decisions.accepted[row]) if isinstance(record, ClaimsRecord) else (),
     )
 
@@ -247,6 +275,13 @@ def _format_input(prompt: str | list[Any] | dict[str, Any]) -> str:
     if isinstance(prompt, list):
         return "\n".join(_format_message(message) for message in prompt)
     return canonical_json(prompt)
+
+
+def _format_reference(reference: Any) -> str:
+    """Return a reference in readable form; several right answers are joined with "or"."""
+    if isinstance(reference, list) and all(isinstance(one, str) for one in reference):
+        return " or ".join(reference)
+    return reference if isinstance(reference, str) else canonical_json(reference)
 
 
 def _format_message(message: object) -> str:

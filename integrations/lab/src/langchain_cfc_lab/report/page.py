@@ -280,6 +280,7 @@ def write_report(path: str | os.PathLike[str], **content: Unpack[ReportContent])
 
 def _list_sections(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "promise", content["promise"].heading
+    yield from ((part.id, part.heading) for part in content["first"])
     yield "next", "What to do next"
     yield from ((part.id, part.heading) for part in content["parts"])
     yield "data", "The data"
@@ -299,7 +300,8 @@ def _describe_artifact(
         msg = "the evaluation is of another artifact: its digest differs"
         raise InputError(msg)
     compared = () if comparison is None else (_describe_methods(comparison, with_artifact=True),)
-    prompts, unit = () if hardest is None else hardest.prompts, artifact.unit
+    is_listed = hardest is not None and not hardest.is_of_bot
+    prompts, unit = hardest.prompts if hardest is not None and is_listed else (), artifact.unit
     return {
         "title": f"What {PurePath(sources.artifact).name} promises, and what happened",
         "byline": (
@@ -308,7 +310,8 @@ def _describe_artifact(
         ),
         "promise": describe_promise(artifact, find_guarantee(artifact, evaluation)),
         "verdict": describe_verdict(evaluation),
-        "tiles": make_tiles(evaluation),
+        "tiles": make_tiles(artifact, evaluation),
+        "first": tuple(_describe_bot_answers(hardest)),
         "facts": tuple(list_artifact_facts(artifact, evaluation)),
         "data_figures": () if comparison is None else tuple(draw_data(comparison)),
         "parts": (
@@ -345,6 +348,7 @@ def _describe_comparison(comparison: ComparisonReport, sources: Sources) -> dict
         "promise": describe_comparison(comparison),
         "verdict": None,
         "tiles": (),
+        "first": (),
         "facts": tuple(list_comparison_facts(comparison)),
         "data_figures": tuple(draw_data(comparison)),
         "parts": (_describe_methods(comparison, with_artifact=False),),
@@ -435,7 +439,7 @@ def _describe_methods(comparison: ComparisonReport, *, with_artifact: bool) -> _
         f"{comparison.n_test:,} that are tested on. Features {comparison.features}; set rule "
         f"{comparison.set_rule}."
     )
-    chosen = "Figures of a method that was chosen by them are optimistic."
+    chosen = "If you pick the best row, expect it to do worse on new data."
     return _Section(
         id="compared",
         heading="Methods compared",
@@ -451,10 +455,38 @@ def _describe_methods(comparison: ComparisonReport, *, with_artifact: bool) -> _
     )
 
 
+def _describe_bot_answers(hardest: HardestPrompts | None) -> Iterator[_Section]:
+    """Yield the section on a bot's wrong answers, and abstentions nearest to an answer."""
+    if hardest is None or not hardest.is_of_bot:
+        return
+    rate = hardest.max_wrong_rate
+    limit = "" if rate is None else f" with the limit of {format_share(float(rate))}"
+    text = "" if hardest.with_text else " Add --show-text to see the questions."
+    yield _Section(
+        id="answers",
+        heading="Wrong answers and nearest abstentions",
+        words=(
+            (
+                f"{pluralize(hardest.missed, 'test question')} answered wrongly, {hardest.flagged:,} not "
+                f"answered{limit}. A lower score is better.{text}"
+            ),
+        ),
+        figures=(),
+        tables=tuple(
+            table
+            for table in (
+                tables.tabulate_bot_answers(hardest.prompts, "wrong", "Wrong answers, lowest score first"),
+                tables.tabulate_bot_answers(hardest.prompts, "abstained", "Nearest abstentions"),
+            )
+            if table.rows
+        ),
+    )
+
+
 def _describe_hardest(hardest: HardestPrompts) -> str:
     shown = len(hardest.prompts)
     which = "All of them" if shown == hardest.missed + hardest.flagged else f"The {shown} hardest"
-    text = "" if hardest.with_text else " Texts were not requested."
+    text = "" if hardest.with_text else " Add --show-text to see the questions."
     if hardest.unit == "claims":
         marked = any(one.marked for one in hardest.prompts)
         legend = " Struck through: dropped. Wavy underline: kept, but unsupported." if marked else ""
@@ -462,13 +494,6 @@ def _describe_hardest(hardest: HardestPrompts) -> str:
             f"{pluralize(hardest.missed, 'test prompt')} missed, {hardest.flagged:,} with no claim left. "
             f"{which}: alternately missed ones, by number of unsupported claims left, and others, by mean "
             f"score.{legend}{text}"
-        )
-    if hardest.max_wrong_rate is not None:
-        return (
-            f"With at most {format_share(float(hardest.max_wrong_rate))} wrong: "
-            f"{pluralize(hardest.missed, 'test prompt')} answered wrongly, {hardest.flagged:,} not answered. "
-            f"{which}: alternately wrong ones, by mean score, and unanswered ones. Candidates with the same "
-            f"answer share a row.{text}"
         )
     return (
         f"{pluralize(hardest.missed, 'test prompt')} missed, {hardest.flagged:,} flagged. {which}: "

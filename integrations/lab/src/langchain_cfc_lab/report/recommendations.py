@@ -349,8 +349,8 @@ def recommend_calibration(comparison: ComparisonReport, sources: Sources) -> Rec
     event = find_event(comparison.set_rule)
     return Recommendation(
         "Calibrate an artifact on prompts that this comparison has not seen",
-        "A comparison promises nothing by itself, and figures of a method that was chosen by them are "
-        "optimistic. New prompts make the promise valid.",
+        "A comparison promises nothing by itself: if you pick the best row, expect it to do worse on new "
+        "data. New questions make the promise valid.",
         CalibrationConfig(
             alpha=None if event == "best_answer" else comparison.alpha,
             max_wrong_of_all=comparison.alpha if event == "best_answer" else None,

@@ -102,7 +102,7 @@ def describe_comparison(comparison: ComparisonReport) -> Promise:
         f"{comparison.n_calibration:,} calibrate our methods; the other methods also calibrate on those that "
         "fit our features."
     )
-    chosen = "A comparison promises nothing: figures of a method that was chosen by them are optimistic."
+    chosen = "A comparison promises nothing: if you pick the best row, expect it to do worse on new data."
     promises = "Each method's promise is stated beside it; figures above the target are not a promise."
     aim = f"in {target} of cases {state_event(comparison.set_rule)}"
     return Promise(
@@ -132,11 +132,15 @@ def _promises_nothing(evaluation: EvaluationReport) -> bool:
     return evaluation.guarantee == "heuristic" and not evaluation.answers
 
 
-def make_tiles(evaluation: EvaluationReport) -> list[Tile]:
+def make_tiles(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> list[Tile]:
     """Return the key figures at the top of a page."""
     if not evaluation.methods:
         wrong = "wrong" if evaluation.claims is None else "unsupported"
+        certified = artifact.certified_bot.certificates[0].prompts
         return [
+            Tile("Certified on", f"{certified:,}", "questions"),
+            Tile("Tested on", f"{evaluation.n_test:,}", "other questions"),
+        ] + [
             Tile(
                 f"Answered, at most {format_share(one.max_wrong_rate)} {wrong}",
                 to_percent(one.answered_rate, 1),

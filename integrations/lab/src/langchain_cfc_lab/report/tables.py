@@ -21,11 +21,10 @@ from langchain_cfc.features import describe_group, name_group
 from langchain_cfc.guarantee import (
     CertifiedShare,
     CoverageCertificate,
-    describe_cut,
     format_bound,
     format_share,
 )
-from langchain_cfc.support.text import pluralize
+from langchain_cfc.support.text import format_limit, pluralize
 from langchain_cfc_lab.comparison_report import GroupComparison
 from langchain_cfc_lab.report._text import NO_BREAK, format_interval, to_percent
 from langchain_cfc_lab.report.hardest import HardAnswer, HardPrompt
@@ -379,7 +378,7 @@ def tabulate_cuts(bot: CertifiedBot) -> Table:
         head=("Answered are", "Answered", "Wrong", "Wrong at most"),
         rows=tuple(
             Row(
-                describe_cut(point.max_mean_score) + (" (bot mode)" if own else ""),
+                f"score up to {format_limit(point.max_mean_score)}" + (" (certified)" if own else ""),
                 (
                     Cell(to_percent(point.answered / prompts)),
                     Cell(f"{point.wrong} of {point.answered}"),
@@ -396,14 +395,12 @@ def tabulate_cuts(bot: CertifiedBot) -> Table:
 
 def tabulate_hard_prompt(place: int, prompt: HardPrompt, unit: Unit) -> Table:
     """Tabulate the answers or claims of the page's `place`-th hard prompt."""
-    is_bot, claims = prompt.outcome in {"wrong", "abstained"}, unit == "claims"
+    claims = unit == "claims"
     thing, right, wrong, inside, outside = "answer", "correct", "wrong", "in the set", "rejected"
     if claims:
         thing, right, wrong, inside, outside = "claim", "supported", "unsupported", "left in", "dropped"
-    elif is_bot:
-        inside, outside = "given", "not given"
     levels = any(one.level is not None and one.level != one.score for one in prompt.answers)
-    by_level = levels and not (is_bot or claims)
+    by_level = levels and not claims
 
     def make_row(number: int, one: HardAnswer) -> Row:
         said = f"{thing.capitalize()} {number}" if one.answer is None else one.answer or "(empty)"
@@ -424,6 +421,22 @@ def tabulate_hard_prompt(place: int, prompt: HardPrompt, unit: Unit) -> Table:
         rows=tuple(make_row(number, one) for number, one in enumerate(prompt.answers, start=1)),
         note=f"{pluralize(prompt.left_out, f'more {thing}')} not listed." if prompt.left_out else "",
     )
+
+
+def tabulate_bot_answers(prompts: Sequence[HardPrompt], outcome: str, caption: str) -> Table:
+    """Tabulate a bot's best answers to the prompts with an outcome, `wrong` or `abstained`."""
+    shown = [one for one in prompts if one.outcome == outcome]
+    with_text = any(one.prompt is not None for one in shown)
+    rows = []
+    for one in shown:
+        best = one.answers[0]
+        said = [Cell(best.answer or "(empty)", kind="words"), Cell(one.reference or "", kind="words")]
+        label = Cell("right" if best.correct else "wrong", kind="word")
+        counted = [label, Cell(f"{one.right} of {one.drawn}"), Cell(f"{one.mean_score:.3f}")]
+        rows.append(Row(one.prompt or one.id, (*(said if with_text else ()), *counted)))
+    texts = ("Best answer", "Right answer") if with_text else ()
+    head = ("Question", *texts, "It is", "Right of drawn", "Score")
+    return Table(id=f"{outcome}-answers", caption=caption, head=head, rows=tuple(rows))
 
 
 def _name_method(name: str) -> str:

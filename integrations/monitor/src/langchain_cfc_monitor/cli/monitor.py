@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact, open_attempts
+from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.cli.calibration_options import make_flag
 from langchain_cfc.cli.commands import make_app
 from langchain_cfc.cli.formatting import (
@@ -20,6 +22,7 @@ from langchain_cfc.cli.formatting import (
     emit_json,
     get_console,
     make_table,
+    print_lines,
     print_notes,
     report_errors,
 )
@@ -28,7 +31,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.support.imports import require
 from langchain_cfc.support.plugins import is_plugin_source
-from langchain_cfc.support.text import format_percent
+from langchain_cfc.support.text import format_percent, redact_secrets
 
 if TYPE_CHECKING:
     from langchain_cfc_monitor import CFCMonitor, MonitorStatus, ShadowComparison
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 app = make_app(no_args_is_help=True, help="Watch a served artifact: drift, broken promises, new labels.")
 # At most this many tests are listed, unless more of them alarm.
 _MOST_LISTED = 10
+# How far below the target a new artifact is asked to be certified: a bound from few labels lies below it.
+_LEAST_KEPT_MARGIN = 0.05
 
 ServedArtifact = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="The served artifact.")]
 StorePath = Annotated[
@@ -98,13 +103,14 @@ def status(
             least_probability=least_probability,
         ) as monitor:
             found = monitor.read_status()
+            recalibration = _format_recalibration(monitor.artifact, artifact, store)
             if report is not None:
                 page: Any = require("langchain_cfc_monitor.page", "lab", "the page of a monitor")
-                page.write_page(report, found, monitor.read_curves())
+                page.write_page(report, found, monitor.read_curves(), recalibrate=recalibration)
     if as_json:
         emit_json({**found.model_dump(mode="json"), "alarms": len(found.alarms)})
     else:
-        _print_status(get_console(), found)
+        _print_status(get_console(), found, recalibration)
         if report is not None:
             get_console().print(escape(f"page written to {report}"), soft_wrap=True)
     raise typer.Exit(0 if found.sound and found.results else EXIT_NO)
@@ -314,7 +320,7 @@ def _open_monitor(artifact: Path, store: str, **settings: Any) -> CFCMonitor:
     return CFCMonitor(loaded, store, create=False, keep_days=None, **settings)
 
 
-def _print_status(console: Console, found: MonitorStatus) -> None:
+def _print_status(console: Console, found: MonitorStatus, recalibration: str) -> None:
     console.print(escape(f"artifact   {found.artifact[:15]}, {found.age_days:.1f} days old"))
     shares = ""
     if found.answered is not None and found.flagged is not None:
@@ -334,10 +340,20 @@ def _print_status(console: Console, found: MonitorStatus) -> None:
     print_notes(console, found.notes)
     if found.alarms:
         console.print(
-            "the promise holds only if prompts, model and verifier stay as in calibration: find what "
-            "changed, label some of the results since then, and calibrate again (langchain-cfc monitor "
-            "recalibrate)"
+            "The promise holds only if questions, model and verifier stay as in calibration. Find what "
+            "changed, label some of the results since then, and calibrate again:"
         )
+        print_lines(console, [f"  {recalibration}"])
+
+
+def _format_recalibration(artifact: CalibrationArtifact, path: Path, store: str) -> str:
+    """Return the command that calibrates the artifact again on labels in the store, without its password."""
+    config = CalibrationConfig.from_artifact(artifact)
+    parts = ["langchain-cfc", "monitor", "recalibrate", str(path), redact_secrets(store)]
+    if not config.is_confident and config.max_wrong_rate is None:
+        kept = float(artifact.make_guarantee(artifact.alphas[-1]).target_coverage) - _LEAST_KEPT_MARGIN
+        parts += ["--min-kept", f"{max(kept, 0.01):.2g}"]
+    return shlex.join(parts)
 
 
 def _print_verdict(console: Console, found: MonitorStatus) -> None:
