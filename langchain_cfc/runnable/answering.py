@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
@@ -29,9 +29,24 @@ ABSTAIN_MESSAGE = "I do not know."
 class AnsweringRunnable(RunnableSerializable[Any, Output]):
     """Base class of runnables that answer or abstain; the prompts of a batch share one limit."""
 
+    @overload
+    def as_answer(
+        self, *, abstain_message: str = ..., text: Literal[False] = ..., full_result: bool = ...
+    ) -> Runnable[Any, AIMessage]: ...
+
+    @overload
+    def as_answer(
+        self, *, abstain_message: str = ..., text: Literal[True], full_result: bool = ...
+    ) -> Runnable[Any, str]: ...
+
+    @overload
+    def as_answer(
+        self, *, abstain_message: str = ..., text: bool, full_result: bool = ...
+    ) -> Runnable[Any, AIMessage | str]: ...
+
     def as_answer(
         self, *, abstain_message: str = ABSTAIN_MESSAGE, text: bool = False, full_result: bool = False
-    ) -> Runnable[Any, AIMessage | str]:
+    ) -> Runnable[Any, Any]:
         """Return a chain that outputs the best answer, or an abstention message.
 
         Args:

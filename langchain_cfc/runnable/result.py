@@ -172,6 +172,13 @@ class CFCResult(Displayed, BaseModel):
         """
         return self.guarantee.stated_coverage
 
+    @property
+    def parsed(self) -> dict[str, Any] | None:
+        """The best answer as a JSON object: structured output, or text and tool calls; None if it is text."""
+        accepted = [] if self.abstained else [one for one in self.candidates if one.accepted]
+        chosen = min(accepted, key=lambda one: (one.score, one.slot), default=None)
+        return None if chosen is None else chosen.data
+
     def to_message(self, abstain_message: str, *, full_result: bool = False) -> AIMessage:
         """Return the best answer or the abstention as the message of a chat model.
 
@@ -198,9 +205,7 @@ class CFCResult(Displayed, BaseModel):
         further: dict[str, Any] = {"response_metadata": metadata, "usage_metadata": self.usage}
         if self.best is None:
             return AIMessage(abstain_message, **further)
-        accepted = [one for one in self.candidates if one.accepted]
-        chosen = min(accepted, key=lambda one: (one.score, one.slot), default=None)
-        data = (None if chosen is None else chosen.data) or {}
+        data = self.parsed or {}
         if "tool_calls" not in data:
             return AIMessage(self.best, **further)
         calls = [{**call, "id": f"call_{uuid4().hex}"} for call in data["tool_calls"]]

@@ -76,7 +76,16 @@ def test_equal_tool_calls_are_one_answer(invoke: Invoke) -> None:
     expected = {"content": "", "tool_calls": [{"name": "look_up", "args": {"town": "Lima"}}]}
     assert [json.loads(answer) for answer in result.answers] == [expected]
     assert [one.data for one in result.candidates] == [expected, None, expected, None]
+    assert result.parsed == expected
     assert CFCResult.model_validate_json(result.model_dump_json()) == result
+
+
+def test_parsed_is_none_for_text_and_for_an_abstention(invoke: Invoke) -> None:
+    texts = make_chain(verifier=lambda _, candidates: [0.1] * len(candidates))
+    assert invoke(texts, "x").parsed is None
+    answered = invoke(make_chain(generator=make_caller(CALLS), verifier=score_by_town), "x")
+    withheld = answered.model_copy(update={"abstained": True, "best": None, "answers": ()})
+    assert withheld.parsed is None
 
 
 def test_answer_key_of_a_recorded_tool_call_equals_the_served_answer() -> None:
