@@ -65,7 +65,15 @@ from langchain_cfc_lab.conventions import (
 )
 from langchain_cfc_lab.methods import Method, Pool, Split, TopK, make_our_method
 from langchain_cfc_lab.metrics import Groups
-from langchain_cfc_lab.published import METRICS, Cell, PublishedCell, compare_cell, list_published_cells
+from langchain_cfc_lab.published import (
+    METRICS,
+    Cell,
+    FigureSeries,
+    PublishedCell,
+    compare_cell,
+    compare_series,
+    list_published_cells,
+)
 from langchain_cfc_lab.published_solver import PublishedSolver, solve_plain_regression
 from langchain_cfc_lab.splits import Progress, SplitResult, measure_methods, measure_splits
 
@@ -114,6 +122,7 @@ class Study:
         main: Setting of the full table.
         others: Further settings of the ablation.
         ablated_alpha: Level of the ablation.
+        shown_alpha: Level of the paper's figure of miscoverage by group.
         most: Number of questions of each split; 0 for all.
         merges: Whether equal answers are one candidate.
         failure_above: See `make_published`; thresholds are then clipped to the scores instead of [0, 1].
@@ -124,6 +133,7 @@ class Study:
     main: Setting
     others: tuple[Setting, ...]
     ablated_alpha: str
+    shown_alpha: str
     most: int = 0
     merges: bool = False
     failure_above: bool = False
@@ -139,6 +149,7 @@ STUDIES: dict[StudyName, Study] = {
             Setting("linear in maximum loss", "max_score", 20, MAX_LOSS, 1),
         ),
         "0.3",
+        "0.25",
         most=10_000,
         merges=True,
     ),
@@ -148,12 +159,14 @@ STUDIES: dict[StudyName, Study] = {
         Setting(_MEAN, "mean_score^2", 5, MEAN_LOSS, 2),
         (Setting(_MEAN, "mean_score^2", 20, MEAN_LOSS, 2),),
         "0.1",
+        "0.1",
     ),
     "flickr8k": Study(
         read_flickr8k,
         ("0.01", "0.02", "0.03"),
         Setting(_MEAN, "mean_score^2", 2, MEAN_LOSS, 2),
         (Setting(_MAX, "max_score^2", 2, MAX_LOSS, 2), Setting(_MEAN, "mean_score^2", 3, MEAN_LOSS, 2)),
+        "0.03",
         "0.03",
         failure_above=True,
     ),
@@ -287,6 +300,7 @@ class StudyReport(ReportData):
         questions: Number of questions read.
         draws: The largest number of draws of one.
         cells: The cells of the full table and of the ablation.
+        series: Miscoverage by group behind the paper's figure, at its level, of groups with a question.
         flagged: For each level of the full table the share of questions that our CFC-FULL flags, and which so
             count as not covered.
         words: How many cells match, in words, and what a reader has to know.
@@ -296,6 +310,7 @@ class StudyReport(ReportData):
     questions: int
     draws: int
     cells: list[StudyCell]
+    series: list[FigureSeries]
     flagged: dict[str, float]
     words: list[str]
 
@@ -337,7 +352,7 @@ def reproduce_study(
         raise InputError(msg)
     published = [*list_published_cells(name), *list_published_cells(f"{name}_ablation")]
     # The ablation repeats the main setting; it is measured once, at all levels that either table needs.
-    runs = {study.main: tuple(dict.fromkeys((*levels, study.ablated_alpha)))}
+    runs = {study.main: tuple(dict.fromkeys((*levels, study.ablated_alpha, study.shown_alpha)))}
     runs |= dict.fromkeys(study.others, (study.ablated_alpha,))
     tasks = [(setting, at, seed) for setting, at in runs.items() for seed in SPLIT_SEEDS]
     found = measure_splits(partial(_measure_task, study, questions, tasks), len(tasks), jobs, progress)
@@ -362,6 +377,7 @@ def reproduce_study(
         questions=len(questions),
         draws=max(len(one.scores) for one in questions),
         cells=cells,
+        series=_list_series(study, by_setting[study.main], runs[study.main]),
         flagged=flagged,
         words=list(_write_words(study, cells, flagged)),
     )
@@ -428,6 +444,32 @@ def _compare(
         **found.model_dump(),
         solved=float(np.mean(collect(solved, names, theirs, figure))) if known else None,
     )
+
+
+def _list_series(
+    study: Study, measured: Sequence[tuple[SplitResult, SplitResult]], levels: Sequence[str]
+) -> list[FigureSeries]:
+    """Return the mean miscoverage of each group over the splits, at the level of the paper's figure."""
+    names = [one.name for one in list_methods(study, study.main)]
+    our_names = [one.name for one in list_our_methods(study, study.main)]
+
+    # Where T ties, a bin may hold no question of a split, or of any.
+    counts = np.sum([one.group_sizes for one, _ in measured], axis=0)
+
+    def average(part: int, run: int) -> FloatArray:
+        covered = np.array([one[part].groups["coverage"][run] for one in measured])[:, counts > 0]
+        return np.asarray(1.0 - np.nanmean(covered, axis=0), dtype=np.float64)
+
+    place = list(levels).index(study.shown_alpha)
+    return [
+        compare_series(
+            f"miscoverage by group, alpha = {study.shown_alpha}",
+            name,
+            average(0, names.index(name) * len(levels) + place),
+            average(1, our_names.index(name) * len(levels) + place),
+        )
+        for name in ("TopK", "ICP", "Learnt CP", "CFC", "CFC-PAC-FULL")
+    ]
 
 
 def _write_words(study: Study, cells: Sequence[StudyCell], flagged: dict[str, float]) -> Iterable[str]:

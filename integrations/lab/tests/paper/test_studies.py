@@ -25,7 +25,7 @@ from langchain_cfc_lab.methods import Pool, Split
 from langchain_cfc_lab.published_solver import PublishedSolver
 from langchain_cfc_lab.studies import find_hard, list_methods, rank_normalise
 
-from langchain_cfc import read_records
+from langchain_cfc import read_records, write_records
 from langchain_cfc.errors import InputError
 from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold
@@ -216,6 +216,13 @@ def test_study_gives_every_cell_of_the_paper_from_one_folder(name: StudyName, ar
     sizes = {(one.alpha, one.method): one.reproduced for one in full if one.metric == "APSS"}
     for alpha in study.alphas:  # cut sets are parts of the full ones
         assert sizes[alpha, "CFC"] <= sizes[alpha, "CFC-FULL"]
+    # The figure's groups and the table's coverage are of the same questions.
+    gsc = next(
+        one for one in full if (one.alpha, one.method, one.metric) == (study.shown_alpha, "ICP", "GSC")
+    )
+    icp = next(one for one in found.series if one.series == "ICP")
+    assert len(icp.reproduced) == (2 if name == "triviaqa" else 5)
+    assert 100 * (1 - max(icp.reproduced)) >= gsc.reproduced - 1e-9  # the mean of a group, not of the worst
     again = reproduce_study(name, archive, alphas=study.alphas[:1])
     kept = {one.method: one for one in again.cells if one.kind == "main" and one.metric == "ECR"}
     assert {one.method: one for one in full if one.alpha == study.alphas[0] and one.metric == "ECR"} == kept
@@ -247,7 +254,7 @@ def test_figures_of_a_split_equal_plain_arithmetic(archive: Path) -> None:
     assert found["APSS"] == pytest.approx(np.mean(sizes))
 
 
-def test_paper_command_prints_each_cell_with_ours(archive: Path) -> None:
+def test_paper_command_prints_each_cell_with_ours_and_takes_records(archive: Path, tmp_path: Path) -> None:
     ran = run("paper", "gsm8k", "--samples", str(archive), "--alpha", "0.2", "--jobs", "1")
     assert ran.code == 0
     assert max(map(len, ran.out.splitlines())) <= 80
@@ -258,6 +265,13 @@ def test_paper_command_prints_each_cell_with_ours(archive: Path) -> None:
     ran = run("paper", "triviaqa", "--samples", str(archive), "--alpha", "0.4", "--jobs", "1", "--json")
     found = StudyReport.model_validate_json(ran.out)
     assert any("no single new question has a group" in one for one in found.words)
+    some = list(read_records(str(files("langchain_cfc") / "demo" / "facts.jsonl.gz")))[:60]
+    write_records(tmp_path / "some.jsonl", some)
+    ran = run("paper", "triviaqa", str(tmp_path / "some.jsonl"), "--alpha", "0.4", "--jobs", "1")
+    assert ran.code == 0, ran.err
+    assert "60 questions with up to 10 draws" in ran.out
+    ran = run("paper", "flickr8k", "--samples", str(archive), "--alpha", "0.5")
+    assert "has the levels 0.01, 0.02, 0.03; got 0.5" in " ".join(ran.err.split())
     ran = run("paper", "flickr8k")
     assert ran.code != 0
     assert "Tables 6, 12 and 13" in " ".join(ran.err.split())

@@ -263,6 +263,7 @@ def _print_study(console: Console, found: StudyReport) -> None:
                 )
                 table.add_row(cell.method, cell.metric, f"{printed} {'=' if cell.matches else ' '}", *others)
             console.print(table, "")
+    console.print(_make_series_table(found.series, found.series[0].figure), "")
     print_list(console, found.words)
 
 
