@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+import typer.main
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
+from typer.cli import get_docs_for_click
+
+from langchain_cfc.cli.commands import app
 
 ROOT = Path(__file__).resolve().parents[1]
 # Distributions whose README.md is a page; pages of docs/ describe the companions.
 SYSTEMS = ("agents", "langgraph", "langsmith", "openai", "openevals", "ray", "server", "uqlm")
+# Pages that only those look for who know that they exist.
+UNSEARCHED = ("benchmarks/", "docs/reproduction.md", "integrations/server/RESULTS.md")
 # Pages that stand outside docs/, and files that pages show or link to.
 OUTSIDE = (
     "CHANGELOG.md",
@@ -71,6 +80,47 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         page, _ = MarkdownExporter().from_filename(str(path))
         found.append(Notebook.generated(config, path.relative_to(ROOT).as_posix(), content=page))
     return Files(found)
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Put in commands where a comment asks for those of a distribution, and leave pages out of the search."""
+    del config, files
+    if page.file.src_uri.startswith(UNSEARCHED):
+        page.meta["search"] = {"exclude": True}
+    return re.sub(r"<!-- commands of (\S+) -->", lambda found: describe_commands(found[1]), markdown)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Empty heads of tables are no heads."""
+    del page, config, files
+    return re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Name what the theme leaves without a name: its dialog of the search, and parts of the navigation."""
+    del page, config
+    named = output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+    return re.sub(
+        r'(<nav class="md-nav" data-md-level="\d") aria-labelledby="\w+"'
+        r'([^>]*>\s*<label class="md-nav__title"[^>]*>\s*<span class="md-nav__icon md-icon"></span>\s*)'
+        r"([^<]+?)(\s*</label>)",
+        r'\1 aria-label="\3"\2\3\4',
+        named,
+    )
+
+
+def describe_commands(distribution: str) -> str:
+    """Describe each command of a distribution as Markdown, by its help text."""
+    brought = {one.name: one.dist.name for one in entry_points(group="langchain_cfc.commands") if one.dist}
+    group: Any = typer.main.get_command(app)
+    context = typer.Context(group, info_name="langchain-cfc", **group.context_settings)
+    return "\n".join(
+        get_docs_for_click(
+            obj=group.load_command(context, name), ctx=context, indent=1, call_prefix="langchain-cfc"
+        )
+        for name in group.list_commands(context)
+        if brought.get(name, "langchain-cfc") == distribution
+    )
 
 
 def _list_pages(entry: Any) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import os
 import re
 import subprocess
@@ -161,7 +162,10 @@ def list_commands() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.long
 def test_site_describes_every_command(site: Path) -> None:
-    page = (site / "api" / "command-line" / "index.html").read_text(encoding="utf-8")
+    # One page for the commands of the core, and one for each distribution that brings others.
+    texts = [path.read_text(encoding="utf-8") for path in (site / "api").glob("command-line*/index.html")]
+    assert len(texts) == 5
+    page = "".join(texts)
     described = re.findall(r'<h\d id="langchain-cfc-([a-z0-9-]+)">.*?</h\d>\s*<p>(.*?)</p>', page, re.DOTALL)
     commands = dict(list_commands())
     assert {"demo", "store-status", "monitor-status"} <= set(commands)
@@ -180,13 +184,23 @@ def test_site_documents_every_promised_name(pages: dict[Path, ParsedPage], site:
 
 
 def test_api_pages_describe_every_public_module() -> None:
-    pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "api").glob("*.md")]
-    assert len(pages) <= 10
-    described = {
-        name for page in pages for name in re.findall(r"^::: langchain_cfc\.(\w+)", page, re.MULTILINE)
-    }
+    described = set()
+    for path in (ROOT / "docs" / "api").glob("*.md"):
+        names = set(re.findall(r"^::: langchain_cfc\.(\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
+        assert names <= {path.stem}  # one page a module
+        described |= names
     found = {path.stem for path in (ROOT / "langchain_cfc").iterdir() if path.suffix in {"", ".py"}}
     assert found - described - {"__pycache__"} == {"__init__", "support", "cli"}
+
+
+@pytest.mark.long
+def test_search_leaves_out_benchmarks_and_reproduction(site: Path) -> None:
+    entries = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
+    found = {entry["location"].partition("#")[0] for entry in entries}
+    assert "your-own-data/" in found
+    assert not {
+        one for one in found if re.match("benchmarks/|reproduction/|integrations/server/RESULTS", one)
+    }
 
 
 @pytest.mark.long

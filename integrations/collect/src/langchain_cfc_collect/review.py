@@ -495,7 +495,7 @@ def _create_notes(found: Agreement, unit: Unit, rows: int, filled: int) -> Itera
     if filled < rows:
         yield (
             f"{rows - filled} of {rows} rows are not filled in and were left out. If they are the hard ones, "
-            "expect worse results on all rows."
+            "all results here are too optimistic."
         )
     if found.prompts < filled:
         yield (

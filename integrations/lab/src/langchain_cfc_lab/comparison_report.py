@@ -6,7 +6,6 @@ from typing import Literal
 
 from langchain_cfc.candidates import Unit
 from langchain_cfc.evaluation import GroupFigures, LevelReport, MethodFigures, ReportData
-from langchain_cfc.guarantee import format_share
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support.curves import RiskCurve
 
@@ -90,12 +89,6 @@ class MethodComparison(MethodFigures):
     gaps: dict[str, Gap]
 
 
-def _state_kept(method: MethodComparison) -> str:
-    worst = method.figures.get("worst_group_kept_promise")
-    group = "" if worst is None else f" ({100 * worst.mean:.1f} % in its worst group)"
-    return f"{100 * method.kept_promise:.1f} % of cases{group}"
-
-
 class LevelComparison(LevelReport):
     """Results of all methods at one level, by name of the method."""
 
@@ -157,21 +150,6 @@ class ComparisonReport(LevelComparison):
     sweep: list[LevelComparison]
     notes: list[str]
     unit: Unit = "answers"
-
-    @property
-    def conclusion(self) -> str:
-        """How our method and the marginal baseline, or the first two methods, do against the target."""
-        names = [name for name in ("conditional", "marginal") if name in self.methods]
-        first, *others = names + [name for name in self.methods if name not in names]
-        own, target = self.methods[first], self.target_coverage
-        verb = "reaches" if own.kept_promise >= target else "misses"
-        if verb == "misses" and own.kept_promise_ci[1] >= target:
-            verb = "is within chance of"
-        also = "".join(f"; {name}: {_state_kept(self.methods[name])}" for name in others[:1])
-        return (
-            f"{first} {verb} the target of {format_share(target)}: it keeps its promise in "
-            f"{_state_kept(own)}{also}."
-        )
 
     @property
     def at_most(self) -> int | None:

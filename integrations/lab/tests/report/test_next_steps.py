@@ -23,7 +23,8 @@ from langchain_cfc_lab.report.recommendations import (
     check_set_size,
     check_test_size,
     check_wrong_answers,
-    recommend_after_comparison,
+    recommend_calibration,
+    recommend_suggestion,
 )
 from typer.main import get_command
 
@@ -206,7 +207,8 @@ def test_recommended_commands_are_valid(plain: Findings, facts: Case) -> None:
         compared = ComparisonReport.model_construct(
             alpha=0.1, features="group(topic)", set_rule=set_rule, unit=unit
         )
-        steps += recommend_after_comparison(compared, SOURCES)
+        steps.append(recommend_calibration(compared, SOURCES))
+    steps.append(recommend_suggestion(0.1, SOURCES))
     for step in steps:
         assert step.command.startswith("langchain-cfc ")
         parse_command(step.command)

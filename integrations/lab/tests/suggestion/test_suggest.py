@@ -218,9 +218,7 @@ def test_suggest_command_prints_a_calibrate_command_that_runs(
 ) -> None:
     assert ran.code == 0
     assert ran.err == ""
-    assert ran.out.startswith("Use bins(mean_score, 5) with all: its worst group ")
-    lines = ran.out.splitlines()
-    command = lines[lines.index("Next:") + 1]
+    command = ran.out.splitlines()[-1]
     program, *words = shlex.split(command)
     assert program == "langchain-cfc"
     assert words[:2] == ["calibrate", str(records)]

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 CORE_COUNT = os.cpu_count() or 1
 Jobs = Annotated[
@@ -20,9 +18,3 @@ FigureFolder = Annotated[
 ]
 split_option = partial(typer.Option, rich_help_panel="Splits")
 SplitsSeed = Annotated[str, split_option(help="Seed of the random splits.")]
-
-
-def print_conclusion(console: Console, sentence: str, command: str) -> None:
-    """Print what a command found and the next command, which is not wrapped, so that it can be copied."""
-    console.print(f"{escape(sentence)}\n\nNext:")
-    console.print(f"{escape(command)}\n", soft_wrap=True, style="bold")

@@ -31,18 +31,10 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.records import tabulate
 from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc_lab import ComparisonReport, LevelComparison, MethodComparison
-from langchain_cfc_lab.cli import (
-    CORE_COUNT,
-    FigureFolder,
-    Jobs,
-    SplitsSeed,
-    print_conclusion,
-    split_option,
-)
+from langchain_cfc_lab.cli import CORE_COUNT, FigureFolder, Jobs, SplitsSeed, split_option
 from langchain_cfc_lab.compare import FEATURES, GROUPS
 from langchain_cfc_lab.metrics import Event, find_event, is_share, list_figures
 from langchain_cfc_lab.report import Sources, check_report, plots, write_report
-from langchain_cfc_lab.report.recommendations import recommend_after_comparison
 
 _COVERAGE_FIGURES = frozenset({"kept_promise", "worst_group_kept_promise"})
 _FAMILY_NAMES = {"ours": "ours", "paper": "the paper's own conventions", "outside": "others"}
@@ -253,25 +245,15 @@ def compare(
             record_comparison(kept, dataset, "compare")
         write_outputs(found, records, report, figures)
     shown = partial(
-        _print_comparison,
-        records=records,
-        figures=metric or _DEFAULT_FIGURES[find_event(found.set_rule)],
-        page=report,
+        _print_comparison, figures=metric or _DEFAULT_FIGURES[find_event(found.set_rule)], page=report
     )
     print_result(found, shown, as_json=as_json)
 
 
 def _print_comparison(
-    console: Console,
-    found: ComparisonReport,
-    *,
-    records: Sequence[str],
-    figures: Sequence[str],
-    page: Path | None,
+    console: Console, found: ComparisonReport, *, figures: Sequence[str], page: Path | None
 ) -> None:
     """Print a comparison, with a table against alpha for each of `figures`, and the path of its page."""
-    following = recommend_after_comparison(found, Sources(records=tuple(records)))
-    print_conclusion(console, found.conclusion, following[0].command)
     data = found.data
     auroc = "" if data.auroc is None else f", AUROC of scores {data.auroc:.2f}"
     drawn = (

@@ -35,9 +35,11 @@ from langchain_cfc_lab.report.plots import (
 )
 from langchain_cfc_lab.report.recommendations import (
     Findings,
+    Recommendation,
     Sources,
     recommend,
-    recommend_after_comparison,
+    recommend_calibration,
+    recommend_suggestion,
 )
 from langchain_cfc_lab.report.summary import (
     describe_comparison,
@@ -331,8 +333,12 @@ def _describe_comparison(comparison: ComparisonReport, sources: Sources) -> dict
     """Return the template's variables for the page of a comparison without an artifact."""
     names = ", ".join(PurePath(one).name for one in sources.records)
     drawn = f"{pluralize(comparison.n_candidates, 'candidate')} each"
+    calibration = recommend_calibration(comparison, sources)
+    steps: tuple[Recommendation, ...] = (recommend_suggestion(comparison.alpha, sources), calibration)
+    if find_event(comparison.set_rule) == "best_answer":
+        steps = (calibration,)
     if comparison.unit == "claims":
-        drawn = "the claims of one answer each"
+        drawn, steps = "the claims of one answer each", (calibration,)
     return {
         "title": f"{pluralize(len(comparison.methods), 'method')} on {names}",
         "byline": (
@@ -347,7 +353,7 @@ def _describe_comparison(comparison: ComparisonReport, sources: Sources) -> dict
         "data_figures": tuple(draw_data(comparison)),
         "parts": (_describe_methods(comparison, with_artifact=False),),
         "hardest": (),
-        "steps": recommend_after_comparison(comparison, sources),
+        "steps": steps,
     }
 
 

@@ -344,10 +344,10 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def recommend_after_comparison(comparison: ComparisonReport, sources: Sources) -> tuple[Recommendation, ...]:
-    """Recommend `suggest` for answer sets, and calibration: a comparison promises nothing by itself."""
+def recommend_calibration(comparison: ComparisonReport, sources: Sources) -> Recommendation:
+    """Recommend calibration after a comparison, since a comparison promises nothing by itself."""
     event = find_event(comparison.set_rule)
-    calibration = Recommendation(
+    return Recommendation(
         "Calibrate an artifact on prompts that this comparison has not seen",
         "A comparison promises nothing by itself: if you pick the best row, expect it to do worse on new "
         "data. New questions make the promise valid.",
@@ -361,15 +361,16 @@ def recommend_after_comparison(comparison: ComparisonReport, sources: Sources) -
             test_fraction=TEST_FRACTION,
         ).format_command(["new-records.jsonl"], sources.artifact),
     )
-    if event != "answers":
-        return (calibration,)
-    suggestion = Recommendation(
+
+
+def recommend_suggestion(alpha: float, sources: Sources) -> Recommendation:
+    """Recommend `suggest` after a comparison; it chooses on prompts that never calibrate."""
+    return Recommendation(
         "Choose features and set rule on prompts that never calibrate",
         "It ends with a calibrate command whose calibration prompts the choice has not used, so these "
         "records serve for both.",
-        _format_command("suggest", *sources.records, "--alpha", f"{comparison.alpha:g}"),
+        _format_command("suggest", *sources.records, "--alpha", f"{alpha:g}"),
     )
-    return suggestion, calibration
 
 
 def _recommend_recalibration(

@@ -106,9 +106,9 @@ def describe_comparison(comparison: ComparisonReport) -> Promise:
     promises = "Each method's promise is stated beside it; figures above the target are not a promise."
     aim = f"in {target} of cases {state_event(comparison.set_rule)}"
     return Promise(
-        heading="Conclusion",
-        claim=comparison.conclusion,
-        scope=(f"Target: {aim}. Not all methods promise it.", split),
+        heading="What is compared",
+        claim=f"Target: {aim}. Not all methods promise it.",
+        scope=(split,),
         not_promised=(chosen, promises),
         tables=(tabulate_promises(comparison),),
     )
