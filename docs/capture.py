@@ -1,4 +1,4 @@
-"""Draws `demo.svg`, the picture in the README: what `langchain-cfc demo` prints, in an 80-column terminal."""
+"""Draws `demo.svg` of the start page: what `langchain-cfc demo` prints, in columns that a phone can show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langchain_cfc.demo import run_bot_demo
 
 def main() -> None:
     """Run the demo and write what it prints, without the commands to go on with."""
-    console = Console(record=True, width=80, force_terminal=True, highlight=False, file=io.StringIO())
+    console = Console(record=True, width=58, force_terminal=True, highlight=False, file=io.StringIO())
     with tempfile.TemporaryDirectory() as folder:
         seen = run_bot_demo("0", Path(folder) / "bot.json")
     print_bot(console, seen)

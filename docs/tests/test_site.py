@@ -6,6 +6,7 @@ import html
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 import typer.main
 
+from integrations.lab.tests.report.browser import running
 from langchain_cfc.cli.commands import app
 from tests.test_public import PROMISED
 
@@ -215,6 +217,50 @@ def test_llms_txt_lists_every_page_as_markdown(site: Path, pages: dict[Path, Par
         content = (site / page).read_text(encoding="utf-8")
         assert re.search(r"^# ", content, re.MULTILINE), page
         assert not re.search(r"</?(div|h\d|p)\b", re.sub(r"`[^`]*`", "", content)), page
+
+
+# Pages of each kind: text, tables, figures, a notebook, code, the reference, lists of commands.
+LOOKED_AT = (
+    *(".", "your-own-data", "how-it-works", "guarantees", "tutorial", "faq", "examples/notebooks/quickstart"),
+    *("collecting", "serving", "integrations/server", "api", "api/runnable", "api/command-line"),
+)
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The code of axe-core, which finds what people with a keyboard or a screen reader cannot use."""
+    if not shutil.which("npm"):
+        pytest.skip("axe-core comes from npm")
+    folder = tmp_path_factory.mktemp("axe")
+    install = ["npm", "install", "--silent", "--no-audit", "--no-fund", "axe-core@4"]
+    subprocess.run(install, cwd=folder, check=True)
+    return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+
+
+def find_violations(page: Any, path: Path, axe: str) -> list[str]:
+    page.goto(path.as_uri())
+    page.evaluate(axe)
+    found = page.evaluate("axe.run()")["violations"]
+    return [f"{path}: {one['id']} {one['nodes'][0]['html'][:200]}" for one in found]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_site_is_accessible_and_fits_its_screen(site: Path, axe: str, width: int, scheme: Any) -> None:
+    with running() as chromium:
+        page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        for name in LOOKED_AT:
+            assert find_violations(page, site / name / "index.html", axe) == []
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+
+
+@pytest.mark.long
+def test_control_axe_finds_a_dialog_without_a_name(tmp_path: Path, axe: str) -> None:
+    (tmp_path / "index.html").write_text('<div role="dialog">words</div>', encoding="utf-8")
+    with running() as chromium:
+        found = find_violations(chromium.new_page(), tmp_path / "index.html", axe)
+    assert any("aria-dialog-name" in one for one in found)
 
 
 def test_start_page_begins_with_the_commands_of_the_readme() -> None:
