@@ -172,7 +172,8 @@ def certify_mean_score(
             else _explain_refusal(rate, level * FIRST_SHARE / (2 if by_group else 1))
         )
     if not (artifact.levels or certificates):
-        raise make_refusal(" ".join([*refused.values(), *_explain_ties(ranking, artifact)]), attempt, delta)
+        reason = " ".join([*refused.values(), *_explain_ties(ranking, artifact)])
+        raise make_refusal(reason, max(max_wrong_rates, key=Fraction), attempt, delta)
     bot = CertifiedBot(
         certificates=certificates,
         refused=refused,

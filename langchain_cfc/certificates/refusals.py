@@ -30,11 +30,12 @@ def explain_needed(rate: str, level: float) -> str:
     return f"Its test needs about this many answered prompts: {', '.join(steps)}."
 
 
-def make_refusal(reason: str, attempt: PlannedAttempt, delta: str) -> UnattainableTargetError:
+def make_refusal(reason: str, rate: str, attempt: PlannedAttempt, delta: str) -> UnattainableTargetError:
     """Build the error for an attempt that certified nothing.
 
     Args:
         reason: What was not certified, without figures from certification labels.
+        rate: The largest rate that was asked for.
         attempt: The attempt.
         delta: Its failure probability.
 
@@ -42,12 +43,11 @@ def make_refusal(reason: str, attempt: PlannedAttempt, delta: str) -> Unattainab
         The error, with the attempts up to this one, and advice that keeps delta.
     """
     now, later = (format_share(float(compute_share(attempt.number + more))) for more in (0, 1))
-    size = len(attempt.labelled)
+    larger = f"{float(min(2 * Fraction(rate), (1 + Fraction(rate)) / 2)):g}"
     msg = (
-        f"{reason} This was test {attempt.number} on these labels ({size} prompts), at {now} of delta = "
-        f"{delta}. Add more records, use a better model or verifier, or allow a larger rate: whatever is "
-        f"changed without looking at these labels is tested at {later} of delta, or at 80 % if all labels "
-        "are new. In Python pass this error as `after`; the command line keeps the attempts in a file beside "
-        "the records."
+        f"{reason}\nThis was test {attempt.number} on these labels ({len(attempt.labelled)} prompts), at {now} "
+        f"of delta = {delta}; the next is at {later}, or at 80 % if all labels are new. Without looking at these "
+        "labels, add records, use a better model or verifier, or allow a larger rate:\n"
+        f"  --max-wrong-rate {larger}   (in Python max_wrong_rate={larger}, after=error, with this error)"
     )
     return UnattainableTargetError(msg, attempts=attempt.end(certified=False))

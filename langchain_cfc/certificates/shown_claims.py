@@ -114,7 +114,7 @@ def certify_shown_claims(
             f"certified. Its test needs at least {needed:,} answers that show claims, even if all of these "
             "claims are supported."
         )
-        raise make_refusal(refused, attempt, delta)
+        raise make_refusal(refused, max_wrong_rate, attempt, delta)
     chosen = max(passed, key=lambda place: (sum(one.certified for one in tested[place]), place))
     certificate = WrongRateCertificate(
         max_wrong_rate=max_wrong_rate,
