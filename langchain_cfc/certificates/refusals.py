@@ -45,9 +45,9 @@ def make_refusal(reason: str, rate: str, attempt: PlannedAttempt, delta: str) ->
     now, later = (format_share(float(compute_share(attempt.number + more))) for more in (0, 1))
     larger = f"{float(min(2 * Fraction(rate), (1 + Fraction(rate)) / 2)):g}"
     msg = (
-        f"{reason}\nThis was test {attempt.number} on these labels ({len(attempt.labelled)} prompts), at {now} "
-        f"of delta = {delta}; the next is at {later}, or at 80 % if all labels are new. Without looking at these "
-        "labels, add records, use a better model or verifier, or allow a larger rate:\n"
+        f"{reason}\nThis was test {attempt.number} on these labels ({len(attempt.labelled)} prompts), at "
+        f"{now} of delta = {delta}; the next is at {later}, or at 80 % if all labels are new. Without "
+        "looking at these labels, add records, use a better model or verifier, or allow a larger rate:\n"
         f"  --max-wrong-rate {larger}   (in Python max_wrong_rate={larger}, after=error, with this error)"
     )
     return UnattainableTargetError(msg, attempts=attempt.end(certified=False))

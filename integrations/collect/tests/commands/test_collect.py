@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -309,6 +310,24 @@ def test_collect_notes_cells_that_look_like_several_answers(collect: Collect, fo
         ran = collect(*source, "--set", f"{key}={how}")
         assert (ran.code, ran.err) == (0, "")
         assert ("['Lima', 'L.']" in ran.out) == (how == ";")
+
+
+def test_collect_notes_cells_that_look_like_objects(collect: Collect, folder: Path) -> None:
+    # As SQuAD's answers are written to CSV, and one whose objects are answers themselves.
+    path = folder / "questions.csv"
+    squad, plain = ("{'text': ['Lima'], 'answer_start': [0]}", "{'city': 'Lima', 'year': '1535'}")
+    config = folder / "collect.toml"
+    config.write_text(config.read_text().replace('cells.answers = "json"\n', ""))
+    for cell, is_noted in ((squad, True), (plain, False)):
+        rows = "".join(f'{one}?,"{cell}",x\n' for one in range(9))
+        path.write_text(f"question,right answers,topic\n{rows}")
+        note = " ".join(collect("--reference", "right answers", "--dry-run").err.split())
+        fix = ("--reference", "right answers.text", "--set", 'source.cells."right answers"=json')
+        assert (shlex.join(fix) in note) == is_noted
+    path.write_text(path.read_text().replace(plain, squad))
+    ran = collect(*fix, "--dry-run")
+    assert (ran.code, ran.err) == (0, "")
+    assert "['Lima']" in ran.out
 
 
 def test_collect_refuses_or_sets_aside_bad_rows(collect: Collect, folder: Path) -> None:

@@ -164,7 +164,7 @@ class Columns(BaseModel):
         }
 
     def find_lists(self, sample: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-        """Return the reference columns most of whose texts look like several answers, with how to read them.
+        """Return the reference columns most of whose texts look like lists or objects, with how to read them.
 
         Columns whose cells have a setting are left out.
         """
@@ -376,7 +376,7 @@ def _is_list(text: str, how: str) -> bool:
         value = parse_cell(text, how)
     except ValueError:
         return False
-    return isinstance(value, list) and (how == _JSON or len(value) > 1)
+    return isinstance(value, list | dict) and (how == _JSON or len(value) > 1)
 
 
 def parse_cell(value: Any, how: str) -> Any:

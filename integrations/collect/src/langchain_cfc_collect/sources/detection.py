@@ -89,21 +89,28 @@ def detect_columns(
 
 def describe_lists(rows: Rows, columns: Columns, *, in_python: bool = False) -> Iterator[str]:
     """Describe reference columns whose cells look like several answers, but are read as one text each."""
-    for name, how in columns.find_lists(_read_first(rows)).items():
+    sample = _read_first(rows)
+    for name, how in columns.find_lists(sample).items():
         key = f"source.cells.{format_key(name)}"
-        looks = "lists" if how == "json" else f"several answers between {how}"
+        inner, looks = name, "lists" if how == "json" else f"several answers between {how}"
+        if how == "json" and _list_keys(sample, name):
+            inner, looks = _look_inside(sample, name), "objects"
+            if inner == name:  # an object may be one answer
+                continue
         several, one = (
             (
                 "read_examples(rows, Columns(input="
-                f"{columns.input!r}, reference={columns.reference!r}, cells={{{name!r}: {value!r}}}))"
+                f"{columns.input!r}, reference={column!r}, cells={{{name!r}: {value!r}}}))"
                 if in_python
-                else f"--set {shlex.quote(f'{key}={value}')}"
+                else f"{'' if column == name else f'--reference {shlex.quote(column)} '}"
+                f"--set {shlex.quote(f'{key}={value}')}"
             )
-            for value in (how, "text")
+            for column, value in ((inner, how), (name, "text"))
         )
+        again = "" if in_python else " (and --relabel, if answers were drawn already)"
         yield (
             f"most cells of {name!r} look like {looks}, but each is compared as one text. If they hold "
-            f"several right answers, collect with {several}; if not, with {one}"
+            f"several right answers, collect with {several}{again}; if not, with {one}"
         )
 
 
