@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 
 from langchain_cfc import CalibrationArtifact, CFCResult, calibrate, evaluate
 from langchain_cfc.decision import Reason
@@ -157,6 +158,8 @@ def test_plots_draw_the_curve_and_mark_certified_points(
 ) -> None:
     for shown, curve in ((bot, bot.certified_bot.risk_curve), (report, report.curve)):
         ax: Any = shown.plot()
+        assert ax.figure.number in plt.get_fignums()  # what notebooks show
+        plt.close(ax.figure)
         lines = ax.get_lines()
         assert (
             np.array(lines[0].get_xydata()).tolist()
@@ -184,7 +187,7 @@ def test_artifact_without_a_curve_says_what_to_do() -> None:
         RiskCurve(answered=[], wrong=[]).plot()
 
 
-@pytest.mark.parametrize(("module", "call"), [("matplotlib.figure", "plot"), ("pandas", "to_df")])
+@pytest.mark.parametrize(("module", "call"), [("matplotlib.pyplot", "plot"), ("pandas", "to_df")])
 def test_missing_library_is_named_with_its_command(
     report: EvaluationReport, monkeypatch: pytest.MonkeyPatch, module: str, call: str
 ) -> None:

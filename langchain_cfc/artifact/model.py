@@ -112,7 +112,7 @@ class CalibrationArtifact(ArtifactContent):
             rows.append((f"at most {limit} wrong", f"{counts} (certified)"))
         rows += [("candidates", f"{self.n} per question"), ("features", self.feature_map.text)]
         rows += [(part, self.name_part(part)) for part in UNITS[self.unit].parts]
-        rows += [("made", f"{self.created_at}, version {self.library_version}"), ("digest", self.digest)]
+        rows.append(("made", f"{self.created_at}, version {self.library_version}"))
         heading = f"Calibration artifact {self.digest[:15]}"
         return Summary(heading, [one.summary for one in promises], "Made from", rows)
 

@@ -265,9 +265,9 @@ class EvaluationReport(LevelReport):
                     "group": words,
                     "questions": size,
                     "answered": answered,
-                    "wrong": 1.0 - part.kept_promise,
-                    "low": 1.0 - part.kept_promise_ci[1],
-                    "high": 1.0 - part.kept_promise_ci[0],
+                    "wrong": round(1.0 - part.kept_promise, 12),
+                    "low": round(1.0 - part.kept_promise_ci[1], 12),
+                    "high": round(1.0 - part.kept_promise_ci[0], 12),
                     "limit": round(1.0 - part.stated_coverage, 12),
                 }
 

@@ -84,8 +84,9 @@ class RiskCurve(Displayed, BaseModel):
         """
         self._require_points()
         if ax is None:
-            figures = require("matplotlib.figure", "lab", "a plot")
-            ax = figures.Figure(figsize=(6.4, 4.0), layout="constrained").subplots()
+            # Notebooks show only figures that pyplot made.
+            pyplot = require("matplotlib.pyplot", "lab", "a plot")
+            _, ax = pyplot.subplots(figsize=(6.4, 4.0), layout="constrained")
         ink = str(ax.xaxis.label.get_color())
         ax.plot(self.answered, self.wrong, color=_LINE, linewidth=1.8, label="seen")
         if self.at_most:

@@ -67,13 +67,13 @@ class Displayed:
 
 
 def make_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of cells as an HTML table; the first row holds the headings."""
+    """Return rows of cells as an HTML table that scrolls if it is wide; the first row holds headings."""
     lines = []
     for place, row in enumerate(rows):
         tag = "td" if place else 'th scope="col"'
         cells = (f'<{tag} style="{_LEFT}"><bdi>{_escape(cell)}</bdi></{tag[:2]}>' for cell in row)
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f"<table>{''.join(lines)}</table>"
+    return f'<div style="overflow-x: auto" tabindex="0"><table>{"".join(lines)}</table></div>'
 
 
 def make_frame(rows: Sequence[Mapping[str, Any]]) -> Any:

@@ -22,6 +22,7 @@ from langchain_cfc_lab.comparison_report import ComparisonReport
 from langchain_cfc_lab.metrics import find_event
 from langchain_cfc_lab.report import comparison_tables, tables
 from langchain_cfc_lab.report._text import format_interval, to_percent
+from langchain_cfc_lab.report.drawing import create_axes
 from langchain_cfc_lab.report.frame import Figure, check_report, make_figure, render_page, replace_page
 from langchain_cfc_lab.report.hardest import HardestPrompts, HardPrompt
 from langchain_cfc_lab.report.plots import (
@@ -414,7 +415,7 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
         id="bot",
         heading="How many of the claims shown are unsupported" if claims else "Answering or abstaining",
         words=(*certified, *bot.refused.values(), *filter(None, [state_abstentions(bot)])),
-        figures=(make_figure("figure-cuts", artifact.plot(), *words),) if bot.curve else (),
+        figures=(make_figure("figure-cuts", artifact.plot(create_axes(4.4)), *words),) if bot.curve else (),
         tables=(
             *([tables.tabulate_rates(bot, evaluation.answers)] if bot.certificates else []),
             *([tables.tabulate_cuts(bot)] if bot.curve else []),
