@@ -1,9 +1,9 @@
 """What collecting costs in addition to the model, in one run: `python benchmarks/collection.py`.
 
 Wall time over HTTP over the ideal, with a server of fixed latency that handles so many requests at a time;
-and a whole collection over a bare `abatch` of the same prompts, with a model that answers on the event loop
-and with one that LangChain calls in threads. Alternatives are timed in turn within the run. Times depend on
-the machine and its disk; the ratios are what counts.
+a whole collection over a bare `abatch` of the same prompts, with a model that answers on the event loop and
+with one that LangChain calls in threads; and scoring a store again over reading it. Alternatives are timed in
+turn within the run. Times depend on the machine and its disk; the ratios are what counts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from benchmarks.lib.measuring import (
 limit_threads()  # before NumPy is imported
 
 import httpx  # noqa: E402 - after the threads are limited
-from langchain_cfc_collect import CallPolicy, CollectionOptions, collect  # noqa: E402
+from langchain_cfc_collect import CallPolicy, CollectionOptions, Store, collect, rescore  # noqa: E402
 from langchain_cfc_collect.executor import Components  # noqa: E402
 from langchain_core.language_models import BaseChatModel, FakeListChatModel  # noqa: E402
 from langchain_core.runnables import RunnableConfig  # noqa: E402
@@ -44,8 +44,8 @@ from benchmarks.lib.in_memory import InMemoryModel  # noqa: E402
 from benchmarks.lib.slow_server import count_requests, run_slow_server  # noqa: E402
 from langchain_cfc.execution import Steps  # noqa: E402
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput  # noqa: E402
-from langchain_cfc.records import Example  # noqa: E402
-from langchain_cfc.verifiers import VerifierInput  # noqa: E402
+from langchain_cfc.records import Candidate, Example, PromptRecord, Provenance  # noqa: E402
+from langchain_cfc.verifiers import SelfConsistency, VerifierInput  # noqa: E402
 from langchain_cfc.verifiers.base import BaseVerifier  # noqa: E402
 
 CONCURRENCY = 8
@@ -155,7 +155,47 @@ def collect_all(model: BaseChatModel, prompts: int, n: int, concurrency: int) ->
         raise AssertionError(msg)
 
 
-PARTS = {"wait": measure_wait, "memory": measure_memory, "threads": measure_threads}
+def measure_rescoring(rounds: int) -> Iterator[tuple[str, Ratio]]:
+    """Yield the processor time of scoring stored draws again over that of reading them."""
+    prompts, n = 10_000, 10
+    made_by = Provenance(n=n, generator={"id": "g"}, verifier={"id": "v"}, labeler={"id": "l"})
+    records = (
+        PromptRecord(
+            id=f"p{number}",
+            input=f"question {number}",
+            candidates=tuple(
+                Candidate(text=f"answer {number * slot % 7}", score=0.5, correct=slot == 0)
+                for slot in range(n)
+            ),
+        )
+        for number in range(prompts)
+    )
+    options = CollectionOptions(on_progress=lambda _: None, on_notice=lambda _: None)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "store.db"
+        with Store(path, create=True) as store:
+            store.add_records(records, made_by)
+        found: list[list[float]] = [[], []]
+        for number in range(rounds):
+            start = time.process_time()
+            with Store(path) as store:
+                read = sum(1 for _ in store.read_all())
+            middle = time.process_time()
+            result = rescore(path, SelfConsistency(), Path(folder) / f"{number}.db", options)
+            found[0].append(time.process_time() - middle)
+            found[1].append(middle - start)
+            if not read == result.status.labelled == prompts:
+                msg = f"{read} prompts were read and {result.status.labelled} scored, of {prompts}"
+                raise AssertionError(msg)
+    yield f"rescore over reading, processor time, {prompts} x {n}", Ratio.of(*found)
+
+
+PARTS = {
+    "wait": measure_wait,
+    "memory": measure_memory,
+    "threads": measure_threads,
+    "rescoring": measure_rescoring,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

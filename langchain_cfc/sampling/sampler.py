@@ -193,8 +193,8 @@ class Sampler:
         if self._per_prompt is not None:
             given = yield from self._prepare(self._per_prompt, prompt, add_tags(config, "cfc:context"))
         known = {} if store is None else store.load(given)
-        receive = None if store is None else partial(self._save, store, recorder)
-        request = _PromptRequest(given, config, progress, receive)
+        on_output = None if store is None else partial(self._save, store, recorder)
+        request = _PromptRequest(given, config, progress, on_output)
         draws: list[DrawnCandidate] = []
         wave = n
         while wave:
@@ -241,12 +241,10 @@ class Sampler:
             if len(failed) == len(slots) and is_first:
                 break  # the cause is not chance
             for slot in self._find_unread_slots(request, failed, outputs):
-                outputs[slot] = DrawnCandidate("", no_answer="unparsable")
-                if request.receive is not None:
-                    request.receive(slot, outputs[slot])
+                outputs[slot] = request.receive(slot, DrawnCandidate("", no_answer="unparsable"))
                 failed.remove(slot)
             missing = list(failed)
-        if self._has_plain_messages and request.receive is None:  # with a store, `_save` records them
+        if self._has_plain_messages and request.on_output is None:  # with a store, `_save` records them
             for slot in slots:
                 recorder.record(outputs[slot], drawn=True)
         self._warn_after_drawing(recorder)
@@ -290,13 +288,16 @@ class Sampler:
 
     def _save(
         self, store: CandidateStore, recorder: UsageRecorder, request: _PromptRequest, slot: int, output: Any
-    ) -> None:
-        """Record the usage of a candidate and save it."""
+    ) -> Any:
+        """Record the usage of a candidate and save it; return it, or the output if it cannot be read."""
         if self._has_plain_messages:
             recorder.record(output, drawn=True)
         # An unreadable candidate is not saved; `_draw_wave` raises its error.
         with suppress(DrawError):
-            store.save(slot, self._read(request, slot, output))
+            candidate = self._read(request, slot, output)
+            store.save(slot, candidate)
+            return candidate
+        return output
 
     def _ask_separately(self, request: _PromptRequest, slots: Sequence[int]) -> Steps[list[Any]]:
         """Send one request per slot; return the generator's output, or the exception, for each slot."""
@@ -312,8 +313,7 @@ class Sampler:
                 output = self._per_candidate.invoke(request.given, configs[slot])
             except Exception as error:  # noqa: BLE001 - raised again unless the model replied
                 output = _read_error(request, slot, error)
-            if request.receive is not None:
-                request.receive(slot, output)
+            output = request.receive(slot, output)
             if request.progress.has_listeners:
                 request.progress.dispatch("cfc:drawn", {"slot": slot})
             return output
@@ -323,8 +323,7 @@ class Sampler:
                 output = await self._per_candidate.ainvoke(request.given, configs[slot])
             except Exception as error:  # noqa: BLE001 - raised again unless the model replied
                 output = _read_error(request, slot, error)
-            if request.receive is not None:
-                request.receive(slot, output)
+            output = request.receive(slot, output)
             if request.progress.has_listeners:
                 await request.progress.adispatch("cfc:drawn", {"slot": slot})
             return output
@@ -364,9 +363,10 @@ class Sampler:
                     return _read_error(request, filled[position], error)
 
             outputs = yield call_each(run, arun, range(len(filled)))
-        for slot, output in zip(filled, outputs, strict=True):
-            if request.receive is not None and not isinstance(output, Exception):
-                request.receive(slot, output)
+        outputs = [
+            output if isinstance(output, Exception) else request.receive(slot, output)
+            for slot, output in zip(filled, outputs, strict=True)
+        ]
         return outputs + (yield from self._ask_separately(request, empty)) if empty else outputs
 
     def _make_incomplete_error(self, error: Exception, slot: int, failed: int, size: int) -> DrawError:
@@ -433,16 +433,15 @@ class _PromptRequest:
     given: Any  # the prepared input
     config: RunnableConfig  # inherited by the runs of the draws
     progress: Progress  # gets an event for each candidate
-    # Called with the request, slot and output as soon as a candidate is drawn.
-    on_output: Callable[[_PromptRequest, int, Any], None] | None
+    # Saves the candidate in an output, and returns it; None without a store.
+    on_output: Callable[[_PromptRequest, int, Any], Any] | None
     # Of model calls, by slot; empty if the messages state everything.
     observers: dict[int, SlotObserver] = field(default_factory=dict)
     replies: dict[int, BaseMessage] = field(default_factory=dict)  # the choices of a single request, by slot
 
-    @property
-    def receive(self) -> Callable[[int, Any], None] | None:
-        """Called with slot and output as soon as a candidate is drawn."""
-        return None if self.on_output is None else partial(self.on_output, self)
+    def receive(self, slot: int, output: Any) -> Any:
+        """Return what to read as the candidate of a slot, as soon as its output is there."""
+        return output if self.on_output is None else self.on_output(self, slot, output)
 
     def find_reply(self, slot: int) -> BaseMessage | None:
         """Return the answering model's message for a slot; None if it was not seen, or is the output."""

@@ -439,6 +439,45 @@ def test_writer_makes_concurrent_writes_readable_at_once(path: Path) -> None:
         assert store.count_stages()[Stage.DRAWN] == size
 
 
+@pytest.mark.parametrize(("seconds", "is_shared"), [(2.0, True), (0.0, False)])
+def test_writes_that_follow_each_other_closely_share_a_transaction(
+    path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, *, is_shared: bool
+) -> None:
+    transactions: list[Store] = []
+    monkeypatch.setattr("langchain_cfc_collect.store.store._GATHERING_SECONDS", seconds)
+    begin = Store.transaction
+
+    def count(store: Store) -> Any:
+        transactions.append(store)
+        return begin(store)
+
+    monkeypatch.setattr(Store, "transaction", count)
+
+    async def written() -> None:
+        with Store(path, create=True) as store:
+            store.add(make_numbered_examples(5))
+            writer = Writer(store)
+            for position in range(5):
+                writer.submit(rows.insert_draw(position, 0, DrawnCandidate("a"), Usage()))
+                await asyncio.sleep(0.05)
+            await writer.flush()
+            await writer.close()
+
+    asyncio.run(written())
+    assert (len(transactions) == 1) is is_shared
+
+
+@pytest.mark.parametrize("size", [0, 1, 400, 1000, 40_000, 200_000])
+def test_candidate_of_any_size_is_read_as_it_was_written(path: Path, size: int) -> None:
+    text = "".join(chr(0x41 + number * number % 997) for number in range(size))
+    with Store(path, create=True) as store:
+        store.add(make_numbered_examples(1))
+        store.write(rows.insert_draw(0, 0, DrawnCandidate(text), Usage()))
+    with Store(path) as store:
+        (prompt,) = store.read_unfinished()
+    assert prompt.partial[0].text == text
+
+
 def test_writer_fails_all_writes_of_a_failed_transaction(path: Path) -> None:
     async def written() -> tuple[Any, Any]:
         with Store(path, create=True) as store:

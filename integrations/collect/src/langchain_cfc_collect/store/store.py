@@ -45,6 +45,8 @@ from langchain_cfc_collect.store.schema import PROMPTS_FACT, Statement, Write, r
 _OPTIONAL_KEYS = ("unit", "splitter", "draws", "endpoint")
 # Fact with the names of the models that drew candidates; a connection caches them.
 _MODELS_FACT = "models"
+# Time in which writes join a transaction. A commit takes about as long, and a model's answer far longer.
+_GATHERING_SECONDS = 0.003
 _prompts, _draws = schema.prompts, schema.draws
 
 
@@ -424,10 +426,11 @@ def _compile_sql(statement: Statement, dialect: Dialect, names: tuple[str, ...])
 
 
 class Writer:
-    """Writer to a store from one event loop, which groups concurrent writes into transactions.
+    """Writer to a store from one event loop, which groups writes into transactions.
 
-    While one transaction is committed, new writes gather for the next one. Each write is on disk when its
-    caller continues, and a slow disk delays all callers together instead of one after the other.
+    Writes that follow each other within milliseconds, or while a transaction is committed, share the next
+    one. Each write is on disk when its caller continues, and a slow disk delays all callers together instead
+    of one after the other.
     """
 
     def __init__(self, store: Store) -> None:
@@ -487,7 +490,7 @@ class Writer:
 
     async def _write_batches(self) -> None:
         while self._waiting:
-            await asyncio.sleep(0)  # let callers that are about to write join this batch
+            await asyncio.sleep(_GATHERING_SECONDS)
             batch, self._waiting = self._waiting, []
             error: Exception | None = None
             try:
