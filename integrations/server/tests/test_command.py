@@ -64,7 +64,7 @@ def test_serve_names_chain_by_its_name_or_option(bots: dict[str, str]) -> None:
         ([BOTS, "--demo"], {}, "say what to serve"),
         (["none:chain"], {}, "ModuleNotFoundError"),
         (["os:none"], {}, "AttributeError"),
-        (["os"], {}, "AttributeError"),
+        (["os"], {}, "expected MODULE:NAME"),
         (["os:sep"], {}, "expected a CFCRunnable"),
         ([CHAIN, "--name", "a b"], {}, "invalid model name 'a b'"),
         ([BOTS, "--name", "one"], {}, "omit --name"),

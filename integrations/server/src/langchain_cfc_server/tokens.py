@@ -151,7 +151,7 @@ class ClientTokens:
             msg = f"the tokens in {path} cannot be read: {type(error).__name__}"
             raise InputError(msg) from error
         self._read = sha256(content).digest()
-        if mode & stat.S_IWOTH:
+        if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
             msg = f"every user of this machine may add tokens to {path}: check them, and `chmod o-w` it"
             raise InputError(msg)
         if mode & stat.S_IROTH and _PLAIN_TOKEN.search(content):
