@@ -91,8 +91,8 @@ def complete_path(path: str) -> str:
     known = {name: one for one in _OWN_MODULES for name in importlib.import_module(one).__all__}
     if path not in known:
         msg = (
-            f"{path!r} names no object; expected MODULE:NAME or FILE.py:NAME, such as mybot:model, or the name "
-            f"of a verifier or labeler of langchain-cfc{suggest_name(path, known)}"
+            f"{path!r} names no object; expected MODULE:NAME or FILE.py:NAME, such as mybot:model, or the "
+            f"name of a verifier or labeler of langchain-cfc{suggest_name(path, known)}"
         )
         raise InputError(msg)
     return f"{known[path]}:{path}"
