@@ -8,12 +8,10 @@ its fingerprint is compared like a verifier's.
 from __future__ import annotations
 
 import re
-import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from importlib.metadata import version
 from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
@@ -27,7 +25,7 @@ from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.support.imports import require
 from langchain_cfc.support.layout import QUESTIONS, Governor, Range, Unit, parse_layout
-from langchain_cfc.support.normalisation import unify_characters
+from langchain_cfc.support.letters import Letters
 from langchain_cfc.support.serialization import compute_sha256
 from langchain_cfc.support.text import quote
 from langchain_cfc.verifiers.base import combine_fingerprints, list_values
@@ -51,9 +49,13 @@ _LIST_NUMBER = re.compile(r"(?<=[:;,.]\s)\d{1,2}[.)]\s*$")
 _ENCLOSED = re.compile(
     r"\([^()]{1,300}\)|\"[^\"]{1,300}\"|\u201c[^\u201c\u201d]{1,300}\u201d|\u00ab[^\u00ab\u00bb]{1,300}\u00bb"
 )
+# Shorter words, such as "the" and "is", say little about where a claim is made.
+_LONG_WORD = 4
 _BLANK_LINE = re.compile(r"[\r\n]([ \t>]*)(?=[\r\n])")
-_SIGNS = ".!?\u2026\u3002\uff01\uff1f"
-_HINT = "a splitter returns spans: Span(start, end), (start, end), or mappings with start, end and text"
+_HINT = (
+    "a splitter returns spans: Span(start, end), (start, end), or mappings with start, end and text; a claim "
+    "that was not found in the answer has start and end None, and a text"
+)
 
 
 @dataclass(frozen=True)
@@ -61,14 +63,20 @@ class Span:
     """A claim, and the part of the answer that makes it.
 
     Attributes:
-        start: Position of its first character, at least 0.
-        end: Position after its last character, above `start`.
+        start: Position of its first character, at least 0; None if that part was not found. Such a claim is
+            never kept.
+        end: Position after its last character, above `start`; None together with it.
         text: The claim if it is worded differently; None if it is that part of the answer.
     """
 
-    start: int
-    end: int
+    start: int | None
+    end: int | None
     text: str | None = None
+
+    @property
+    def place(self) -> Range | None:
+        """Its part of the answer as (start, end); None if that was not found."""
+        return None if self.start is None or self.end is None else (self.start, self.end)
 
 
 Splitter: TypeAlias = (
@@ -228,9 +236,8 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
 
     The model replies with one claim per line, `claim || quote`, and each quote is searched in the answer by
     its letters and digits, so that case, accents, quotation marks and Markdown may differ; if they are not
-    found, nearly the same letters are. The same quote again is the next place that has it. A claim that is
-    not found spans the whole answer, so dropping it drops everything. One request per answer, without
-    streaming.
+    found, nearly the same letters are. The same quote again is the next place that has it. A claim whose
+    quote is not found has no place. One request per answer, without streaming.
 
     Sources: Min et al. (2023), "FActScore: fine-grained atomic evaluation of factual precision in long form
     text generation"; Mohri and Hashimoto (2024), who drop the claims that such a model lists.
@@ -246,7 +253,7 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
         self.name = "model-claims"
         self.fingerprint = combine_fingerprints(
             self.name,
-            {"instructions": compute_sha256(_INSTRUCTIONS), "places": "letters-1"},
+            {"instructions": compute_sha256(_INSTRUCTIONS), "places": "letters-2"},
             {"model": model},
         )
         self._ask = Call("model that lists claims", silence_model(model), SplitterError)
@@ -263,12 +270,13 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
                 "`claim || quote`"
             )
             raise SplitterError(msg)
-        answer, spans = _Letters(given), list[Span]()
+        answer, spans = Letters(given), list[Span]()
         for line in lines:
             claim, _, words = (part.strip() for part in line.partition("||"))
             if (claim.casefold(), words.casefold()) in {("claim", "quote"), ("none", "none")} or not claim:
                 continue
-            spans.append(Span(*(answer.find(words) or (0, len(given))), claim))
+            start, end = answer.find(words) or (None, None)
+            spans.append(Span(start, end, claim))
         return spans
 
 
@@ -284,75 +292,6 @@ instruction in the answer. If it makes no claim, reply with the one word NONE.""
 # A quote may follow on the next line, and lines may be items of a list or rows of a table.
 _OPEN_LINE = re.compile(r"\|\|[ \t]*\n")
 _LINE_MARKS = re.compile(r"^[\s*|>\u2022-]*(?:\d{1,3}[.)]\s+)?")
-_ELLIPSIS = re.compile(r"\.{3}|\u2026")
-# The share of a quote's letters that its place in the answer has, in at most so many times its length.
-_MIN_SHARED, _MAX_STRETCH = 0.85, 1.3
-_MIN_RUN = 4
-
-
-class _Letters:
-    """The letters and digits of a text, in one case and without accents, with their places."""
-
-    def __init__(self, text: str) -> None:
-        self._text, self._letters, self._places = text, "", list[int]()
-        self._found: dict[str, int] = {}
-        for place, character in enumerate(text):
-            plain = unicodedata.normalize("NFD", unify_characters(character).casefold())
-            for letter in filter(str.isalnum, plain):
-                self._letters += letter
-                self._places.append(place)
-
-    def find(self, words: str) -> Range | None:
-        """Return where words stand, in this or another form; with `...` in them, from the first to the last.
-
-        Letters and digits count alone. If they are not found, a place with nearly the same letters is. The
-        same words again are found at their next place.
-        """
-        parts = [letters for part in _ELLIPSIS.split(words) if (letters := _Letters(part)._letters)]  # noqa: SLF001
-        joined = "".join(parts)
-        if not parts:
-            return None
-        for begin in (self._found.get(joined, 0), 0):
-            start = place = self._find_word(parts[0], begin)
-            for part in parts[1:]:
-                place = place if place < 0 else self._find_word(part, place)
-            if place >= 0:
-                self._found[joined] = end = place + len(parts[-1])
-                return self._extend(start, end, words)
-        return self._find_similar(joined)
-
-    def _find_word(self, letters: str, begin: int) -> int:
-        """Return where letters begin that are not a part of a longer word; -1 if nowhere."""
-        start = self._letters.find(letters, begin)
-        while start >= 0:
-            last = start + len(letters) - 1
-            sides = [(start, start - 1), (last, last + 1)]
-            if not any(self._is_one_word(inner, outer) for inner, outer in sides):
-                return start
-            start = self._letters.find(letters, start + 1)
-        return -1
-
-    def _is_one_word(self, inner: int, outer: int) -> bool:
-        if not 0 <= outer < len(self._places) or unicodedata.category(self._letters[inner]) == "Lo":
-            return False  # scripts without spaces
-        return abs(self._places[inner] - self._places[outer]) <= 1
-
-    def _find_similar(self, letters: str) -> Range | None:
-        matcher = SequenceMatcher(None, self._letters, letters, autojunk=False)
-        blocks = [one for one in matcher.get_matching_blocks() if one.size >= _MIN_RUN]
-        shared = sum(one.size for one in blocks)
-        if not blocks or shared < _MIN_SHARED * len(letters):
-            return None
-        start, end = blocks[0].a, blocks[-1].a + blocks[-1].size
-        return self._extend(start, end, "") if end - start <= _MAX_STRETCH * len(letters) else None
-
-    def _extend(self, start: int, end: int, words: str) -> Range:
-        """Return the range in the text, with the signs at its end that the words have as well."""
-        last = self._places[end - 1] + 1
-        closing = words[len(words.rstrip(_SIGNS)) :]
-        while closing and self._text[last : last + 1] == closing[0]:
-            last, closing = last + 1, closing[1:]
-        return self._places[start], last
 
 
 class ClaimSplitter:
@@ -375,7 +314,7 @@ class ClaimSplitter:
         """Split a drawn answer into claims, with the tag `cfc:splitter`; a blank answer has none.
 
         Returns:
-            The spans with their texts, in the order of the answer.
+            The spans with their texts, in the order of the answer, and last those that were not found.
 
         Raises:
             SplitterError: If the answer is structured or calls tools, or the splitter fails, or returns
@@ -390,7 +329,8 @@ class ClaimSplitter:
         found = yield from self._call.invoke_one(text, add_tags(config, "cfc:splitter"))
         if not isinstance(found, Sequence):
             list_values(found, 0, "the splitter", what="spans", hint=_HINT, failure=SplitterError)
-        return sorted((_read_span(text, one) for one in found), key=lambda one: (one.start, one.end))
+        spans = _place_by_words(text, [_read_span(text, one) for one in found])
+        return sorted(spans, key=lambda one: one.place or (len(text), len(text)))
 
 
 def _read_span(answer: str, given: Any) -> Span:
@@ -404,29 +344,58 @@ def _read_span(answer: str, given: Any) -> Span:
         case (start, end):
             found = (start, end, None)
     first, last, claim = found
-    is_span = type(first) is int and type(last) is int and 0 <= first < last <= len(answer)
-    if not is_span or not (claim is None or (isinstance(claim, str) and claim.strip())):
+    is_found = type(first) is int and type(last) is int and 0 <= first < last <= len(answer)
+    is_worded = isinstance(claim, str) and bool(claim.strip())
+    if not (is_worded or (claim is None and is_found)) or not (is_found or first is last is None):
         msg = f"the splitter returned {quote(repr(given))} for an answer of {len(answer)} characters: {_HINT}"
         raise SplitterError(msg)
     return Span(first, last, answer[first:last] if claim is None else claim)
+
+
+def _place_by_words(answer: str, spans: list[Span]) -> list[Span]:
+    """Return the spans, where a claim that was not found takes the parts that hold half of its words.
+
+    Only parts that may be shown matter: those of other claims, and headings and what else governs claims. If
+    one is shown, so may be what the claim says. With a place there, dropping the claim drops them too.
+    """
+    if all(one.place for one in spans):
+        return spans
+    ranges = [one.place for one in spans if one.place]
+    ranges += [(one.start, one.end) for one in parse_layout(answer).governors] if ranges else []
+    parts = [(place, Letters(answer[slice(*place)]).folded) for place in {*ranges}]
+
+    def find(claim: str) -> Span:
+        words = [Letters(word).folded for word in re.findall(r"\w+", claim)]
+        long = [word for word in words if len(word) >= _LONG_WORD or not word.isalpha()] or words
+        held = [place for place, letters in parts if 2 * sum(word in letters for word in long) >= len(long)]
+        if not held:
+            return Span(None, None, claim)
+        return Span(min(start for start, _ in held), max(end for _, end in held), claim)
+
+    placed = [one if one.place else find(str(one.text)) for one in spans]
+    # The parts of claims that were placed may be shown as well.
+    return placed if placed == spans else _place_by_words(answer, placed)
 
 
 def make_claim_candidates(answer: DrawnCandidate, spans: Sequence[Span]) -> list[DrawnCandidate]:
     """Turn each claim into a candidate, so that verifiers and labelers of candidates work on claims.
 
     If the answer has token log-probabilities, each claim gets those of the tokens in its span. A verifier
-    such as `SequenceProbability(per_token=True)` then scores it by the probability of its tokens.
+    such as `SequenceProbability(per_token=True)` then scores it by the probability of its tokens. A claim
+    that was not found in the answer becomes a candidate that is no answer.
     """
     if isinstance(answer, StrippedCandidate):
-        return [StrippedCandidate(str(span.text)) for span in spans]
+        return [StrippedCandidate(str(one.text), None, None if one.place else "not_located") for one in spans]
     tokens = select_answer_tokens(answer)
     places = align_tokens(answer.text, tokens) or []
     candidates: list[DrawnCandidate] = []
     for span in spans:
+        if span.place is None:
+            candidates.append(DrawnCandidate("", no_answer="not_located"))
+            continue
+        first, last = span.place
         own = [
-            token
-            for token, (start, end) in zip(tokens, places, strict=False)
-            if start < span.end and end > span.start
+            token for token, (start, end) in zip(tokens, places, strict=False) if start < last and end > first
         ]
         text = str(span.text)
         message = AIMessage(text, response_metadata={"logprobs": {"content": own}}) if own else None
@@ -444,7 +413,7 @@ def restore_text(answer: str, spans: Sequence[Span], kept: Sequence[bool]) -> st
 
     Args:
         answer: The whole answer, as text or Markdown.
-        spans: Its claims, in the order of the answer.
+        spans: Its claims, in any order. One that was not found adds no text and takes none away.
         kept: For each claim whether it is kept.
 
     Returns:
@@ -458,21 +427,22 @@ def restore_text(answer: str, spans: Sequence[Span], kept: Sequence[bool]) -> st
         >>> restore_text("A:\n- so.\n- not.\n\nB:\n- yes.", spans, [True, False, True])
         'A:\n- so.\n\nB:\n- yes.'
     """
-    return _Remainder(answer, spans, kept).write()
+    located = [(one.place, is_kept) for one, is_kept in zip(spans, kept, strict=True) if one.place]
+    return _Remainder(answer, located).write()
 
 
 class _Remainder:
     """The text that is left of an answer: which characters are `shown`, `dropped` and in any claim."""
 
-    def __init__(self, answer: str, spans: Sequence[Span], kept: Sequence[bool]) -> None:
-        self._answer, self._spans = answer, sorted(spans, key=lambda span: span.start)
+    def __init__(self, answer: str, claims: Sequence[tuple[Range, bool]]) -> None:
+        self._answer, self._claims = answer, sorted(place for place, _ in claims)
         self._layout = parse_layout(answer)
         self._units = sorted(self._layout.units, key=lambda unit: unit.start)
         # How far the claims up to each one reach.
-        self._reach = [*accumulate((span.end for span in self._spans), max)]
+        self._reach = [*accumulate((end for _, end in self._claims), max)]
         self._shown, self._dropped = bytearray(len(answer)), bytearray(len(answer))
-        for span, is_kept in zip(spans, kept, strict=True):
-            _fill(self._shown if is_kept else self._dropped, span.start, span.end)
+        for (start, end), is_kept in claims:
+            _fill(self._shown if is_kept else self._dropped, start, end)
         self._in_margin = bytearray(len(answer))
         for start, end, _ in self._layout.margins:
             _fill(self._in_margin, start, end)
@@ -508,14 +478,10 @@ class _Remainder:
         start, end = one.start, one.end
         last = max((place for place in range(start, end) if self._answer[place].isalnum()), default=start)
         if one.is_tail:
-            near = self._spans[
-                bisect_right(self._reach, start) : bisect_right(
-                    self._spans, last, key=lambda span: span.start
-                )
-            ]
-            claims = [span for span in near if last < span.end]
-            before = [span.end for span in near if start < span.end <= last]
-            start = max(start, min((span.start for span in claims), default=max(before, default=start)))
+            near = self._claims[bisect_right(self._reach, start) : bisect_left(self._claims, (last + 1,))]
+            around = [first for first, stop in near if last < stop]
+            before = [stop for _, stop in near if start < stop <= last]
+            start = max(start, min(around, default=max(before, default=start)))
         return start + len(self._answer[start:end]) - len(self._answer[start:end].lstrip()), end
 
     def _pair_marks(self) -> None:

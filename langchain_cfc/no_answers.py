@@ -16,9 +16,10 @@ from langchain_cfc.support.normalisation import INVISIBLE
 __all__ = ["NoAnswer", "Reasoning", "Unscored"]
 
 NoAnswer: TypeAlias = Literal[
-    "reasoning_only", "cut_off", "filtered", "refused", "tool_call_only", "unparsable", "blank"
+    "reasoning_only", "cut_off", "filtered", "refused", "tool_call_only", "unparsable", "blank", "not_located"
 ]
-"""Why a draw is no answer. `unparsable`: what reads the model's message (a parser, a schema) failed."""
+"""Why a draw is no answer. `unparsable`: what reads the model's message (a parser, a schema) failed.
+`not_located`: it is a claim that was not found in the answer."""
 
 Unscored: TypeAlias = NoAnswer | Literal["no_verdict"]
 """Why a candidate has the worst score: it is no answer, or the verifier has no verdict on it."""
@@ -35,6 +36,7 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     "tool_call_only": ("tool calls without an answer", "bind the tools to the generator, or switch them off"),
     "unparsable": ("not readable by the generator's parser", "ask for its format in the prompt"),
     "blank": ("blank", "look at what the model returns"),
+    "not_located": ("claims that were not found in the answer", "let the splitter quote the answer exactly"),
     "no_verdict": ("without a readable verdict of the verifier", "look at the verifier's replies"),
     "no_label": ("without a readable label and count as wrong", "look at the replies of the labels' judge"),
 }

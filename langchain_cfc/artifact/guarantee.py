@@ -43,7 +43,8 @@ _BINDINGS = {
 }
 _AFTER_DRIFT = "Nothing is promised after drift: other prompts, another model, another verifier."
 _LEFT_OUT = (
-    "Nothing is promised about what an answer omits, or about whether the remaining claims fit together."
+    "Nothing is promised about what an answer omits, about whether the remaining claims fit together, or "
+    "about a claim that was not found in the answer."
 )
 _WEIGHTING_KINDS = {"indicator": "group", "hat": "soft weighting", "bernstein": "soft weighting"}
 

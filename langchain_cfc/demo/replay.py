@@ -201,7 +201,9 @@ class RecordedClaims:
         self.fingerprint = _get_fingerprint(provenance, "splitter")
         self._claims: dict[str, tuple[Claim, ...]] = {}
         for record in records:
-            if record.answer is None or any(claim.start is None for claim in record.claims):
+            if record.answer is None or any(
+                claim.start is None and not claim.no_verdict for claim in record.claims
+            ):
                 msg = f"record {record.id!r} lacks the answer or the spans of its claims: nothing to replay"
                 raise InputError(msg)
             if self._claims.setdefault(record.answer, record.claims) is not record.claims:
@@ -214,7 +216,7 @@ class RecordedClaims:
         Raises:
             KeyError: If the answer was not recorded.
         """
-        return [Span(int(one.start or 0), int(one.end or 0), one.text) for one in self._claims[answer]]
+        return [Span(one.start, one.end, one.text) for one in self._claims[answer]]
 
 
 class RecordedClaimScores:
@@ -231,7 +233,9 @@ class RecordedClaimScores:
             VerifierError: If these are not the claims recorded for the prompt.
         """
         claims = self._claims.get(compute_prompt_key(prompt), ())
-        if [one.text for one in claims] != [one.text for one in candidates]:
+        if [one.text for one in claims if one.start is not None] != [
+            one.text for one in candidates if one.no_answer is None
+        ]:
             msg = "these claims do not come from the recording, so their scores are unknown"
             raise VerifierError(msg)
         return [one.score for one in claims]

@@ -157,7 +157,8 @@ class Claim(_Model):
 
     Attributes:
         text: The claim, as in the answer or in other words.
-        start: Start of the part of the answer that makes the claim, in characters; None if unknown.
+        start: Start of the part of the answer that makes the claim, in characters; None if unknown or not
+            found.
         end: End of that part, exclusive; given together with `start`.
         score: Verifier score in [0, 1], smaller is better.
         supported: Whether the claim is right.

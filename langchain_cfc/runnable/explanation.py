@@ -29,7 +29,12 @@ def explain_reason(result: CFCResult) -> str:
     """Return one sentence that explains why the result is an answer or an abstention."""
     claims = getattr(result, "claims", None)
     if claims is not None:
-        return _explain_claims(result, len(claims), sum(one.kept for one in claims))
+        return _explain_claims(
+            result,
+            len(claims),
+            sum(one.kept for one in claims),
+            sum(one.start is None for one in claims),
+        )
     if result.reason == "failed":
         return "No answer, because a call to the model or the verifier failed."
     if not result.abstained:
@@ -101,7 +106,7 @@ def _tabulate_answers(result: CFCResult) -> tuple[list[tuple[str, ...]], str]:
     return [headings, *rows], f"{pluralize(len(rows), 'different answer')}, {len(result.candidates)} in all"
 
 
-def _explain_claims(result: CFCResult, total: int, kept: int) -> str:
+def _explain_claims(result: CFCResult, total: int, kept: int, not_located: int) -> str:
     """Return a sentence that says how many claims of the answer were kept, or why none was."""
     if not total:
         return "No answer, because the model's answer makes no claim."
@@ -109,6 +114,13 @@ def _explain_claims(result: CFCResult, total: int, kept: int) -> str:
         return f"No answer, because {_name_unknown(result)}, which did not occur in the calibration."
     if not kept:
         return f"No answer, because none of the {total} claims of the model's answer passed the check."
+    total -= not_located
+    if not_located:
+        which, they = pluralize(not_located, "claim"), "it" if not_located == 1 else "them"
+        return (
+            f"{kept} of the {total} claims found in the model's answer passed the check; {which} could not "
+            f"be checked, and what is left may still imply {they}."
+        )
     if kept == total:
         which = "The only claim" if total == 1 else f"All {total} claims"
         return f"{which} of the model's answer passed the check."

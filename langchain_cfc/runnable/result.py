@@ -245,8 +245,8 @@ class ScoredClaim(BaseModel):
     """One claim of an answer, with its score and whether it was kept.
 
     Attributes:
-        start: Offset of its first character in the answer.
-        end: Offset after its last character.
+        start: Offset of its first character in the answer; None if the claim was not found there.
+        end: Offset after its last character; None together with it.
         score: Verifier score in [0, 1], smaller is better; its confidence is 1 - score.
         kept: Whether it stays in the answer.
         text: The claim; None if it was dropped, unless `show_rejected` is set.
@@ -254,8 +254,8 @@ class ScoredClaim(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    start: int
-    end: int
+    start: int | None
+    end: int | None
     score: float
     kept: bool
     text: str | None
@@ -323,7 +323,7 @@ class ClaimsResult(CFCResult):
             after: Text to insert after it.
 
         Returns:
-            The whole answer. Text outside claims is not marked.
+            The whole answer. Text outside claims is not marked, nor is a claim that was not found in it.
 
         Raises:
             InputError: If the result does not hold the whole answer.
@@ -333,7 +333,7 @@ class ClaimsResult(CFCResult):
             raise InputError(msg)
         dropped = [False] * len(self.full_text)
         for one in self.claims:
-            if not one.kept:
+            if not one.kept and one.start is not None and one.end is not None:
                 dropped[one.start : one.end] = [True] * (one.end - one.start)
         parts = []
         for is_dropped, group in groupby(zip(self.full_text, dropped, strict=True), key=itemgetter(1)):

@@ -79,11 +79,14 @@ class ScoredPrompt:
 
 
 def count_unscored(
-    draws: Sequence[DrawnCandidate], scored: VerifierScores, *, is_claims: bool
+    draws: Sequence[DrawnCandidate], scored: VerifierScores, claims: Sequence[DrawnCandidate] | None
 ) -> dict[Unscored, int]:
-    """Count the draws that are no answer by kind, and the candidates or claims without a verdict."""
-    counts: Counter[Unscored] = Counter(one.no_answer for one in draws if one.no_answer is not None)
-    unjudged = scored.verdicts.count(None) - (0 if is_claims else sum(counts.values()))
+    """Count the draws and claims that are no answer by kind, and those of which no verdict was readable."""
+    counts: Counter[Unscored] = Counter(
+        one.no_answer for one in [*draws, *(claims or ())] if one.no_answer is not None
+    )
+    judged = draws if claims is None else claims
+    unjudged = scored.verdicts.count(None) - sum(one.no_answer is not None for one in judged)
     if unjudged > 0:
         counts["no_verdict"] = unjudged
     return dict(counts)
@@ -179,14 +182,15 @@ class ServingPipeline:
         )
         if self.versions is not None:
             self.versions.check(recorder.versions)
-        spans: list[Span] = []
+        spans, claims = list[Span](), None
         if self.splitter is None:
             scored = yield from scorer.score(draws)
         else:
             spans = yield from self.splitter.split(draws[0], config)
-            scored = yield from scorer.score_claims(make_claim_candidates(draws[0], spans), draws)
+            claims = make_claim_candidates(draws[0], spans)
+            scored = yield from scorer.score_claims(claims, draws)
         yield from progress.report("cfc:scored", {"scores": scored.scores})
-        unscored = count_unscored(draws, scored, is_claims=self.splitter is not None)
+        unscored = count_unscored(draws, scored, claims)
         common = {
             "metadata": dict(metadata),
             "models": tuple(recorder.versions),

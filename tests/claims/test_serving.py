@@ -62,6 +62,50 @@ def test_claims_chain_shows_dropped_claims_only_if_asked() -> None:
         invoke(make_chain()).mark_dropped()
 
 
+def split_and_invent(answer: str) -> list[Span]:
+    """The sentences, and two claims that no part of the answer makes."""
+    invented = [Span(None, None, "Quito has trams."), Span(None, None, "Trams are red.")]
+    return [*invented, *SentenceSplitter().split(answer)]
+
+
+def make_inventing_chain(split: Any = split_and_invent, **fields: Any) -> CFCRunnable:
+    return make_chain(
+        artifact=make_artifact(provenance=HEADER.model_copy(update={"splitter": {"id": "inventing"}})),
+        splitter=split,
+        splitter_id="inventing",
+        **fields,
+    )
+
+
+def test_claim_that_was_not_found_is_never_kept_and_the_result_says_so() -> None:
+    seen: list[str] = []
+
+    def trust(_: Any, candidates: list[Any]) -> list[float]:
+        seen.extend(one.text for one in candidates)
+        return [SCORES.get(one.text, 0.0) for one in candidates]
+
+    result = invoke(make_inventing_chain(verifier=trust, show_rejected=True))
+    assert result.text == LEFT
+    assert "Quito has trams." not in seen
+    located, invented = result.claims[:3], result.claims[3:]
+    assert [one.kept for one in located] == [True, False, True]
+    assert [(one.start, one.end, one.score, one.kept) for one in invented] == [(None, None, 1.0, False)] * 2
+    assert result.unscored == {"not_located": 2}
+    said = "2 of the 3 claims found in the model's answer passed the check; 2 claims could not be checked"
+    assert result.explain_reason().startswith(said)
+    assert "about a claim that was not found in the answer" in " ".join(result.guarantee.not_promised)
+    assert "2 candidates were claims that were not found in the answer" in result.explain()
+    assert result.mark_dropped() == ANSWER.replace("It has 9 moons.", "~~It has 9 moons.~~")
+    assert "trams" not in invoke(make_inventing_chain()).model_dump_json()
+    assert ClaimsResult.model_validate_json(result.model_dump_json()) == result
+
+
+def test_claims_chain_abstains_if_no_claim_was_found() -> None:
+    result = invoke(make_inventing_chain(split=lambda _: split_and_invent("")))
+    assert (result.abstained, result.text, result.reason) == (True, None, "no_claim_kept")
+    assert "none of the 2 claims" in result.explain_reason()
+
+
 @pytest.mark.parametrize(
     ("answer", "reason", "words"),
     [

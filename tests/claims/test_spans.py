@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import time
 from typing import Any
@@ -25,6 +26,7 @@ from langchain_cfc.claims import (
 from langchain_cfc.errors import SplitterError
 from langchain_cfc.execution import arun_flow, run_flow
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import SequenceProbability, VerifierInput
 
@@ -59,9 +61,11 @@ def test_sentence_splitter_finds_sentences(answer: str, sentences: list[str] | N
 @given(st.text(max_size=60))
 def test_sentence_splitter_returns_ordered_spans_for_any_text(answer: str) -> None:
     spans = split_answer(SentenceSplitter(), answer)
-    ends = [0, *(span.end for span in spans)]
-    for end, span in zip(ends, spans, strict=False):
-        assert end <= span.start < span.end <= len(answer)
+    last = 0
+    for span in spans:
+        start, end = span.place or (-1, -1)
+        assert last <= start < end <= len(answer)
+        last = end
         assert str(span.text).strip() == span.text
 
 
@@ -280,10 +284,10 @@ def test_model_splitter_lists_claims_with_their_places() -> None:
         ("and it has 9 moons", "Peru has nine moons."),
         ("It is big.", "Lima is big"),
     ]
-    # White space may differ; a quote that the answer does not hold stands for all of it.
+    # White space may differ; a quote that the answer does not hold has no place.
     assert split_by_model("a || Peru, and it has")[0] == Span(23, 39, "a")
-    assert split_by_model("a || Quito is near") == [Span(0, len(LONG), "a")]
-    assert split_by_model("a ||") == [Span(0, len(LONG), "a")]
+    assert split_by_model("a || Quito is near") == [Span(None, None, "a")]
+    assert split_by_model("a ||") == [Span(None, None, "a")]
     assert split_by_model("NONE") == []
 
 
@@ -302,10 +306,10 @@ ADA = "**Ada Lovelace** was born in *1815*. She didn\u2019t marry young. She lov
         ("Ada Lovelace ... 1815\u2026", "Ada Lovelace** was born in *1815"),
         ("She did not marry young", "She didn\u2019t marry young"),
         ("She loved the cafes in London", "She loved cafe\u0301s in London"),
-        ("London has parks everywhere", ADA),
+        ("London has parks everywhere", None),
     ],
 )
-def test_model_splitter_finds_quotes_in_another_form(quote: str, found: str) -> None:
+def test_model_splitter_finds_quotes_in_another_form(quote: str, found: str | None) -> None:
     for line in (
         f"a || {quote}",
         f"2. a || {quote}",
@@ -313,7 +317,7 @@ def test_model_splitter_finds_quotes_in_another_form(quote: str, found: str) -> 
         f"claim || quote\n- a ||\n{quote}",
     ):
         [span] = split_by_model(f"<think>claims || maybe</think>\n```\n{line}\n```", ADA)
-        assert (ADA[span.start : span.end], span.text) == (found, "a")
+        assert (span.place and ADA[slice(*span.place)], span.text) == (found, "a")
 
 
 def test_model_splitter_finds_words_and_no_parts_of_words() -> None:
@@ -352,11 +356,79 @@ def test_model_splitter_refuses_a_reply_without_claims(reply: str) -> None:
         split_by_model(reply)
 
 
-def test_dropped_claim_without_a_place_drops_the_whole_answer() -> None:
-    spans = split_by_model("a || Lima is the capital\nb || nowhere")
-    assert restore_text(LONG, spans, [True, False]) == ""
-    kept = restore_text(LONG, spans, [False, True])
-    assert "Lima is the capital" not in kept
+def test_claim_that_is_not_found_has_no_place_and_changes_no_text() -> None:
+    spans = split_by_model("Quito has trams || nowhere\na || Lima is the capital\nb || It is big.")
+    assert spans == [Span(0, 19, "a"), Span(49, 59, "b"), Span(None, None, "Quito has trams")]
+    for kept in itertools.product([True, False], repeat=2):
+        left = restore_text(LONG, spans, [*kept, False])
+        assert left == restore_text(LONG, spans[:2], kept)
+    claims = make_claim_candidates(DrawnCandidate(LONG), spans)
+    assert [one.no_answer for one in claims] == [None, None, "not_located"]
+    assert make_claim_candidates(StrippedCandidate(LONG), spans)[2].no_answer == "not_located"
+
+
+@pytest.mark.parametrize(
+    ("claim", "words"),
+    [
+        ("Ada was born in Paris", "born in 1815 in Paris"),
+        ("Ada lived in Paris in 1815.", "born in 1815 in Paris"),
+        ("\u201cADA BORN: PARIS\u201d", "born in 1815 in Paris"),
+        ("Her school was near Lyon", "Schools"),  # a heading, which is shown with what it governs
+        ("Byron taught Ada astronomy", None),
+        ("It is so", None),
+    ],
+)
+def test_claim_that_is_not_found_takes_shown_parts_with_half_of_its_words(
+    claim: str, words: str | None
+) -> None:
+    answer = "She was born in 1815 in Paris. She wrote notes.\n\n## Schools near Lyon\n\nShe learned maths."
+    quotes = ["She was born in 1815 in Paris", "She wrote notes", "She learned maths"]
+    lines = [*(f"x || {one}" for one in quotes), f"{claim} || something that stands nowhere"]
+    spans = split_by_model("\n".join(lines), answer)
+    kept = [one.text != claim for one in spans]
+    left = restore_text(answer, spans, kept)
+    assert ("notes" in left, "maths" in left) == (True, words != "Schools")
+    place = next(one.place for one in spans if one.text == claim)
+    if words is None:
+        assert place is None
+        assert "born in 1815 in Paris" in left
+        return
+    assert place is not None
+    assert words in answer[slice(*place)]
+    assert words not in left
+    # Negative control: what the claim says is left if it has no place.
+    unplaced = [one if one.text != claim else Span(None, None, claim) for one in spans]
+    assert words in restore_text(answer, unplaced, kept)
+
+
+def test_claim_is_placed_in_the_part_of_another_claim_that_was_placed() -> None:
+    """If the first claim is kept, so is all that stands between its two parts: the plan of a bridge."""
+    answer = "A tunnel was built. Some planned bridges failed. The tunnel was closed."
+    given = [(0, 19), (49, 71), Span(None, None, "A tunnel"), Span(None, None, "Bridges were planned")]
+    found = split_answer(lambda _: given, answer)
+    assert [one.place for one in found if one.text in {"A tunnel", "Bridges were planned"}] == [(0, 71)] * 2
+    assert split_answer(lambda _: found, answer) == found
+    assert split_answer(lambda _: [*given[:2], given[3]], answer)[-1].place is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        Span(None, None),
+        Span(None, None, " "),
+        Span(None, 3, "a"),
+        Span(1, None, "a"),
+        (None, None),
+        {"start": None, "end": None},
+        {"start": 0, "end": None, "text": "a"},
+        {"start": "", "end": "", "text": "a"},
+    ],
+)
+def test_claim_without_a_place_needs_words_and_no_half_of_a_place(given: Any) -> None:
+    with pytest.raises(SplitterError, match="start and end None, and a text"):
+        split_answer(lambda _: [given], "One.")
+    mapped = {"start": None, "end": None, "text": "Two"}
+    assert split_answer(lambda _: [mapped], "One.") == [Span(None, None, "Two")]
 
 
 def test_model_splitter_fingerprint_includes_its_instructions() -> None:

@@ -58,13 +58,15 @@ def test_claim_sheet_shows_each_claim_and_its_answer_without_labels(tmp_path: Pa
     record = make_record("peru", "Its capital is Lima.", "It has 2 coasts.").model_copy(
         update={"answer": "Its capital is Lima.\nIt has two coasts."}
     )
+    unplaced = record.claims[0].model_copy(update={"text": "Lost.", "start": None, "end": None})
+    record = record.model_copy(update={"claims": (*record.claims, unplaced)})
     write_review([record], 1, path)
     header, *rows = read_rows_of(path)
     assert header == [*(f"'{name}" for name in CLAIM_COLUMNS), "supported"]
     # A claim may be worded differently from the part of the answer that makes it.
-    spans = ["'Its capital is Lima.", "'It has two coast"]
+    spans = ["'Its capital is Lima.", "'It has two coast", "'"]
     assert [row[4] for row in rows] == spans
-    assert [row[5] for row in rows] == ["'Its capital is Lima.", "'It has 2 coasts."]
+    assert [row[5] for row in rows] == ["'Its capital is Lima.", "'It has 2 coasts.", "'Lost."]
     assert {tuple(row[:4]) for row in rows} == {("'peru", "'Tell me about peru.", "'x", f"'{record.answer}")}
     assert {row[6] for row in rows} == {""}
 

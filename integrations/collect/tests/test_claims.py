@@ -38,7 +38,9 @@ from integrations.collect.tests.sharing import (
 )
 from langchain_cfc import CFCRunnable, calibrate
 from langchain_cfc.claims import ModelSplitter, SentenceSplitter, Span
+from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import InputError, StoreError
+from langchain_cfc.records import read_records, write_records
 from langchain_cfc.runnable import ClaimsResult
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import ClaimAgreement, SequenceProbability
@@ -118,6 +120,44 @@ def test_served_claims_equal_the_collected_claims(path: Path) -> None:
         assert [(one.text, one.start, one.end, one.score) for one in result.claims] == [
             (one.text, one.start, one.end, one.score) for one in record.claims
         ]
+
+
+def test_claims_that_were_not_found_are_collected_served_and_replayed_alike(path: Path) -> None:
+    claiming = Claiming()
+
+    def split(answer: str) -> list[Span]:
+        return [Span(None, None, "Trams ring rightly."), *find_lines(answer)] if answer != "..." else []
+
+    collect_claims(path, make_parts(claiming, splitter=split), 60)
+    with Store(path) as store:
+        store.check()
+        records, header = list(store.read_claims()), store.read_provenance()
+        seen = CollectionStatus.from_store(store)
+    assert (seen.unscored, seen.mostly_no_answers) == ({"not_located": claiming.count("score")}, False)
+    artifact = calibrate(records, unit="claims", at_most=1, alpha=0.2, features="1", provenance=header)
+    write_records(copy := path.with_name("copy.jsonl"), records, header)
+    parts = {
+        "generator": claiming.generate,
+        "verifier": claiming.verify,
+        "splitter": split,
+        "output": "claims",
+        **IDS,
+    }
+    chains = [
+        CFCRunnable(artifact=artifact, show_rejected=True, **given)
+        for given in (parts, make_replay_parts(read_records(copy)))
+    ]
+    for record in records:
+        invented = record.claims[-1]
+        # The labeler is not asked about it, although it would say that the claim is supported.
+        assert (invented.text, invented.start, invented.end) == ("Trams ring rightly.", None, None)
+        assert (invented.score, invented.supported, invented.no_verdict) == (1.0, False, True)
+        for result in (chain.invoke(record.input) for chain in chains):
+            assert isinstance(result, ClaimsResult)
+            assert [(one.text, one.start, one.score) for one in result.claims] == [
+                (one.text, one.start, one.score) for one in record.claims
+            ]
+            assert not result.claims[-1].kept
 
 
 def test_token_probabilities_of_claims_survive_a_later_run(path: Path) -> None:

@@ -198,7 +198,8 @@ def _list_rows(record: LabelledRecord, slots: Sequence[int]) -> Iterator[tuple[s
             yield (*shown, text)
             continue
         claim, answer = record.claims[slot], record.answer or ""
-        yield (*shown, _format_cell(answer), _format_cell(answer[claim.start : claim.end]), text)
+        span = "" if claim.start is None else answer[claim.start : claim.end]
+        yield (*shown, _format_cell(answer), _format_cell(span), text)
 
 
 def list_labels(record: LabelledRecord) -> list[tuple[str, bool]]:

@@ -67,7 +67,7 @@ class CollectionStatus:
         waiting: Description of the batches that the run waits for; None if it waits for none.
         drawn: Number of all candidates that were drawn when the store was read.
         unscored: Number of these that are no answer, by kind, and of candidates or claims without a verdict
-            (`no_verdict`) or a readable label (`no_label`).
+            (`no_verdict`) or a readable label (`no_label`), or without a place in the answer (`not_located`).
         contradicted: What `doubtful_labels` are taken from, by label: score (negative for right ones),
             position and answer.
         labelled_at_start: Number of prompts that were finished when this run started.
@@ -126,7 +126,7 @@ class CollectionStatus:
     @property
     def mostly_no_answers(self) -> bool:
         """Whether most candidates, when the store was read, are no answer: blank, cut off or refused."""
-        others = self.unscored["no_verdict"] + self.unscored["no_label"]
+        others = sum(self.unscored[kind] for kind in ("no_verdict", "no_label", "not_located"))
         return 2 * (self.unscored.total() - others) > self.drawn
 
     @property
@@ -184,8 +184,11 @@ def _list_unscored(prompt: StoredPrompt) -> Iterator[str]:
     kinds = [one.no_answer for one in prompt.draws or ()]
     yield from (kind for kind in kinds if kind is not None)
     if prompt.scores is not None:
-        # Candidates that are no answer have no verdict either.
-        known = kinds if prompt.claims is None else [None] * len(prompt.scores.verdicts)
+        # Candidates that are no answer, and claims that were not found, have no verdict either.
+        known = kinds
+        if prompt.claims is not None:
+            known = [None if one.place else "not_located" for one in prompt.claims]
+            yield from filter(None, known)
         pairs = zip(prompt.scores.verdicts, known, strict=True)
         yield from ("no_verdict" for verdict, kind in pairs if verdict is None and kind is None)
     if prompt.labels is not None:
