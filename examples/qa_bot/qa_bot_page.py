@@ -5,19 +5,19 @@ from __future__ import annotations
 import difflib
 import re
 import secrets
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 import streamlit as st
 from langchain_cfc_monitor import CFCMonitor, Label, MonitorStatus
-from qa_bot_model import Bot, make_bot
-from qa_bot_store import FOLDER, Store, Turn, same_question
+from qa_bot_model import Bot, load_bot
+from qa_bot_store import Store, Turn, same_question
 
 from langchain_cfc import CFCResult
 from langchain_cfc.errors import CFCError
 from langchain_cfc.guarantee import Guarantee, format_share
 
-STORE = Store(FOLDER / "qa_bot.db")
 ASKED_BEFORE = (
     "You asked this before, with {rate}, and that decision stands. Asking until an answer comes would void "
     "the rate."
@@ -44,7 +44,7 @@ def ask_page() -> None:
     bot, conversation = the_bot(), conversation_id()
     st.title("Ask the bot")
     st.caption(f"It answers, or says that it cannot. {plain(bot.about)}")
-    turns = STORE.conversation(conversation)
+    turns = the_store().conversation(conversation)
     choose_rate(bot, turns)
     with st.container():  # without one, Streamlit pins the input to the bottom of the window
         st.chat_input("Ask a question", key="typed", on_submit=lambda: ask(bot, conversation, "typed"))
@@ -57,40 +57,50 @@ def ask_page() -> None:
         show(turn, bot)
     asked = {same_question(turn.question) for turn in turns}
     new = [question for key, question in bot.held_out.items() if key not in asked]
-    st.pills(
-        "Try one of these",
-        st.session_state.get("close", new)[:SUGGESTED],
-        format_func=plain,
-        key="suggested",
-        on_change=lambda: ask(bot, conversation, "suggested"),
-    )
+    if suggested := st.session_state.get("close", new)[:SUGGESTED]:
+        st.pills(
+            "Try one of these",
+            suggested,
+            format_func=plain,
+            key="suggested",
+            on_change=lambda: ask(bot, conversation, "suggested"),
+        )
     if turns[1:]:
         st.subheader("Before")
     for turn in turns[1:]:
         show(turn, bot)
     waiting = sum(turn.waiting for turn in turns)
     if waiting:
-        rerun_once_changed(lambda: sum(turn.waiting for turn in STORE.conversation(conversation)), waiting)
+        rerun_once_changed(
+            lambda: sum(turn.waiting for turn in the_store().conversation(conversation)), waiting
+        )
 
 
 def choose_rate(bot: Bot, turns: Sequence[Turn]) -> None:
     """Offer the certified rates, each with the share of questions that it answers."""
-    rates = list(bot.certificates)
-    everyone = [one.groups[0] for one in bot.certificates.values()]
+    rates, everyone = bot.rates, [one.groups[0] for one in bot.certificates.values()]
+    shares = [f"answers {format_part(one.answered, one.prompts)} of questions" for one in everyone]
+    choose = "Choose before you ask: the rate is stored with the question."
+    counted = (
+        f"The shares are those of the {everyone[0].prompts:,} that certified the rates." if everyone else ""
+    )
+    if len(rates) == 1:
+        st.session_state.rate = rates[0]
+        st.text("; ".join([f"Promise: {format_rate(rates[0], bot)}", *shares]), help=counted or None)
+        return
     last = turns[-1].rate if turns else None
     st.radio(
-        "How many of its answers may be wrong?",
+        "How many of its answers may be wrong?" if everyone else "How many questions may get a wrong answer?",
         rates,
         index=rates.index(last) if last in rates else len(rates) // 2,
-        format_func=format_rate,
-        captions=[f"answers {format_part(one.answered, one.prompts)} of questions" for one in everyone],
+        format_func=lambda rate: format_rate(rate, bot),
+        captions=shares or None,
         key="rate",
         horizontal=True,
-        help=f"Choose before you ask: the rate is stored with the question. The shares are those of the "
-        f"{everyone[0].prompts:,} questions that certified the rates.",
+        help=f"{choose} {counted}",
     )
-    for rate, why in bot.artifact.certified_bot.refused.items():
-        st.caption(f"Not offered: {format_rate(rate)}, which could not be certified.", help=plain(why))
+    for rate, why in bot.artifact.certified_bot.refused.items() if everyone else ():
+        st.caption(f"Not offered: {format_rate(rate, bot)}, which could not be certified.", help=plain(why))
 
 
 def ask(bot: Bot, conversation: str, source: str) -> None:
@@ -109,10 +119,10 @@ def ask(bot: Bot, conversation: str, source: str) -> None:
             st.session_state.close = [bot.held_out[key] for key in keys]
         return
     worded = bot.held_out.get(same_question(question), question)
-    stands = STORE.ask(conversation, worded, st.session_state.rate)
+    stands = the_store().ask(conversation, worded, st.session_state.rate)
     st.session_state.again = stands and stands.id
     if stands:
-        st.session_state.notice = ASKED_BEFORE.format(rate=format_rate(stands.rate))
+        st.session_state.notice = ASKED_BEFORE.format(rate=format_rate(stands.rate, bot))
 
 
 def show(turn: Turn, bot: Bot) -> None:
@@ -135,7 +145,7 @@ def show(turn: Turn, bot: Bot) -> None:
                 type="primary",
                 icon=":material/person:",
                 disabled=turn.waiting,
-                on_click=STORE.escalate,
+                on_click=the_store().escalate,
                 args=(turn,),
             )
         if turn.answer is not None:
@@ -157,9 +167,9 @@ def decide(turn: Turn, bot: Bot) -> None:
         try:
             result = bot.decide(turn.question, turn.rate)
             the_monitor().record(result, name_result(turn))
-            STORE.save_decision(turn, result)
+            the_store().save_decision(turn, result)
         except CFCError as error:
-            STORE.forget(turn)
+            the_store().forget(turn)
             st.session_state.notice = plain(f"Nothing was decided, so you may ask again: {error}")
     st.rerun()
 
@@ -209,7 +219,7 @@ def person_page() -> None:
     st.title("For a person")
     if notice := st.session_state.pop("late", None):
         st.info(notice, icon=":material/info:")
-    queue, done = STORE.queue(), STORE.list_answered()
+    queue, done = the_store().queue(), the_store().list_answered()
     st.subheader(f"Questions to answer: {len(queue)}")
     if not queue:
         st.caption("Where the bot has no answer, its page offers to ask a person. Such questions wait here.")
@@ -222,20 +232,20 @@ def person_page() -> None:
             if turn.result is not None:
                 show_rejected(turn.id, turn.result)
         if sent and text.strip():
-            if not STORE.answer(turn, text.strip()):
+            if not the_store().answer(turn, text.strip()):
                 st.session_state.late = "Another person was quicker; their answer stands."
             st.rerun()
     check_answer()
     with st.expander(f"Answered by a person: {len(done)}", icon=":material/check:"):
         for turn in reversed(done):
             st.text(f"{turn.question}\n{turn.answer}")
-    rerun_once_changed(lambda: len(STORE.queue()), len(queue))
+    rerun_once_changed(lambda: len(the_store().queue()), len(queue))
 
 
 def check_answer() -> None:
     """Have a person judge the oldest unchecked answer; to pick others would bias the tests of the rates."""
     unchecked = set(the_monitor().list_unlabelled())
-    turns = [turn for turn in STORE.list_decided() if turn.result and name_result(turn) in unchecked]
+    turns = [turn for turn in the_store().list_decided() if turn.result and name_result(turn) in unchecked]
     st.subheader(f"Answers to check: {len(turns)}")
     st.caption("The monitor compares the checks with the certified rates. Oldest first, without choosing.")
     if not turns:
@@ -262,7 +272,7 @@ def store_label(turn: Turn, right: bool) -> None:
 def watch_page() -> None:
     """Show what all questions so far say about the certificate."""
     st.title("Do the rates still hold?")
-    bot, status, decided = the_bot(), the_monitor().read_status(), STORE.list_decided()
+    bot, status, decided = the_bot(), the_monitor().read_status(), the_store().list_decided()
     for alarm in status.alarms:
         st.error(plain(alarm.sentence), icon=":material/warning:")
     for breach in status.breaches:
@@ -273,7 +283,7 @@ def watch_page() -> None:
         "Look as often as you like: while nothing changes and the rates hold, the chance of any alarm is at "
         f"most {format_share(status.level)} for drift and {format_share(status.level)} for the rates."
     )
-    st.subheader("Certified rates")
+    st.subheader("Certified rates" if bot.is_certified else "Promised rates")
     st.table(list_rates(bot, status, decided))
     st.subheader("Drift")
     for together in status.together:
@@ -305,23 +315,22 @@ def watch_page() -> None:
 
 
 def list_rates(bot: Bot, status: MonitorStatus, decided: Sequence[Turn]) -> list[dict[str, str]]:
-    """Return a row for each certified rate: what it answers, and how many checked answers were wrong."""
+    """Return a row for each rate: what it answers, and if certified, how many checked answers were wrong."""
     tests = {round(1.0 - (one.certified or 0.0), 9): one for one in status.tests if one.kind == "right"}
     rows = []
-    for rate, certificate in bot.certificates.items():
+    for rate in bot.rates:
         mine = [turn.result for turn in decided if turn.result is not None and turn.rate == rate]
-        everyone, test = certificate.groups[0], tests[float(rate)]
-        checked = test.outcomes
-        wrong = round(checked * (1.0 - test.seen)) if test.seen is not None else 0
-        rows.append(
-            {
-                "Certified": format_rate(rate),
+        answered = f"{sum(map(bool, mine))} of {len(mine)} asked"
+        row = {"Promise": format_rate(rate, bot), "Answered": answered}
+        if rate in bot.certificates:
+            everyone, test = bot.certificates[rate].groups[0], tests[float(rate)]
+            wrong = round(test.outcomes * (1.0 - test.seen)) if test.seen is not None else 0
+            row |= {
                 "Expected to answer": format_part(everyone.answered, everyone.prompts),
-                "Answered": f"{sum(map(bool, mine))} of {len(mine)} asked",
-                "Wrong": f"{wrong} of {checked} checked",
+                "Wrong": f"{wrong} of {test.outcomes} checked",
                 "Test": "alarm" if test.alarm else "no alarm",
             }
-        )
+        rows.append(row)
     return rows
 
 
@@ -334,14 +343,24 @@ def rerun_once_changed(count: Callable[[], int], seen: int) -> None:
 
 @st.cache_resource(show_spinner="Calibrating")
 def the_bot() -> Bot:
-    """Return the bot, made once for all visitors."""
-    return make_bot()
+    """Return the bot, made once for all visitors; if that fails, the page says why and asks nothing."""
+    try:
+        return load_bot(sys.argv[1:])
+    except CFCError as error:
+        st.error(plain(f"There is no bot to ask: {error}"), icon=":material/warning:")
+        st.stop()
+
+
+@st.cache_resource(show_spinner=False)
+def the_store() -> Store:
+    """Return the store of this bot's conversations."""
+    return Store(the_bot().folder / "qa_bot.db")
 
 
 @st.cache_resource(show_spinner=False)
 def the_monitor() -> CFCMonitor:
     """Return the monitor of every decision, made once for all visitors."""
-    return CFCMonitor(the_bot().artifact, FOLDER / "monitor.db")
+    return CFCMonitor(the_bot().artifact, the_bot().folder / "monitor.db")
 
 
 def name_result(turn: Turn) -> str:
@@ -356,9 +375,9 @@ def conversation_id() -> str:
     return str(st.session_state.conversation)
 
 
-def format_rate(rate: str) -> str:
-    """Format a certified rate as people read it."""
-    return f"at most {format_share(float(rate))} wrong"
+def format_rate(rate: str, bot: Bot) -> str:
+    """Format a rate as people read it."""
+    return f"at most {format_share(float(rate))} {'' if bot.is_certified else 'of all questions '}wrong"
 
 
 def format_part(count: int, total: int) -> str:

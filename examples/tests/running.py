@@ -58,8 +58,9 @@ def serve_page(arguments: Sequence[str], **environment: str) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     program = str(Path(sys.executable).with_name("streamlit"))
+    command, *further = arguments
     process = subprocess.Popen(
-        [program, *arguments, "--server.port", str(port), "--server.headless", "true"],
+        [program, command, "--server.port", str(port), "--server.headless", "true", *further],
         cwd=REPOSITORY,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment},
         start_new_session=True,
