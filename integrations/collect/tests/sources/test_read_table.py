@@ -1,4 +1,4 @@
-"""The table "What is read" in docs/collecting.md says what files of questions and sheets really do."""
+"""The table "What is read" in docs/records.md says what files of questions and sheets really do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from langchain_cfc.errors import CFCError
 from langchain_cfc.labelers import LabelerInput
 from langchain_cfc.sampling import DrawnCandidate
 
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "collecting.md"
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "records.md"
 SECTION = PAGE.read_text(encoding="utf-8").partition("### What is read")[2]
 TABLE: dict[str, tuple[str, str]] = {
     row: (questions.strip(), sheets.strip())
