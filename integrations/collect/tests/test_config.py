@@ -219,7 +219,7 @@ def test_load_object_loads_functions_factories_and_classes(module: str) -> None:
     [
         ("{}:none", "cannot import .*AttributeError"),
         ("nowhere:x", "cannot import 'nowhere:x': ModuleNotFoundError"),
-        ("{}", "or MODULE:NAME or FILE.py:NAME of your own"),
+        ("{}", "expected MODULE:NAME or FILE.py:NAME"),
         ("{}:broken", "the factory .* failed with RuntimeError: no key"),
     ],
 )
