@@ -43,7 +43,7 @@ async def try_first(store: Store, executor: Executor) -> None:
     """Take a prompt through all stages live, unless the store holds candidates or batches already.
 
     Args:
-        store: The store, which holds the prompts; it is told the usage, and nothing else.
+        store: The store, which holds the prompts; only the usage is written to it.
         executor: Of `make_trial_executor`.
 
     Raises:

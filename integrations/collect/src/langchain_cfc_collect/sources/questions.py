@@ -47,7 +47,7 @@ def list_examples(given: Questions, notify: Callable[[str], None]) -> list[Examp
 
     Raises:
         RecordError: If a file cannot be read, or no row or any pair or mapping cannot be used.
-        InputError: If the columns of question and reference cannot be told by their names, or an example is
+        InputError: If the columns of question and reference cannot be found by their names, or an example is
             none of these.
     """
     if isinstance(given, str | os.PathLike):
