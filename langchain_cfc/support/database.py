@@ -17,7 +17,6 @@ from sqlalchemy import (
     Column,
     Connection,
     Engine,
-    Insert,
     Integer,
     MetaData,
     Select,
@@ -29,7 +28,6 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
@@ -190,12 +188,6 @@ class DatabaseStore:
         connection.execute(self._facts.delete().where(self._facts.c.name.in_(facts)))
         connection.execute(self._facts.insert(), rows)
 
-    def insert_new(self, table: Table) -> Insert:
-        """Return a statement that inserts rows and skips those that exist already."""
-        dialect: Any = sqlite if self.is_sqlite else postgresql
-        statement: Insert = dialect.insert(table).on_conflict_do_nothing()
-        return statement
-
     @contextmanager
     def begin_read(self) -> Iterator[Connection]:
         """Open a connection for reading."""
@@ -261,7 +253,7 @@ class DatabaseStore:
         """Convert database errors to a StoreError that says what failed and what was kept."""
         try:
             yield
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, UnicodeDecodeError) as error:  # the latter of names in a damaged schema
             cause = getattr(error, "orig", None) or error
             kept = "" if what == "read" else "; finished work is kept, so run again once this is fixed"
             msg = f"cannot {what} {self.name}: {str(cause).strip()}{self._explain_cause(str(cause))}{kept}"

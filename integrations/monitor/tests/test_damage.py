@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,16 @@ from integrations.monitor.tests.watching import truths
 from langchain_cfc import CalibrationArtifact, PromptRecord
 from langchain_cfc.errors import StoreError
 from langchain_cfc.runnable import CFCResult
-from tests.lengths import mostly_long, repetitions
+from tests.lengths import LONG, mostly_long, repetitions
 
-# Each edit is made by hand in another program, after the tests have seen all rows.
+# A copy of a row with other values.
+COPY = (
+    "CREATE TEMP TABLE copied AS SELECT * FROM {0} LIMIT 1; UPDATE copied SET {1}; "
+    "INSERT OR REPLACE INTO {0} SELECT * FROM copied"
+)
+ROLL_BACK = "DELETE FROM {0}; INSERT INTO {0} SELECT * FROM earlier.{0}"
+MOMENTS = ["never read", "after a status", "after labels"]
+# Each edit is made by hand in another program; those of labels change nothing before there are any.
 EDITS = {
     **{
         f"{name} = {value}, {where}": f"UPDATE monitor_results SET {name} = {value} WHERE number {where}"  # noqa: S608 - fixed texts
@@ -28,8 +36,10 @@ EDITS = {
             ("scores", "'[0.9, 0.9]'"),
             ("scores", "'nonsense'"),
             ("scores", "'[1e999]'"),
+            ("accepted", "replace(accepted, 'e', 'x')"),
             ("features", "7"),
             ("codes", "'{}'"),
+            ("lengths", "'[]'"),
             ("metadata", "'[]'"),
             ("models", "'[\"other\"]'"),
             ("threshold", "-1"),
@@ -37,64 +47,113 @@ EDITS = {
             ("outcome", "outcome + 1"),
             ("withheld", "NOT withheld"),
             ("artifact", "'sha256:x'"),
+            ("alpha", "'0.5'"),
+            ("max_wrong_rate", "'0.1'"),
+            ("max_wrong_of_all", "'0.1'"),
             ("at", "at - 86400"),
             ("at", "1e300"),
             ("seconds", "100"),
             ("binding", "'unverified'"),
-            ("seen", "0"),
+            ("id", "id || 'x'"),
             ("number", "number + 1000"),
             ("digest", "'0123456789abcdef'"),
         ]
     },
     "results removed": "DELETE FROM monitor_results WHERE number < 4",
     "last result removed": "DELETE FROM monitor_results WHERE number = 24",
+    "all results removed": "DELETE FROM monitor_results",
+    "result copied": COPY.format("monitor_results", "number = 25, id = 'copy'"),
+    "result copied with its digest over another": COPY.format("monitor_results", "number = 4, id = 'r3'"),
+    "results swapped": "UPDATE monitor_results SET number = CASE number WHEN 3 THEN -4 ELSE -3 END "
+    "WHERE number IN (3, 4); UPDATE monitor_results SET number = -number WHERE number < 0",
     "labels removed": "DELETE FROM monitor_labels",
+    "one label removed": "DELETE FROM monitor_labels WHERE number = 2",
+    "label copied to another result": COPY.format("monitor_labels", "number = 13, result = 'r20'"),
+    "label moved": "UPDATE monitor_labels SET result = 'r20' WHERE number = 2",
     "labels changed": "UPDATE monitor_labels SET correct = 'false'",
-    "labels not read": "UPDATE monitor_labels SET seen = 0",
+    "labels dated": "UPDATE monitor_labels SET at = at + 1 WHERE number = 2",
+    "labels renumbered": "UPDATE monitor_labels SET number = number + 100",
+    "labels sealed otherwise": "UPDATE monitor_labels SET digest = '0123456789abcdef' WHERE number = 1",
     "probabilities changed": "UPDATE monitor_labels SET probability = 0.5",
-    "failures changed": "UPDATE monitor_failures SET at = 5",
+    "failures removed": "DELETE FROM monitor_failures",
+    "failure copied": COPY.format("monitor_failures", "number = 2"),
+    "failures dated": "UPDATE monitor_failures SET at = 5",
+    "failures moved": "UPDATE monitor_failures SET artifact = 'sha256:x'",
+    "failures renamed": "UPDATE monitor_failures SET error = 'RecordError'",
+    "failures renumbered": "UPDATE monitor_failures SET number = 7",
+    "failures sealed otherwise": "UPDATE monitor_failures SET digest = '0123456789abcdef'",
     "state removed": "DELETE FROM monitor_facts WHERE name LIKE 'sha256:%'",
-    "counts removed": "DELETE FROM monitor_facts WHERE name LIKE 'seen:%'",
-    "facts emptied": "UPDATE monitor_facts SET value = '{}' WHERE name <> 'turn'",
-    "facts unreadable": "UPDATE monitor_facts SET value = 'nonsense' WHERE name <> 'turn'",
+    "state changed": "UPDATE monitor_facts SET value = replace(value, '1', '2') WHERE name LIKE 'sha256:%'",
+    "tally removed": "DELETE FROM monitor_facts WHERE name = 'tally'",
+    "tally changed": "UPDATE monitor_facts SET value = replace(value, '24', '23') WHERE name = 'tally'",
+    "facts emptied": "UPDATE monitor_facts SET value = '{}'",
+    "facts unreadable": "UPDATE monitor_facts SET value = 'nonsense'",
     "version unreadable": "UPDATE monitor_facts SET value = '[' WHERE name = 'version'",
+    "format changed": "UPDATE monitor_facts SET value = '1' WHERE name = 'format'",
+    **{
+        f"{table} of an earlier copy": ROLL_BACK.format(table)
+        for table in ("monitor_results", "monitor_labels", "monitor_facts")
+    },
 }
 
 
 def read_all(artifact: CalibrationArtifact, store: Path) -> Any:
     with CFCMonitor(artifact, store, create=False) as monitor:
         # What the status leaves out.
-        results = monitor._store.read_results(artifact.digest, 0.0)
-        return monitor.read_status().model_dump(exclude={"age_days"}), results
+        traffic = monitor.read_traffic()
+        return monitor.read_status().model_dump(exclude={"age_days"}), traffic.results, traffic.labels
+
+
+@pytest.fixture(scope="module")
+def stores(
+    artifact: CalibrationArtifact,
+    results: Sequence[CFCResult],
+    served: Sequence[PromptRecord],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Path]:
+    """Copies of one store at three moments, and an earlier one."""
+    folder = tmp_path_factory.mktemp("stores")
+    paths = {name: folder / f"{name}.db" for name in ("earlier", *MOMENTS)}
+
+    def keep(name: str) -> None:
+        monitor.flush()
+        with closing(sqlite3.connect(folder / "monitor.db")) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        shutil.copy(folder / "monitor.db", paths[name])
+
+    with CFCMonitor(artifact, folder / "monitor.db") as monitor:
+        for number, result in enumerate(results[:24]):
+            if number == 10:
+                keep("earlier")
+            monitor.record(result, f"r{number}")
+        monitor.receive_failure(StoreError("no answer"))
+        keep("never read")
+        monitor.read_status()
+        keep("after a status")
+        monitor.label(*(Label(f"r{number}", truths(served[number])) for number in range(12)))
+        keep("after labels")
+    return paths
 
 
 @pytest.fixture
 def damage(
-    artifact: CalibrationArtifact,
-    results: Sequence[CFCResult],
-    served: Sequence[PromptRecord],
-    tmp_path: Path,
+    artifact: CalibrationArtifact, stores: dict[str, Path], moment: str, tmp_path: Path
 ) -> Callable[[Callable[[Path], None]], bool]:
     """Damage a copy of a store; return whether that is reported, and check that nothing changed if not."""
-    store, copy = tmp_path / "monitor.db", tmp_path / "copy.db"
-    with CFCMonitor(artifact, store) as monitor:
-        for number, result in enumerate(results[:24]):
-            monitor.record(result, f"r{number}")
-        monitor.receive_failure(StoreError("no answer"))
-        monitor.flush()
-        monitor.label(*(Label(f"r{number}", truths(served[number])) for number in range(12)))
-        monitor.read_status()
-    with closing(sqlite3.connect(store)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    before = read_all(artifact, store)
+    copy = tmp_path / "copy.db"
 
-    def check(change: Callable[[Path], None]) -> bool:
+    def read_copy(change: Callable[[Path], None]) -> Any:
         for left in tmp_path.glob("copy.db*"):
             left.unlink()
-        shutil.copy(store, copy)
+        shutil.copy(stores[moment], copy)
         change(copy)
+        return read_all(artifact, copy)
+
+    before = read_copy(lambda _: None)
+
+    def check(change: Callable[[Path], None]) -> bool:
         try:
-            after = read_all(artifact, copy)
+            after = read_copy(change)
         except StoreError:
             return True
         assert after == before
@@ -103,13 +162,14 @@ def damage(
     return check
 
 
+@mostly_long("moment", MOMENTS, quick=1)
 def test_every_flipped_bit_is_reported_or_changes_nothing(damage: Any) -> None:
     rng = random.Random(54)  # noqa: S311 - reproducible damage, no secrets
     reported, flips = 0, repetitions(500, share=0.06)
 
     def flip(path: Path) -> None:
         content = bytearray(path.read_bytes())
-        content[rng.randrange(100, len(content))] ^= 1 << rng.randrange(8)
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         path.write_bytes(content)
 
     for _ in range(flips):
@@ -117,10 +177,17 @@ def test_every_flipped_bit_is_reported_or_changes_nothing(damage: Any) -> None:
     assert reported > flips / 10
 
 
-@mostly_long("edit", list(EDITS), quick=6)
-def test_every_edit_by_hand_is_reported(damage: Any, edit: str) -> None:
-    def change(path: Path) -> None:
-        with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute(EDITS[edit])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_every_edit_by_hand_is_reported(damage: Any, stores: dict[str, Path]) -> None:
+    changed: list[int] = []
 
-    assert damage(change)
+    def change(path: Path, edit: str) -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("ATTACH ? AS earlier", [str(stores["earlier"])])
+            connection.executescript(edit)
+            changed.append(connection.total_changes)
+
+    for name in list(EDITS)[:: 1 if LONG else len(EDITS) // 6]:
+        is_reported = damage(partial(change, edit=EDITS[name]))
+        assert is_reported or not changed[-1], name
+    assert sum(map(bool, changed)) > len(changed) / 2

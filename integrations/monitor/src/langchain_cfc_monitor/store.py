@@ -1,9 +1,9 @@
 """`MonitorStore`: results, labels and failures from many processes, and the state of the tests.
 
-**Digests.** Each row and each state of the tests holds a digest of its values. The number and the sum of the
-row numbers of what the tests have seen are stored as well, so that rows that were removed, moved or added
-afterwards are found. This detects damage and edits by hand, not forgery; results that the tests have not
-seen yet can be removed unnoticed.
+**Digests.** Each row holds a digest of its values. One fact, the tally, holds the number and the sum of these
+digests by table, and a digest of each state of the tests. Every transaction that writes updates it, and every
+reading compares it with the rows, so that rows that were changed, removed or added in another way are found.
+This detects damage and edits by hand, not forgery, and not an earlier copy of the whole store.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -20,17 +20,16 @@ import numpy as np
 from sqlalchemy import (
     Boolean,
     Column,
+    ColumnElement,
     Connection,
     Double,
     ForeignKey,
-    Index,
     MetaData,
     Select,
     SmallInteger,
     Table,
     Text,
     delete,
-    false,
     func,
     insert,
     select,
@@ -56,7 +55,7 @@ _MOST_LISTED = 5
 _metadata = MetaData()
 
 
-# Holds the state of each artifact's tests under its digest, among other facts.
+# Holds the tally, and the state of each artifact's tests under its digest, among other facts.
 _facts = define_facts("monitor_facts", _metadata)
 
 _results = Table(
@@ -81,9 +80,6 @@ _results = Table(
     Column("models", Text, nullable=False),
     Column("binding", Text, nullable=False),
     Column("seconds", Double),
-    # Whether the tests have seen it. They take results in the order in which they find them: a result that
-    # another process commits late comes after results with higher numbers.
-    Column("seen", Boolean, nullable=False, server_default=false()),
     Column("digest", Text, nullable=False),
 )
 
@@ -91,16 +87,12 @@ _labels = Table(
     "monitor_labels",
     _metadata,
     Column("number", ROW_NUMBER, primary_key=True),
-    Column("result", Text, ForeignKey("monitor_results.id", ondelete="CASCADE"), nullable=False, unique=True),
+    Column("result", Text, ForeignKey("monitor_results.id"), nullable=False, unique=True),
     Column("at", Double, nullable=False),
     Column("correct", Text, nullable=False),  # JSON
     Column("probability", Double, nullable=False),
-    Column("seen", Boolean, nullable=False, server_default=false()),
     Column("digest", Text, nullable=False),
 )
-for _table in (_results, _labels):
-    _unseen = ~_table.c.seen
-    Index(f"{_table.name}_unseen", _table.c.number, sqlite_where=_unseen, postgresql_where=_unseen)
 
 # Prompts that could not be served.
 _failures = Table(
@@ -180,7 +172,9 @@ class Evidence:
     drift: DriftTest  # do prompts look as they did?
     kept: CoverageTest  # do certified rates hold?
     sampled: LabelSamplingTest  # do labelled results look like the others?
-    last: int  # number of the last result that `sampled` has seen
+    last_result: int  # number of the last result that `drift` has seen
+    last_label: int  # number of the last label that `kept` has seen
+    last_sampled: int  # number of the last result that `sampled` has seen
     drifted: Curve  # wealth of the drift tests over time
     broken: Curve  # wealth of the tests of certified rates over time
 
@@ -188,7 +182,7 @@ class Evidence:
     def start(cls, artifact: CalibrationArtifact, now: float) -> Evidence:
         """Return the state before any result."""
         drift, kept = DriftTest.start(artifact, now), CoverageTest.start(artifact, now)
-        return cls(drift, kept, LabelSamplingTest.start(artifact, now), 0, Curve(), Curve())
+        return cls(drift, kept, LabelSamplingTest.start(artifact, now), 0, 0, 0, Curve(), Curve())
 
     def add_result(self, one: ObservedResult) -> Evidence:
         """Return the state after one more result."""
@@ -203,7 +197,8 @@ class Evidence:
     def to_data(self) -> dict[str, Any]:
         """Return the state as plain data."""
         tests = {name: getattr(self, name).to_data() for name in ("drift", "kept", "sampled")}
-        return {**tests, "last": self.last, "drifted": vars(self.drifted), "broken": vars(self.broken)}
+        lasts = {name: getattr(self, name) for name in ("last_result", "last_label", "last_sampled")}
+        return {**tests, **lasts, "drifted": vars(self.drifted), "broken": vars(self.broken)}
 
     @classmethod
     def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> Evidence:
@@ -212,7 +207,9 @@ class Evidence:
             DriftTest.from_data(artifact, data["drift"]),
             CoverageTest.from_data(artifact, data["kept"]),
             LabelSamplingTest.from_data(artifact, data["sampled"]),
-            int(data["last"]),
+            data["last_result"],
+            data["last_label"],
+            data["last_sampled"],
             Curve(**data["drifted"]),
             Curve(**data["broken"]),
         )
@@ -226,18 +223,21 @@ class MonitorStore(DatabaseStore):
 
     _facts = _facts
     _format = "langchain-cfc/monitor"
-    _version = 5
+    _version = 6
     _missing_message = "there is no monitor at"
     _wrong_format_message = "is not the store of a monitor"
     _wrong_version_advice = "use a new store, or the release that made it"
 
     def add(self, results: Sequence[ObservedResult], failures: Sequence[Failure] = ()) -> None:
         """Write results and failures in one transaction; results whose id is stored already are skipped."""
-        with self.begin_write() as connection:
-            if results:
-                connection.execute(self.insert_new(_results), [_seal(_results, vars(one)) for one in results])
-            if failures:
-                connection.execute(insert(_failures), [_seal(_failures, vars(one)) for one in failures])
+        with self._begin_turn() as (connection, tally):
+            new: dict[str, Any] = {}
+            for one in results:
+                new.setdefault(one.id, vars(one))
+            for row in list(_read_named(connection, select(_results.c.id), _results.c.id, new)):
+                del new[row.id]
+            tally.insert(connection, _results, list(new.values()))
+            tally.insert(connection, _failures, [vars(one) for one in failures])
 
     def label(self, labels: Iterable[Label], now: float, *, leave_out_unfit: bool = False) -> int:
         """Write labels, all or none, and return how many were new; a result keeps its first label.
@@ -251,7 +251,7 @@ class MonitorStore(DatabaseStore):
             given.setdefault(one.id, one)
         if not given:
             return 0
-        with self.begin_write() as connection:
+        with self._begin_turn() as (connection, tally):
             rows = _read_named(connection, select(_results), _results.c.id, given)
             known = {row.id: _read_result(row) for row in rows}
             missing = [name for name in given if name not in known]
@@ -263,19 +263,16 @@ class MonitorStore(DatabaseStore):
                 )
                 raise InputError(msg)
             given = dict(_select_fitting_labels(given, known, leave_out_unfit=leave_out_unfit))
-            if not given:
-                return 0
-            count = select(func.count()).select_from(_labels)
-            before = int(connection.execute(count).scalar_one())
+            labelled = _read_named(connection, _labelled_results, _labels.c.result, given)
+            first = {row.id: _read_label(row) for row in labelled}
             new = [
                 {"result": one.id, "at": now, "correct": one.correct, "probability": one.probability}
                 for one in given.values()
+                if one.id not in first
             ]
-            connection.execute(self.insert_new(_labels), [_seal(_labels, one) for one in new])
-            labelled = _read_named(connection, _labelled_results, _labels.c.result, given)
-            first = {row.id: _read_label(row) for row in labelled}
-            _warn_of_changes([one for one in labels if one.id in first], first, known)
-            return int(connection.execute(count).scalar_one()) - before
+            tally.insert(connection, _labels, new)
+            _warn_of_changes([one for one in labels if one.id in given], given | first, known)
+            return len(new)
 
     def update_evidence(
         self, artifact: CalibrationArtifact, now: float, *, least: float = 1.0, label_days: float = 14.0
@@ -285,36 +282,33 @@ class MonitorStore(DatabaseStore):
         Concurrent processes take turns, so that each result and label is seen once. Results older than
         `label_days` are assumed to have all labels that they will ever get.
         """
-        is_checked = False
+        self.check()
         while True:
-            with self.begin_write() as connection:
-                self._take_turn(connection)
-                state = _read_state(connection, artifact.digest)
+            with self._begin_turn() as (connection, tally):
+                state = tally.read_state(connection, artifact.digest)
                 seen = Evidence.from_data(artifact, state) if state else Evidence.start(artifact, now)
-                if not is_checked:
-                    _check_seen(connection, artifact.digest)
-                    is_checked = True
-                if results := _read_unseen(connection, artifact, _results):
+                if results := _read_next(connection, artifact, _results, seen.last_result):
                     for row in results:
                         seen = seen.add_result(_read_result(row))
-                    self._mark_seen(connection, artifact, _results, [row.number for row in results])
-                elif labels := _read_unseen(connection, artifact, _labels):
+                    seen = replace(seen, last_result=results[-1].number)
+                elif labels := _read_next(connection, artifact, _labels, seen.last_label):
                     for row in labels:
                         seen = seen.add_label(_read_result(row), _read_label(row), row.labelled_at, least)
-                    self._mark_seen(connection, artifact, _labels, [row.label for row in labels])
-                elif block := _read_block(connection, artifact, seen.last, now - label_days * DAY):
+                    seen = replace(seen, last_label=labels[-1].label)
+                elif block := _read_block(connection, artifact, seen.last_sampled, now - label_days * DAY):
                     found = [(_read_result(row), row) for row in block]
                     chosen = [
                         (one, row.label is not None and _read_label(row).is_sampled(one, least))
                         for one, row in found
                     ]
-                    seen = replace(seen, sampled=seen.sampled.update(chosen), last=block[-1].number)
+                    seen = replace(seen, sampled=seen.sampled.update(chosen), last_sampled=block[-1].number)
                 else:
                     return seen
-                self._write_state(connection, artifact.digest, seen.to_data())
+                tally.write_state(connection, artifact.digest, seen.to_data())
 
     def read_results(self, digest: str, since: float) -> tuple[list[ObservedResult], dict[str, Label]]:
         """Return the results of an artifact since a time, in their order, and their labels."""
+        self.check()
         wanted = (_results.c.artifact == digest) & (_results.c.at >= since)
         rows = self.read_rows(_labelled_results.where(wanted).order_by(_results.c.number))
         labels = {row.id: _read_label(row) for row in rows if row.label is not None}
@@ -322,12 +316,13 @@ class MonitorStore(DatabaseStore):
 
     def list_unlabelled(self, digest: str) -> list[str]:
         """Return the ids of an artifact's results that have no label, in their order."""
+        self.check()
         wanted = (_results.c.artifact == digest) & _labels.c.number.is_(None)
         query = _labelled_results.with_only_columns(_results.c.id).where(wanted).order_by(_results.c.number)
         return [row.id for row in self.read_rows(query)]
 
     def count_results(self, digest: str) -> ResultCounts:
-        """Count the results, labels and failures of an artifact."""
+        """Count the results, labels and failures of an artifact; `update_evidence` has checked them."""
         ours = _results.c.artifact == digest
         columns = (_results.c.max_wrong_rate, _results.c.outcome, _results.c.withheld)
         outcomes = select(*columns, func.count()).where(ours).group_by(*columns)
@@ -336,8 +331,6 @@ class MonitorStore(DatabaseStore):
         labelled = select(func.count()).join_from(_labels, _results, _IS_LABELLED)
         failed = select(func.count()).where(_failures.c.artifact == digest)
         with self.begin_read() as connection:
-            for table, of in _list_own_rows(digest):
-                _check_rows(connection, table, of)
             counted = connection.execute(outcomes).all()
             rows = connection.execute(latest).all()
             since = min((row.at for row in rows), default=0.0)
@@ -370,46 +363,54 @@ class MonitorStore(DatabaseStore):
 
     def delete_before(self, before: float) -> None:
         """Delete old failures, and old results with their labels once the tests have seen both."""
-        old = (_results.c.at < before) & _results.c.seen
-        waiting = select(_labels.c.result).where(~_labels.c.seen)
-        gone = old & _results.c.id.not_in(waiting)
+        with self._begin_turn() as (connection, tally):
+            tally.delete(connection, _failures, _failures.c.at < before)
+            for digest in tally.states:
+                state = tally.read_state(connection, digest)
+                waiting = select(_labels.c.result).where(_labels.c.number > state["last_label"])
+                old = (
+                    (_results.c.artifact == digest)
+                    & (_results.c.at < before)
+                    & (_results.c.number <= state["last_result"])
+                    & _results.c.id.not_in(waiting)
+                )
+                tally.delete(connection, _labels, _labels.c.result.in_(select(_results.c.id).where(old)))
+                tally.delete(connection, _results, old)
+
+    def check(self) -> None:
+        """Raise a StoreError unless the store holds the rows that were written, and no others."""
+        with self.begin_read() as connection:
+            # Other processes may write meanwhile: read one state of the database.
+            if self.is_sqlite:
+                connection.exec_driver_sql("BEGIN")
+            else:
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            tally = _Tally.read(connection)
+            for table in (_results, _labels, _failures):
+                count, total = _add_up_rows(connection, table)
+                if [count, total] != tally.rows[table.name][1:]:
+                    msg = (
+                        f"{table.name} in {self.name} does not hold the rows that were written: some were "
+                        "removed or added by hand. Restore a backup, or use a new store"
+                    )
+                    raise StoreError(msg)
+
+    @contextmanager
+    def _begin_turn(self) -> Iterator[tuple[Connection, _Tally]]:
+        """Open a transaction after those of all other processes that write, and update the tally with it."""
         with self.begin_write() as connection:
-            self._take_turn(connection)
-            # A damaged time must not delete a row before the damage is found.
-            for table, where in ((_failures, _failures.c.at < before), (_results, gone)):
-                _check_rows(connection, table, select(table).where(where))
-            connection.execute(delete(_failures).where(_failures.c.at < before))
-            of_gone = select(_results.c.artifact).where(gone).distinct()
-            for digest in connection.execute(of_gone).scalars().all():
-                _check_seen(connection, digest)
-                kept = _count_seen(connection, digest, ~gone)
-                self._write_state(connection, _SEEN + digest, kept)
-            connection.execute(delete(_results).where(gone))
-
-    def _mark_seen(
-        self, connection: Connection, artifact: CalibrationArtifact, table: Table, numbers: Sequence[int]
-    ) -> None:
-        connection.execute(update(table).where(table.c.number.in_(numbers)).values(seen=True))
-        name = _SEEN + artifact.digest
-        counts = dict(_read_state(connection, name) or _NONE_SEEN)
-        count, total = counts[table.name]
-        counts[table.name] = [count + len(numbers), total + sum(numbers)]
-        self._write_state(connection, name, counts)
-
-    def _write_state(self, connection: Connection, name: str, data: Any) -> None:
-        text = json.dumps(data)
-        self.write_facts(connection, {name: _hash([name, text]) + text})
+            tally_row = update(_facts).where(_facts.c.name == _TALLY)
+            connection.execute(tally_row.values(value=_facts.c.value))  # locks the row until the commit
+            tally = _Tally.read(connection)
+            yield connection, tally
+            connection.execute(tally_row.values(value=tally.to_text()))
 
     def _open(self, *, create: bool) -> None:
         super()._open(create=create)
-        self.check_pages()
+        self.check_pages(thoroughly=True)
 
     def _list_first_facts(self) -> dict[str, str]:
-        return {**super()._list_first_facts(), "turn": "0"}
-
-    def _take_turn(self, connection: Connection) -> None:
-        """Wait for other processes that update evidence: writing this row locks it until the commit."""
-        connection.execute(update(_facts).where(_facts.c.name == "turn").values(value=_facts.c.value))
+        return {**super()._list_first_facts(), _TALLY: _Tally().to_text()}
 
 
 def compute_share(count: int, of: int) -> float | None:
@@ -418,15 +419,15 @@ def compute_share(count: int, of: int) -> float | None:
 
 
 def _read_result(row: Any) -> ObservedResult:
+    _check_row(_results, row[: len(_results.c)])
     fields = {name: getattr(row, name) for name in ObservedResult.__dataclass_fields__}
-    _check_row(_results, fields, row.digest)
     fields |= {name: json.loads(fields[name]) for name in (*_LIST_FIELDS, "metadata")}
     return ObservedResult(**fields | {name: tuple(fields[name]) for name in _LIST_FIELDS})
 
 
 def _read_label(row: Any) -> Label:
-    values = {"result": row.id, "at": row.labelled_at, "correct": row.correct, "probability": row.probability}
-    _check_row(_labels, values, row.label_digest)
+    values = (row.label, row.id, row.labelled_at, row.correct, row.probability, row.label_digest)
+    _check_row(_labels, values)
     return Label(row.id, json.loads(row.correct), row.probability)
 
 
@@ -477,10 +478,12 @@ def _read_named(
         yield from connection.execute(query.where(column.in_(wanted[start : start + _PAGE_SIZE])))
 
 
-def _read_unseen(connection: Connection, artifact: CalibrationArtifact, table: Table) -> Sequence[Any]:
-    """Return the next rows of results, or of labels, that the tests have not seen."""
-    unseen = (_results.c.artifact == artifact.digest) & ~table.c.seen
-    query = _labelled_results.where(unseen).order_by(table.c.number).limit(_PAGE_SIZE)
+def _read_next(
+    connection: Connection, artifact: CalibrationArtifact, table: Table, last: int
+) -> Sequence[Any]:
+    """Return the next rows of results, or of labels, after the last one that the tests have seen."""
+    following = (_results.c.artifact == artifact.digest) & (table.c.number > last)
+    query = _labelled_results.where(following).order_by(table.c.number).limit(_PAGE_SIZE)
     return connection.execute(query).all()
 
 
@@ -488,12 +491,7 @@ def _read_block(
     connection: Connection, artifact: CalibrationArtifact, last: int, before: float
 ) -> Sequence[Any]:
     """Return the next block of results old enough to have all their labels; empty if there are too few."""
-    due = (
-        (_results.c.artifact == artifact.digest)
-        & _results.c.seen
-        & (_results.c.number > last)
-        & (_results.c.at < before)
-    )
+    due = (_results.c.artifact == artifact.digest) & (_results.c.number > last) & (_results.c.at < before)
     rows = connection.execute(
         _labelled_results.where(due).order_by(_results.c.number).limit(BLOCK_SIZE)
     ).all()
@@ -502,36 +500,95 @@ def _read_block(
 
 # Digests
 
-_SEEN = "seen:"  # begins the name of the fact that counts what the tests of an artifact have seen
-_NONE_SEEN: Mapping[str, list[int]] = {_results.name: [0, 0], _labels.name: [0, 0]}
+_TALLY = "tally"  # name of the fact
 _JSON_COLUMNS = {*_LIST_FIELDS, "metadata", "correct"}
-_UNSEALED_COLUMNS = {"number", "seen", "digest"}
 _DIGITS = 16
+_MODULUS = 16**_DIGITS
 
 
-def _hash(values: Sequence[Any]) -> str:
-    return blake2b(json.dumps(values).encode(), digest_size=_DIGITS // 2).hexdigest()
+@dataclass
+class _Tally:
+    """What was written to a store, without what was deleted."""
+
+    # Of each table the last row number ever given, the number of rows, and the sum of their digests
+    rows: dict[str, list[int]] = field(
+        default_factory=lambda: {table.name: [0, 0, 0] for table in (_results, _labels, _failures)}
+    )
+    states: dict[str, str] = field(default_factory=dict)  # digest of the state of the tests, by artifact
+
+    @classmethod
+    def read(cls, connection: Connection) -> _Tally:
+        """Read the tally of a store; raise a StoreError if it is damaged."""
+        text = _read_fact(connection, _TALLY)
+        if _hash(text[_DIGITS:]) != text[:_DIGITS]:
+            msg = "the tally of the monitor's store is damaged: restore a backup, or use a new store"
+            raise StoreError(msg)
+        return cls(**json.loads(text[_DIGITS:]))
+
+    def to_text(self) -> str:
+        """Return its digest and its JSON."""
+        text = json.dumps(vars(self))
+        return _hash(text) + text
+
+    def insert(self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Insert rows with the next numbers and with their digests; mappings and sequences become JSON."""
+        last, count, total = self.rows[table.name]
+        sealed = []
+        for number, values in enumerate(rows, last + 1):
+            row = {"number": number, **values}
+            for column in table.c:
+                if column.name in _JSON_COLUMNS:
+                    row[column.name] = json.dumps(row[column.name])
+                elif isinstance(column.type, Double) and row[column.name] is not None:
+                    row[column.name] = float(row[column.name])  # as the database returns it
+            digest = _hash_row(table, [row[column.name] for column in table.c if column.name != "digest"])
+            sealed.append({**row, "digest": digest})
+            total += int(digest, 16)
+        if sealed:
+            connection.execute(insert(table), sealed)
+        self.rows[table.name] = [last + len(sealed), count + len(sealed), total % _MODULUS]
+
+    def delete(self, connection: Connection, table: Table, where: ColumnElement[bool]) -> None:
+        """Delete rows; a damaged one is an error, because it may not be meant."""
+        count, total = _add_up_rows(connection, table, where)
+        connection.execute(delete(table).where(where))
+        last, counted, sum_ = self.rows[table.name]
+        self.rows[table.name] = [last, counted - count, (sum_ - total) % _MODULUS]
+
+    def read_state(self, connection: Connection, digest: str) -> Any:
+        """Return the state of the tests of an artifact; None before the first."""
+        if digest not in self.states:
+            return None
+        text = _read_fact(connection, digest)
+        if _hash(text) != self.states[digest]:
+            msg = f"the state of {digest[:20]} is damaged (its digest differs): use a new store"
+            raise StoreError(msg)
+        return json.loads(text)
+
+    def write_state(self, connection: Connection, digest: str, data: Any) -> None:
+        """Write the state of the tests of an artifact."""
+        text = json.dumps(data)
+        connection.execute(delete(_facts).where(_facts.c.name == digest))
+        connection.execute(insert(_facts), {"name": digest, "value": text})
+        self.states[digest] = _hash(text)
 
 
-def _hash_row(table: Table, row: Mapping[Any, Any]) -> str:
-    values: list[Any] = [table.name]
-    for column in table.c:
-        if column.name not in _UNSEALED_COLUMNS:
-            value = row[column.name]
-            is_float = isinstance(column.type, Double) and value is not None
-            values.append(float(value) if is_float else value)
-    return _hash(values)
+def _read_fact(connection: Connection, name: str) -> str:
+    return str(connection.execute(select(_facts.c.value).where(_facts.c.name == name)).scalar())
 
 
-def _seal(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with its JSON columns and its digest."""
-    row = {name: json.dumps(value) if name in _JSON_COLUMNS else value for name, value in values.items()}
-    return {**row, "digest": _hash_row(table, row)}
+def _hash(text: str) -> str:
+    return blake2b(text.encode(), digest_size=_DIGITS // 2).hexdigest()
 
 
-def _check_row(table: Table, row: Mapping[Any, Any], digest: Any) -> None:
+def _hash_row(table: Table, values: Sequence[Any]) -> str:
+    return _hash(json.dumps([table.name, *values]))
+
+
+def _check_row(table: Table, row: Sequence[Any]) -> None:
+    """Raise a StoreError unless the last value of a row is the digest of the others."""
     try:
-        is_intact = _hash_row(table, row) == digest
+        is_intact = _hash_row(table, row[:-1]) == row[-1]
     except (TypeError, ValueError):  # a value of another type
         is_intact = False
     if not is_intact:
@@ -539,47 +596,10 @@ def _check_row(table: Table, row: Mapping[Any, Any], digest: Any) -> None:
         raise StoreError(msg)
 
 
-def _check_rows(connection: Connection, table: Table, query: Select[Any]) -> None:
-    for row in connection.execute(query.execution_options(yield_per=_PAGE_SIZE)):
-        _check_row(table, row._mapping, row.digest)  # noqa: SLF001 - SQLAlchemy's public name
-
-
-def _list_own_rows(digest: str) -> list[tuple[Table, Select[Any]]]:
-    """Return each table with the query of an artifact's rows in it."""
-    labels = select(_labels).join_from(_labels, _results, _IS_LABELLED)
-    return [
-        (_results, select(_results).where(_results.c.artifact == digest)),
-        (_labels, labels.where(_results.c.artifact == digest)),
-        (_failures, select(_failures).where(_failures.c.artifact == digest)),
-    ]
-
-
-def _count_seen(connection: Connection, digest: str, *where: Any) -> dict[str, list[int]]:
-    """Return how many rows the tests have seen, with the sum of their numbers, by table."""
-    counts = {}
-    for table, rows in _list_own_rows(digest)[:2]:
-        totals = rows.with_only_columns(func.count(), func.coalesce(func.sum(table.c.number), 0))
-        counts[table.name] = list(map(int, connection.execute(totals.where(table.c.seen, *where)).one()))
-    return counts
-
-
-def _check_seen(connection: Connection, digest: str) -> None:
-    counts = _count_seen(connection, digest)
-    is_lost = counts != _NONE_SEEN and _read_state(connection, digest) is None
-    if is_lost or counts != (_read_state(connection, _SEEN + digest) or _NONE_SEEN):
-        msg = (
-            f"the rows about {digest[:15]} are not those that the tests have seen: some were removed, added "
-            "or changed by hand. Restore a backup, or use a new store"
-        )
-        raise StoreError(msg)
-
-
-def _read_state(connection: Connection, name: str) -> Any:
-    value = connection.execute(select(_facts.c.value).where(_facts.c.name == name)).scalar()
-    if value is None:
-        return None
-    digest, text = str(value)[:_DIGITS], str(value)[_DIGITS:]
-    if _hash([name, text]) != digest:
-        msg = f"the state of {name[:20]} is damaged (its digest differs): use a new store"
-        raise StoreError(msg)
-    return json.loads(text)
+def _add_up_rows(connection: Connection, table: Table, *where: ColumnElement[bool]) -> tuple[int, int]:
+    """Check rows, and return their number and the sum of their digests."""
+    count = total = 0
+    for row in connection.execute(select(table).where(*where).execution_options(yield_per=_PAGE_SIZE)):
+        _check_row(table, row)
+        count, total = count + 1, total + int(row.digest, 16)
+    return count, total % _MODULUS
