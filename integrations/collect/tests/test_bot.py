@@ -21,6 +21,7 @@ from langchain_cfc import CFCRunnable
 from langchain_cfc.errors import CollectionError, InputError, UnattainableTargetError
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
+from tests.cli.running import run
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
 
@@ -141,6 +142,33 @@ def test_build_bot_of_a_model_by_name_keeps_the_settings_that_it_accepts(
         assert (asked["temperature"], asked["logprobs"], asked["max_completion_tokens"]) == (0.7, True, 64)
         build("openai:recorded")
     assert len(script.requests) == N * SIZE + 5
+
+
+@pytest.mark.parametrize("first", ["init", "build_bot"])
+def test_build_bot_and_init_go_on_with_the_store_of_the_other(
+    first: str, script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("mine.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("question", "answer"), *PAIRS])
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    given = ("--source", "mine.csv", "--model", "openai:recorded")
+
+    def build_mine() -> None:
+        assert build("openai:recorded", "mine.csv").invoke(PAIRS[1][0]).best == PAIRS[1][1]
+
+    def propose_and_collect() -> None:
+        assert run("init", *given, "-n", N, "--force").code == 0
+        assert run("collect", "--config", "collect.toml").code == 0
+
+    steps = [propose_and_collect, build_mine]
+    with serving(script) as url:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        for step in steps if first == "init" else reversed(steps):
+            step()
+    # Each answer was drawn once; both choose by five trial answers, unless the store holds the choice.
+    trials = {"init": 5, "build_bot": 10}[first]
+    assert len(script.requests) == N * SIZE + trials + N
+    assert "verifier: SequenceProbability" in capsys.readouterr().err
 
 
 FORMS: dict[str, Callable[[], Any]] = {

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_cfc_collect.config import CollectionConfig, read_config
-from langchain_cfc_collect.proposal import Dataset, Model, Proposal, draw_answers, list_labelers, propose
-from langchain_cfc_collect.sources import Rows
+from langchain_cfc_collect.proposal import (
+    Proposal,
+    draw_answers,
+    format_toml,
+    list_labelers,
+    make_settings,
+    parse_model,
+    propose,
+    propose_prompt,
+    read_questions,
+)
+from langchain_cfc_collect.sources import Rows, open_rows
 from langchain_cfc_collect.sources.detection import detect_columns
 
 from langchain_cfc.errors import CFCError, InputError
@@ -48,16 +58,29 @@ def _no_openai_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 
-def make_proposal(folder: Path, script: Script, path: str, **given: Any) -> Proposal:
+@dataclass(frozen=True)
+class Proposed:
+    """A proposal, and the settings that `init` writes."""
+
+    found: Proposal
+    settings: Mapping[str, Any]
+
+
+def make_proposal(folder: Path, script: Script, path: str, reference: str | None = None) -> Proposed:
     with serving(script) as url:
-        dataset = Dataset.read(path, **given)
-        return propose(dataset, Model.parse("local", url.removesuffix("/v1")), n=3, folder=folder)
+        model, connection = parse_model("local", url.removesuffix("/v1"))
+        table, _ = read_questions(open_rows(path), None, reference, None)
+        choices = list_labelers(table.examples)
+        prompt = propose_prompt(model, table.examples, choices)
+        found = propose(model, table.examples, choices, prompt=prompt, connection=connection)
+    given = {"path": path, "model": model, "connection": connection, "n": 3, "folder": folder}
+    return Proposed(found, make_settings(found, table, **given))
 
 
-def read_back(proposal: Proposal, folder: Path) -> CollectionConfig:
+def read_back(proposed: Proposed, folder: Path) -> CollectionConfig:
     """Write the file that is proposed, and read it."""
     file = folder / "collect.toml"
-    file.write_text(proposal.format_toml(), encoding="utf-8")
+    file.write_text(format_toml(proposed.settings, proposed.found.reasons), encoding="utf-8")
     return read_config(file)
 
 
@@ -134,11 +157,33 @@ def test_init_reads_questions_and_answers_inside_objects(tmp_path: Path) -> None
         {"inputs": {"question": one}, "outputs": {"text": ["Lima"], "answer_start": [1]}} for one in QUESTIONS
     ]
     path.write_text("".join(f"{json.dumps(one)}\n" for one in rows))
-    given = {"reference": "outputs.text"}
-    proposal = make_proposal(tmp_path, make_script(["Lima"] * 12), str(path), **given)
-    assert all(proposal.correct)
-    columns = read_back(proposal, tmp_path).source.columns
-    assert (columns.prompt, columns.reference) == ("Give the answer alone: {inputs.question}", "outputs.text")
+    proposed = make_proposal(tmp_path, make_script(["Lima"] * 12), str(path), "outputs.text")
+    assert all(proposed.found.correct)
+    columns = read_back(proposed, tmp_path).source.columns
+    assert (columns.input, columns.reference) == ("inputs.question", "outputs.text")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "columns", "around"),
+    [
+        ("{question}", {"input": "frage"}, None),
+        ("Be brief: {question}", {"input": "frage"}, "Be brief: {question}"),
+        ("Be brief: {frage}", {"input": "frage"}, "Be brief: {question}"),
+        ("{thema}: {frage}", {"prompt": "{thema}: {frage}"}, None),
+    ],
+)
+def test_prompt_of_one_column_is_part_of_the_bot(
+    prompt: str, columns: dict[str, str], around: str | None
+) -> None:
+    rows = Rows.from_iterable([{"frage": "a", "answer": "b", "thema": "c"}])
+    table, found = read_questions(rows, "frage", None, prompt)
+    assert table.columns.model_dump(include={"input", "prompt"}, exclude_none=True) == columns
+    assert found == around
+
+
+def test_prompt_that_is_no_template_is_refused() -> None:
+    with pytest.raises(InputError, match=r"the prompt 'x \{' cannot be used"):
+        read_questions(Rows.from_iterable([{"question": "a", "answer": "b"}]), None, None, "x {")
 
 
 # Labelers
@@ -190,12 +235,13 @@ def test_propose_matches_bare_answers_and_writes_a_readable_config(tmp_path: Pat
     path = write_questions(tmp_path, texts)
     script = make_script(texts)
     found = make_proposal(tmp_path, script, path)
-    assert [one.candidate.text for one in found.answers] == texts[::2][:5]
-    assert found.correct == [True] * 5
+    assert [one.candidate.text for one in found.found.answers] == texts[::2][:5]
+    assert found.found.correct == [True] * 5
     config = read_back(found, tmp_path)
     assert (config.n, config.store) == (3, str(tmp_path / "own-data.db"))
     assert config.source.path == Path(path)
-    assert config.source.columns.prompt == "Give the answer alone: {question}"
+    assert config.source.columns.input == "question"
+    assert config.generator.prompt == "Give the answer alone: {question}"
     assert config.generator.model == "openai:local"
     arguments = config.generator.arguments
     assert arguments["base_url"].endswith("/v1")
@@ -217,9 +263,9 @@ def test_propose_searches_sentences_for_the_reference(tmp_path: Path) -> None:
         "factory": "NormalisedMatch",
         "arguments": {"anywhere": True},
     }
-    assert found.correct == [True] * 5
-    assert "calls 5 of 5 answers correct, NormalisedMatch() 0" in found.reasons["labeler.factory"]
-    assert "arguments = { anywhere = true }" in found.format_toml()
+    assert found.found.correct == [True] * 5
+    assert "calls 5 of 5 answers correct, NormalisedMatch() 0" in found.found.reasons["labeler.factory"]
+    assert "arguments = { anywhere = true }" in format_toml(found.settings, {})
 
 
 def test_propose_extracts_numbers_from_sentences_only(tmp_path: Path) -> None:
@@ -237,17 +283,17 @@ def test_propose_uses_a_prompt_for_multiple_choice_letters(tmp_path: Path) -> No
     prompt = "Give the letter of the right option alone: {}"
     path = write_questions(tmp_path, letters)
     found = make_proposal(tmp_path, make_script([f"({one}) of course" for one in letters], prompt), path)
-    assert found.settings["source"]["prompt"] == prompt.format("{question}")
+    assert found.settings["generator"]["prompt"] == prompt.format("{question}")
     assert found.settings["answer"]["id"] == "extract_choice"
     assert isinstance(read_back(found, tmp_path).create_components().labeler, MultipleChoice)
-    assert found.correct == [True] * 5
+    assert found.found.correct == [True] * 5
 
 
 def test_propose_asks_five_more_questions_if_none_is_correct(tmp_path: Path) -> None:
     script = make_script(["no"] * 12)
     found = make_proposal(tmp_path, script, write_questions(tmp_path, list("klmnopqrstuv")))
-    assert (found.correct, len(script.requests)) == ([False] * 10, 10)
-    assert len({one.example.id for one in found.answers}) == 10
+    assert (found.found.correct, len(script.requests)) == ([False] * 10, 10)
+    assert len({one.example.id for one in found.found.answers}) == 10
 
 
 def test_propose_uses_self_consistency_without_log_probabilities(tmp_path: Path) -> None:
@@ -262,7 +308,8 @@ def test_draw_answers_leaves_out_settings_that_the_model_refuses() -> None:
     asked = [Example(id="1", input=f"Give the answer alone: {QUESTIONS[0]}", reference="x")]
     script.faults = (Fault("status 400", frozenset({0})),)
     with serving(script) as url:
-        found = draw_answers(Model.parse("local", url).subject, asked)
+        model, connection = parse_model("local", url)
+        found = draw_answers(model, None, connection, asked)
     assert found.settings == {"temperature": 0.7}
     assert "logprobs" in script.requests[0]
     assert "logprobs" not in script.requests[-1]
@@ -273,11 +320,10 @@ def test_draw_answers_does_not_retry_a_refused_key(status: int) -> None:
     script = make_script(["x"] * 12)
     script.faults = (Fault(f"status {status}"),)
     asked = [Example(id="1", input=f"Give the answer alone: {QUESTIONS[0]}", reference="x")]
-    with (
-        serving(script) as url,
-        pytest.raises(CFCError, match=r"openai:local does not answer at http.*out of order"),
-    ):
-        draw_answers(Model.parse("local", url).subject, asked)
+    with serving(script) as url:
+        model, connection = parse_model("local", url)
+        with pytest.raises(CFCError, match=r"openai:local does not answer at http.*out of order"):
+            draw_answers(model, None, connection, asked)
     assert all("logprobs" in one for one in script.requests)
 
 
@@ -292,22 +338,23 @@ def test_draw_answers_does_not_retry_a_refused_key(status: int) -> None:
         ("https://models.example/api/v3", "https://models.example/api/v3"),
     ],
 )
-def test_model_of_adds_v1_to_an_address_without_a_path(given: str, url: str) -> None:
-    assert Model.parse("m", given) == Model("openai:m", url)
+def test_parse_model_adds_v1_to_an_address_without_a_path(given: str, url: str) -> None:
+    name, connection = parse_model("m", given)
+    assert (name, connection["base_url"]) == ("openai:m", url)
 
 
-def test_model_of_sends_no_real_key_to_a_local_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parse_model_sends_no_real_key_to_a_local_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-real-and-secret")
-    assert Model.parse("openai:gpt-4o", None).connection == {}
-    assert Model.parse("m", "http://localhost:1").connection["api_key"] == "none"
-    assert "api_key" not in Model.parse("m", "https://models.example").connection
+    assert parse_model("openai:gpt-4o", None) == ("openai:gpt-4o", {})
+    assert parse_model("m", "http://localhost:1")[1]["api_key"] == "none"
+    assert "api_key" not in parse_model("m", "https://models.example")[1]
     monkeypatch.delenv("OPENAI_API_KEY")
-    assert Model.parse("m", "https://models.example").connection["api_key"] == "none"
+    assert parse_model("m", "https://models.example")[1]["api_key"] == "none"
 
 
 @pytest.mark.parametrize(
     "url", ["localhost:8080", "ftp://x", "http://[", "http://user:secret@host/v1", "http://host?key=1"]
 )
-def test_model_of_refuses_invalid_addresses_and_secrets_in_them(url: str) -> None:
+def test_parse_model_refuses_invalid_addresses_and_secrets_in_them(url: str) -> None:
     with pytest.raises(InputError, match="URL"):
-        Model.parse("m", url)
+        parse_model("m", url)

@@ -2,7 +2,8 @@
 
 It is `calibrate_chain` with defaults for everything that a first bot needs, each printed before it is paid
 for. Verifier and labeler are chosen from a few trial answers, as `langchain-cfc init` does. The choice is
-kept in the store, so that a call that resumes makes the same one without asking again.
+kept in the store, so that a call that resumes, or goes on with a collection that `init` proposed, makes the
+same one without asking again.
 
 *What limits a bot.* Three figures bound the share that a bot can answer, each at most the next: what is
 certified; what the same scores would allow with any number of labels, the largest point of the curve whose
@@ -16,11 +17,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-from langchain_core.language_models import BaseChatModel
-from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import Runnable
 from typing_extensions import Unpack
 
@@ -33,8 +33,8 @@ from langchain_cfc.labelers.matching import list_aliases
 from langchain_cfc.records import Example
 from langchain_cfc.runnable import CFCRunnable
 from langchain_cfc.sampling import resolve_generator
-from langchain_cfc.sampling.token_counts import read_usage
 from langchain_cfc.support.json_text import short_repr
+from langchain_cfc.support.plugins import load_object
 from langchain_cfc.support.text import format_percent, pluralize
 from langchain_cfc.verifiers import SelfConsistency, Verifier, VerifierEnsemble
 from langchain_cfc_collect.calibrating import ChainOptions, ChainPlan
@@ -42,24 +42,19 @@ from langchain_cfc_collect.collecting import format_cost, print_line, run_in_new
 from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.proposal import (
     LabelerChoice,
-    Model,
-    Trial,
-    TrialSubject,
-    choose_parts,
-    create_part,
+    Proposal,
+    add_prompt,
     format_part,
     list_labelers,
     name_store,
+    propose,
     propose_prompt,
-    try_generator,
 )
 from langchain_cfc_collect.run import CollectionOptions, CollectionResult
 from langchain_cfc_collect.sources.questions import Questions, list_examples
 from langchain_cfc_collect.store import Store
+from langchain_cfc_collect.store.configurations import CHOICE
 
-# Key of the store's configuration under which the choice is kept.
-_CHOICE = "choice"
-_QUESTION = "question"
 _MOST_SHOWN = 3
 # The keywords that replace what was chosen, in the order in which they are printed.
 _PARTS = ("verifier", "labeler", "answer")
@@ -150,7 +145,7 @@ async def abuild_bot(
         choice = _read_choice(store)
         if choice is None:
             print_line("asking a few of the questions, to choose what is not given")
-            choice = await asyncio.to_thread(_make_choice, generator, listed, choices)
+            choice = await asyncio.to_thread(_choose, generator, listed, choices)
         plan = _apply_choice(plan, choice, has_verifier=verifier is not None, has_labeler=labeler is not None)
     for line in _describe_plan(plan):
         print_line(line)
@@ -184,7 +179,7 @@ def _check_promise(options: ChainOptions, *, has_parts: bool) -> None:
 
 
 def _propose_store(examples: Questions) -> str:
-    return f"{name_store(str(examples))}.db" if isinstance(examples, str | os.PathLike) else "bot.db"
+    return name_store(str(examples)) if isinstance(examples, str | os.PathLike) else "bot.db"
 
 
 def _check_store(plan: ChainPlan) -> None:
@@ -198,108 +193,59 @@ def _check_store(plan: ChainPlan) -> None:
         raise InputError(msg)
 
 
-# The choice
+# The choice: what was proposed, as plain data that the store keeps
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """What was chosen, as plain data that the store keeps.
-
-    Attributes:
-        prompt: Template around each question; None without one.
-        settings: Sampling settings of a model that is given by name; None for one that is used as it is.
-        tables: Verifier, labeler and extractor, see `ChosenParts`.
-        reasons: Reasons, likewise.
-        answers: Number of trial answers.
-        tokens: Tokens that they took; 0 if the model does not report them.
-    """
-
-    prompt: str | None
-    settings: Mapping[str, Any] | None
-    tables: Mapping[str, Mapping[str, Any]]
-    reasons: Mapping[str, str]
-    answers: int
-    tokens: int
-
-    def create_generator(self, generator: Any) -> Runnable[Any, Any]:
-        """Create the generator that is collected and served."""
-        model = resolve_generator(generator, self.settings)
-        return model if self.prompt is None else PromptTemplate.from_template(self.prompt) | model
+def _read_choice(store: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """Return the choice of an earlier call, or of `init` for the collection; None if there is none."""
+    with suppress(StoreError), Store(store) as opened:  # `collect` reports what is wrong with it
+        kept: dict[str, Any] | None = opened.configuration.get(CHOICE)
+        return kept
+    return None
 
 
-def _read_choice(store: str | os.PathLike[str]) -> _Choice | None:
-    """Return the choice of an earlier call; None if there was none."""
-    try:
-        with Store(store) as opened:
-            kept = opened.configuration.get(_CHOICE)
-    except StoreError:  # it does not exist, or `collect` reports what is wrong with it
-        return None
-    return None if kept is None else _Choice(**kept)
-
-
-def _make_choice(generator: Any, examples: Sequence[Example], choices: Sequence[LabelerChoice]) -> _Choice:
+def _choose(generator: Any, examples: Sequence[Example], choices: Sequence[LabelerChoice]) -> dict[str, Any]:
     """Ask the model a few questions, and choose what suits its answers and the references."""
-    has_texts = all(isinstance(one.input, str) for one in examples)
-    has_plain_answers = bool(choices) and choices[0].reads != "JSON values"
-    prompt = None
-    if has_texts and has_plain_answers and _is_model_alone(generator):
-        prompt = propose_prompt(_QUESTION, examples)
-    if isinstance(generator, str):
-        subject = Model(generator).subject
-    else:
-        name = resolve_generator(generator).get_name()
-        subject = TrialSubject(f"{name} does not answer", lambda _: resolve_generator(generator), ({},))
-    if prompt is not None:
-        asked, create = PromptTemplate.from_template(prompt), subject.create
-        subject = replace(subject, create=lambda settings: asked | create(settings))
-    trial = try_generator(subject, examples, choices)
-    chosen = choose_parts(choices, trial)
-    if choices and not any(chosen.correct):
+    prompt = propose_prompt(generator, examples, choices)
+    found = propose(generator, examples, choices, prompt=prompt)
+    if choices and not any(found.correct):
         msg = (
-            f"none of {len(trial.answers)} trial answers is labelled correct: {_show_answers(trial)}. If the "
+            f"none of {len(found.answers)} trial answers is labelled correct: {_show_answers(found)}. If the "
             "answers are right, pass labeler= (docs/labelers.md); if they are wrong, use another model"
         )
         raise InputError(msg)
-    print_line(f"answers: {_show_answers(trial, chosen.correct)}")
-    usages = [read_usage(getattr(one.candidate.message, "usage_metadata", None)) for one in trial.answers]
-    return _Choice(
-        prompt,
-        trial.proposed_settings if isinstance(generator, str) else None,
-        chosen.tables,
-        chosen.reasons,
-        len(trial.answers),
-        sum(int(one.get("total_tokens", 0)) for one in usages),
-    )
+    print_line(f"answers: {_show_answers(found, found.correct)}")
+    return {**found.tables, "reasons": found.reasons, "answers": len(found.answers), "tokens": found.tokens}
 
 
-def _is_model_alone(generator: Any) -> bool:
-    """Return whether this is a chat model without a prompt, tools or a parser."""
-    bound = getattr(generator, "bound", generator)
-    has_tools = "tools" in getattr(generator, "kwargs", {})
-    return isinstance(generator, str) or (isinstance(bound, BaseChatModel) and not has_tools)
-
-
-def _show_answers(trial: Trial, correct: Sequence[bool] = ()) -> str:
+def _show_answers(found: Proposal, correct: Sequence[bool] = ()) -> str:
     shown = []
-    for place, one in enumerate(trial.answers[:_MOST_SHOWN]):
+    for place, one in enumerate(found.answers[:_MOST_SHOWN]):
         label = f"{'correct' if correct[place] else 'wrong'}, " if correct else ""
         reference = short_repr(list_aliases(one.example.reference)[0])
         shown.append(f"{short_repr(one.candidate.text)} ({label}reference {reference})")
     return "; ".join(shown)
 
 
-def _apply_choice(plan: ChainPlan, choice: _Choice, *, has_verifier: bool, has_labeler: bool) -> ChainPlan:
-    components, tables = plan.components, choice.tables
-    made: dict[str, Any] = {"generator": choice.create_generator(components.generator)}
+def _apply_choice(
+    plan: ChainPlan, choice: Mapping[str, Any], *, has_verifier: bool, has_labeler: bool
+) -> ChainPlan:
+    given = choice["generator"]
+    model = resolve_generator(plan.components.generator, given.get("arguments"))
+    made: dict[str, Any] = {"generator": add_prompt(given.get("prompt"), model)}
     if not has_verifier:
-        made["verifier"] = create_part(tables["verifier"])
-    if not has_labeler:
-        made["labeler"] = create_part(tables["labeler"])
-        if components.answer is None and "answer" in tables:
-            made |= {"answer": create_part(tables["answer"]), "answer_id": tables["answer"].get("id")}
-    settings = {**plan.collection.settings, _CHOICE: vars(choice)}
+        made["verifier"] = _create(choice["verifier"])
+    if not has_labeler and "labeler" in choice:
+        made["labeler"] = _create(choice["labeler"])
+        if plan.components.answer is None and "answer" in choice:
+            made |= {"answer": _create(choice["answer"]), "answer_id": choice["answer"].get("id")}
+    settings = {**plan.collection.settings, CHOICE: choice}
     collection = replace(plan.collection, settings=settings)
-    return replace(plan, components=replace(components, **made), collection=collection)
+    return replace(plan, components=replace(plan.components, **made), collection=collection)
+
+
+def _create(table: Mapping[str, Any]) -> Any:
+    return load_object(table["factory"], table.get("arguments"))
 
 
 # What is printed
@@ -310,17 +256,18 @@ def _describe_plan(plan: ChainPlan) -> Iterator[str]:
     done = _count_labelled(plan.store)
     requests = (len(plan.examples) - done) * (plan.components.n or 0)
     cost = ""
-    if _CHOICE in plan.collection.settings:
-        choice = _Choice(**plan.collection.settings[_CHOICE])
-        if choice.prompt is not None:
-            yield f"prompt: {choice.prompt!r}; for another one pass the chain prompt | model"
-        if choice.settings is not None:
-            stated = ", ".join(f"{name}={value!r}" for name, value in choice.settings.items())
+    if choice := plan.collection.settings.get(CHOICE):
+        made, reasons = choice["generator"], choice.get("reasons", {})
+        if "prompt" in made:
+            yield f"prompt: {made['prompt']!r}; for another one pass the chain prompt | model"
+        if "arguments" in made:
+            stated = ", ".join(f"{name}={value!r}" for name, value in made["arguments"].items())
             yield f"model: {stated}; for others pass the model itself"
-        for name in (one for one in _PARTS if one in choice.tables):
-            yield f"{name}: {format_part(choice.tables[name])}, because {choice.reasons[f'{name}.factory']}"
-        if choice.tokens and requests:
-            cost = f", about {choice.tokens * requests // choice.answers:,} tokens"
+        for name in (one for one in _PARTS if one in choice):
+            reason = reasons.get(f"{name}.factory")
+            yield f"{name}: {format_part(choice[name])}" + (f", because {reason}" if reason else "")
+        if choice.get("tokens") and requests:
+            cost = f", about {choice['tokens'] * requests // choice['answers']:,} tokens"
     yield (
         f"n: {plan.components.n} answers to each of {pluralize(len(plan.examples), 'question')}"
         f"{f', of which {done:,} have theirs' if done else ''}: {pluralize(requests, 'request')}{cost}"
@@ -367,10 +314,10 @@ def _summarize(
         own, tested = seen.methods["conditional"], pluralize(seen.n_test, "question")
         wrong = format_percent(1.0 - own.kept_promise, ".1f")
         yield f"answered: {format_percent(own.mean_set_size)} of {tested} held out, {wrong} of all wrongly"
-    kept, tokens = plan.collection.settings.get(_CHOICE), ended.status.usage.tokens
+    kept, tokens = plan.collection.settings.get(CHOICE, {}), ended.status.usage.tokens
     if tokens:
         price = "" if ended.status.cost is None else f", {format_cost(ended.status.cost)}"
-        trial = f", and {kept['tokens']:,} for {kept['answers']} trial answers" if kept else ""
+        trial = f", and {kept['tokens']:,} for {kept['answers']} trial answers" if "tokens" in kept else ""
         yield f"cost: {tokens:,} tokens{price}{trial}"
     yield "use it: bot.invoke(question).best; keep it: bot.artifact.save('artifact.json')"
 

@@ -27,7 +27,9 @@ from langchain_cfc.verifiers import VerifierEnsemble
 from langchain_cfc_collect.calls import CallPolicy
 from langchain_cfc_collect.costs import Budget, Price
 from langchain_cfc_collect.executor import Components
+from langchain_cfc_collect.proposal import CHOSEN_ARGUMENTS, add_prompt
 from langchain_cfc_collect.sources import BadRowPolicy, Columns, Examples, Rows, open_rows, read_examples
+from langchain_cfc_collect.store.configurations import CHOICE
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -119,6 +121,7 @@ class GeneratorTable(_Table):
 
     model: str | None = None  # name such as `openai:gpt-4o-mini`, for LangChain's `init_chat_model`
     factory: str | None = None  # `MODULE:NAME` instead, for your own chains and models
+    prompt: str | None = None  # prompt around each question, with the variable {question}; part of the bot
     arguments: dict[str, Any] = {}  # arguments of the model or factory, such as `temperature`
     # How candidates are drawn: by n separate `requests`, or by a `single_request`
     sampling: SamplingName = "requests"
@@ -133,8 +136,10 @@ class GeneratorTable(_Table):
     def create(self) -> Any:
         """Create the generator; raises `InputError` if that fails."""
         if self.model is not None:
-            return resolve_generator(self.model, self.arguments)
-        return load_object(str(self.factory), self.arguments)
+            made = resolve_generator(self.model, self.arguments)
+        else:
+            made = load_object(str(self.factory), self.arguments)
+        return made if self.prompt is None else add_prompt(self.prompt, resolve_generator(made))
 
 
 @pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -307,7 +312,23 @@ class CollectionConfig(ScoringConfig):
             "made_by": {name: _describe_table(table) for name, table in tables.items() if table is not None},
             "columns": columns,
             **source,
+            **self._describe_choice(),
         }
+
+    def _describe_choice(self) -> dict[str, Any]:
+        """Return the parts as `build_bot` chooses them; nothing if they are others or may hold secrets."""
+        given = self.generator
+        parts = [one for one in (self.verifier, self.labeler, self.answer) if one is not None]
+        are_ours = all(one.model is None and one.factory.startswith("langchain_cfc.") for one in parts)
+        arguments = {
+            name: value for name, value in given.arguments.items() if not _CONNECTION_ARGUMENT.search(name)
+        }
+        names = {*arguments, *(name for one in parts for name in one.arguments)}
+        if given.model is None or self.verifier is None or not are_ours or names - CHOSEN_ARGUMENTS:
+            return {}
+        prompt = {} if given.prompt is None else {"prompt": given.prompt}
+        tables = self.model_dump(include={"verifier", "labeler", "answer"}, exclude_defaults=True)
+        return {CHOICE: {"generator": {**prompt, "arguments": arguments}, **tables}}
 
 
 def _describe_table(table: GeneratorTable | ComponentTable) -> dict[str, Any]:

@@ -1,5 +1,8 @@
 """Propose settings for a collection, from a dataset and a few answers that the model gives.
 
+`build_bot` uses them at once, and `langchain-cfc init` writes them to a file, so that both can go on with the
+store of the other.
+
 The proposal rests on two observations: which labelers can read all references, and how they label the
 answers. Among the labelers that fit, the strictest one is chosen unless a looser one calls more answers
 correct. Where the references are a closed set of answers, such as yes and no, no labeler is tried that finds
@@ -12,12 +15,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from langchain_core.language_models import BaseChatModel
+from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import Runnable
 
 from langchain_cfc.errors import CFCError, CollectionError, DrawError, InputError, LabelerError
@@ -32,10 +38,14 @@ from langchain_cfc.support.normalisation import normalise_answer
 from langchain_cfc.support.plugins import is_plugin_source, load_object
 from langchain_cfc.support.text import escape_controls_in_json, join_names, pluralize
 from langchain_cfc_collect.failures import ends_run, is_transient
-from langchain_cfc_collect.sources import Columns, Examples, open_rows, read_examples
 from langchain_cfc_collect.sources.columns import References
-from langchain_cfc_collect.sources.detection import detect_columns, format_key
+from langchain_cfc_collect.sources.detection import format_key
+from langchain_cfc_collect.sources.files import Rows
+from langchain_cfc_collect.sources.questions import Table, read_table
+from langchain_cfc_collect.sources.templates import parse_template
 
+# The variable of a prompt for the question.
+QUESTION = "question"
 N_TRIAL_ANSWERS = 5
 # Of a closed set of answers, each member is tried, so that the labels of each can be looked at.
 _TRIALS_PER_MEMBER = 3
@@ -55,36 +65,10 @@ _TOKEN_LIMIT_FACTOR = 4
 _CHARACTERS_PER_TOKEN = 3
 # Sampling settings in the order in which they are tried: models refuse settings that they do not support.
 _SETTINGS: tuple[Mapping[str, Any], ...] = ({"temperature": 0.7, "logprobs": True}, {"temperature": 0.7}, {})
+# Every argument of the model and of the parts that is ever proposed.
+CHOSEN_ARGUMENTS = frozenset({"temperature", "logprobs", "max_tokens", "anywhere", "articles", "members"})
 _LOCAL_HOSTS = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compared, never bound
 _PLACEHOLDER_KEY = "none"
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """Dataset of questions with references, and the meaning of its columns."""
-
-    path: str
-    columns: Columns
-    examples: Examples
-    all: list[Example]
-
-    @classmethod
-    def read(
-        cls,
-        path: str,
-        question: str | None = None,
-        reference: References | None = None,
-        prompt: str | None = None,
-    ) -> Dataset:
-        """Read a dataset, guessing the columns that are not given and setting bad rows aside."""
-        rows = open_rows(path)
-        columns = detect_columns(rows, question, reference, prompt)
-        examples = read_examples(rows, columns, "set_aside")
-        found = list(examples)
-        if prompt is not None:
-            return cls(path, columns, examples, found)
-        template = propose_prompt(str(columns.input), found)
-        return cls.read(path, question, reference, template)
 
 
 def spread_examples(examples: Sequence[Example], count: int) -> list[Example]:
@@ -104,75 +88,58 @@ def _spread(examples: Sequence[Example], count: int) -> list[Example]:
     return list(examples[:: max(1, len(examples) // count)][:count])
 
 
-def propose_prompt(question: str, examples: Sequence[Example]) -> str:
-    """Return a prompt template that asks for the answer alone, which labelers read most reliably."""
-    what = "letter of the right option" if _can_read(_MULTIPLE_CHOICE, examples) else "answer"
-    return f"Give the {what} alone: {{{question}}}"
+def propose_prompt(
+    generator: Any, examples: Sequence[Example], choices: Sequence[LabelerChoice]
+) -> str | None:
+    """Return a prompt that asks for the answer alone, which labelers read most reliably.
+
+    None for questions that are not text, answers that are JSON, and a chain, which is used as it is.
+    """
+    bound = getattr(generator, "bound", generator)
+    is_bare = isinstance(bound, BaseChatModel) and "tools" not in getattr(generator, "kwargs", {})
+    has_texts = all(isinstance(one.input, str) for one in examples)
+    if (
+        not choices
+        or choices == [_JSON_FIELD]
+        or not has_texts
+        or not (isinstance(generator, str) or is_bare)
+    ):
+        return None
+    what = "letter of the right option" if choices == [_MULTIPLE_CHOICE] else "answer"
+    return f"Give the {what} alone: {{{QUESTION}}}"
 
 
 # The model
 
 
-@dataclass(frozen=True)
-class Model:
-    """Chat model given by name, and by the URL of its server if that is not the default."""
+def parse_model(name: str, base_url: str | None) -> tuple[str, dict[str, Any]]:
+    """Return the model that a user names as `init_chat_model` takes it, and how to reach it.
 
-    name: str
-    base_url: str | None = None
-
-    @classmethod
-    def parse(cls, name: str, base_url: str | None) -> Model:
-        """Return the model that a user names, in the form that LangChain's `init_chat_model` takes."""
-        if base_url is None:
-            return cls(name)
-        try:
-            parts = urlsplit(base_url)
-        except ValueError:  # such as an open bracket
-            parts = urlsplit("")
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            msg = f"{base_url!r} is not the URL of a server; expected a URL such as http://127.0.0.1:8080/v1"
-            raise InputError(msg)
-        if parts.username or parts.password or parts.query:
-            msg = "the URL holds a user, a password or a query, which would be written to a file"
-            raise InputError(msg)
-        url = base_url.rstrip("/") + ("/v1" if parts.path in {"", "/"} else "")
-        return cls(name if name.startswith("openai:") else f"openai:{name}", url)
-
-    @property
-    def connection(self) -> dict[str, Any]:
-        """The arguments that say how to reach the model; they never contain a real key.
-
-        Clients insist on a key. A server on this machine gets a placeholder, so that it never sees the key of
-        another service; other servers get `OPENAI_API_KEY`, or the placeholder if that is not set.
-        """
-        if self.base_url is None:
-            return {}
-        needs_none = urlsplit(self.base_url).hostname in _LOCAL_HOSTS or not os.environ.get("OPENAI_API_KEY")
-        return {"base_url": self.base_url, **({"api_key": _PLACEHOLDER_KEY} if needs_none else {})}
-
-    @property
-    def subject(self) -> TrialSubject:
-        """The model, to try it."""
-        where = f" at {self.base_url}" if self.base_url else ""
-        return TrialSubject(f"{self.name} does not answer{where}", self._create)
-
-    def _create(self, settings: Mapping[str, Any]) -> Runnable[Any, Any]:
-        return resolve_generator(self.name, {**self.connection, "max_tokens": _TRIAL_TOKENS, **settings})
-
-
-@dataclass(frozen=True)
-class TrialSubject:
-    """A generator that is asked a few questions, to choose settings by its answers.
-
-    Attributes:
-        problem: What to say if it fails, such as `gpt-4o does not answer`.
-        create: Creates the generator with sampling settings.
-        attempts: The settings to try, the first that the model accepts being used.
+    The latter never holds a real key. Clients insist on a key: a server on this machine gets a placeholder,
+    so that it never sees the key of another service; other servers get `OPENAI_API_KEY`, or the placeholder
+    if that is not set.
     """
+    if base_url is None:
+        return name, {}
+    try:
+        parts = urlsplit(base_url)
+    except ValueError:  # such as an open bracket
+        parts = urlsplit("")
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        msg = f"{base_url!r} is not the URL of a server; expected a URL such as http://127.0.0.1:8080/v1"
+        raise InputError(msg)
+    if parts.username or parts.password or parts.query:
+        msg = "the URL holds a user, a password or a query, which would be written to a file"
+        raise InputError(msg)
+    url = base_url.rstrip("/") + ("/v1" if parts.path in {"", "/"} else "")
+    needs_none = parts.hostname in _LOCAL_HOSTS or not os.environ.get("OPENAI_API_KEY")
+    key = {"api_key": _PLACEHOLDER_KEY} if needs_none else {}
+    return name if name.startswith("openai:") else f"openai:{name}", {"base_url": url, **key}
 
-    problem: str
-    create: Callable[[Mapping[str, Any]], Runnable[Any, Any]]
-    attempts: Sequence[Mapping[str, Any]] = _SETTINGS
+
+def add_prompt(prompt: str | None, model: Runnable[Any, Any]) -> Runnable[Any, Any]:
+    """Return the chain that puts a prompt around each question, which its only variable stands for."""
+    return model if prompt is None else PromptTemplate.from_template(prompt) | model
 
 
 @dataclass(frozen=True)
@@ -226,41 +193,35 @@ class Trial:
         return {**kept, "max_tokens": 1 << (wanted - 1).bit_length()}
 
 
-def draw_answers(subject: TrialSubject, examples: Sequence[Example]) -> Trial:
-    """Draw one answer per example, with the first of the subject's settings that the model accepts.
+def draw_answers(
+    generator: Any, prompt: str | None, connection: Mapping[str, Any], examples: Sequence[Example]
+) -> Trial:
+    """Draw one answer per example, from a model given by name with the first settings that it accepts.
 
     Raises `CFCError` if the model cannot be created or reached, or its answers cannot be read.
     """
-    settings, *others = subject.attempts
-    answers = []
-    try:
-        sampler = Sampler(subject.create(settings), "requests")
-        for example in examples:
-            (candidate,) = run_flow(sampler.draw_steps(example.input, 1, {}, Progress()))
-            answers.append(TrialAnswer(example, candidate))
-    except CFCError as error:
-        if others and not (is_transient(error) or ends_run(error)):
-            return draw_answers(replace(subject, attempts=others), examples)
-        if not isinstance(error, DrawError):
-            raise
-        msg = f"{subject.problem}: {describe_error(error.__cause__ or error)}"
-        raise CollectionError(msg) from error
-    return Trial(settings, answers)
-
-
-def try_generator(
-    subject: TrialSubject, examples: Sequence[Example], choices: Sequence[LabelerChoice]
-) -> Trial:
-    """Draw a few answers, and a few more if there are labelers and the loosest calls none of them correct."""
-    trial = draw_answers(subject, spread_examples(examples, N_TRIAL_ANSWERS))
-    if not choices or any(label_answers(choices[-1], trial.answers)):
-        return trial
-    asked = {one.example.id for one in trial.answers}
-    others = spread_examples(examples, 2 * N_TRIAL_ANSWERS)
-    more = [one for one in others if one.id not in asked][:N_TRIAL_ANSWERS]
-    if not more:
-        return trial
-    return replace(trial, answers=[*trial.answers, *draw_answers(subject, more).answers])
+    is_named = isinstance(generator, str)
+    for settings in (attempts := _SETTINGS if is_named else ({},)):
+        made = {**connection, "max_tokens": _TRIAL_TOKENS, **settings}
+        try:
+            model = resolve_generator(generator, made)
+            sampler = Sampler(add_prompt(prompt, model), "requests")
+            answers = []
+            for example in examples:
+                (candidate,) = run_flow(sampler.draw_steps(example.input, 1, {}, Progress()))
+                answers.append(TrialAnswer(example, candidate))
+        except CFCError as error:
+            if settings is not attempts[-1] and not (is_transient(error) or ends_run(error)):
+                continue
+            if not isinstance(error, DrawError):
+                raise
+            name = generator if is_named else model.get_name()
+            where = f" at {connection['base_url']}" if connection else ""
+            msg = f"{name} does not answer{where}: {describe_error(error.__cause__ or error)}"
+            raise CollectionError(msg) from error
+        else:
+            return Trial(settings, answers)
+    raise AssertionError  # the last attempt returns or raises
 
 
 # The labeler
@@ -381,35 +342,79 @@ def label_answers(choice: LabelerChoice, answers: Sequence[TrialAnswer]) -> list
 
 
 @dataclass(frozen=True)
-class ChosenParts:
-    """Verifier, labeler and extractor that suit a dataset and a few answers of the model.
+class Proposal:
+    """Parts that suit a dataset and a few answers of the model, with reasons.
 
     Attributes:
-        tables: `verifier`, `labeler` if there was a choice and, if an extractor is needed, `answer`, as
-            tables of a configuration.
-        reasons: One sentence for each choice, by the name of its setting.
-        correct: The chosen labeler's label of each answer.
+        tables: Tables of a configuration: the prompt and the settings of the `generator`, `verifier`,
+            `labeler` if there was a choice and, if an extractor is needed, `answer`.
+        reasons: One sentence for each explained setting, by its name.
+        answers: The answers.
+        correct: The labeler's label of each answer.
     """
 
     tables: Mapping[str, Mapping[str, Any]]
     reasons: Mapping[str, str]
+    answers: Sequence[TrialAnswer]
     correct: Sequence[bool]
 
+    @property
+    def tokens(self) -> int:
+        """Tokens that the answers took, as the model reports them."""
+        usages = [read_usage(getattr(one.candidate.message, "usage_metadata", None)) for one in self.answers]
+        return sum(int(one.get("total_tokens", 0)) for one in usages)
 
-def choose_parts(choices: Sequence[LabelerChoice], trial: Trial) -> ChosenParts:
-    """Choose among labelers, strictest first, and choose the verifier and the extractor; see the module."""
-    verifier = "SequenceProbability" if trial.has_logprobs else "SelfConsistency"
-    tables = {"verifier": {"factory": verifier}}
-    reasons = {
-        "verifier.factory": (
-            "the model returns log-probabilities: the score of an answer costs no further call"
-            if trial.has_logprobs
-            else "the model returns no log-probabilities: an answer is scored by how many candidates agree "
-            "with it"
-        ),
-    }
+
+def propose(
+    generator: Any,
+    examples: Sequence[Example],
+    choices: Sequence[LabelerChoice],
+    *,
+    prompt: str | None,
+    connection: Mapping[str, Any] | None = None,
+) -> Proposal:
+    """Ask the model a few questions, and choose what suits its answers and the references; see the module.
+
+    If the loosest labeler calls no answer correct, a few more questions are asked.
+
+    Args:
+        generator: The model, its name, or a chain, which is used as it is.
+        examples: The dataset.
+        choices: The labelers that can read all references, strictest first; none if the labeler is given.
+        prompt: Prompt around each question; None for none.
+        connection: How to reach a model that is given by name.
+
+    Returns:
+        The proposal.
+
+    Raises:
+        CFCError: If the model cannot be called.
+    """
+    ask = partial(draw_answers, generator, prompt, connection or {})
+    trial = ask(spread_examples(examples, N_TRIAL_ANSWERS))
+    if choices and not any(label_answers(choices[-1], trial.answers)):
+        asked = {one.example.id for one in trial.answers}
+        others = spread_examples(examples, 2 * N_TRIAL_ANSWERS)
+        if more := [one for one in others if one.id not in asked][:N_TRIAL_ANSWERS]:
+            trial = replace(trial, answers=[*trial.answers, *ask(more).answers])
+    tables: dict[str, dict[str, Any]] = {"generator": {} if prompt is None else {"prompt": prompt}}
+    reasons: dict[str, str] = {}
+    if isinstance(generator, str):
+        tables["generator"]["arguments"] = trial.proposed_settings
+        reasons["generator.arguments"] = (
+            f"{pluralize(trial.cut_off, 'answer')} did not end within {trial.longest} tokens"
+            if trial.cut_off
+            else f"the longest answer took {pluralize(trial.longest, 'token')}"
+        )
+    tables["verifier"] = {"factory": "SequenceProbability" if trial.has_logprobs else "SelfConsistency"}
+    reasons["verifier.factory"] = (
+        "the model returns log-probabilities: the score of an answer costs no further call"
+        if trial.has_logprobs
+        else "the model returns no log-probabilities: an answer is scored by how many candidates "
+        "agree with it"
+    )
     if not choices:
-        return ChosenParts(tables, reasons, ())
+        return Proposal(tables, reasons, trial.answers, ())
     labels = {choice.name: label_answers(choice, trial.answers) for choice in choices}
     choice = max(choices, key=lambda one: sum(labels[one.name]))
     tables["labeler"] = _make_table(choice.factory, choice.arguments)
@@ -420,76 +425,17 @@ def choose_parts(choices: Sequence[LabelerChoice], trial: Trial) -> ChosenParts:
         if not choice.extractor_arguments:
             tables["answer"]["id"] = choice.extractor
         reasons["answer.factory"] = "some answers hold more than one word"
-    return ChosenParts(tables, reasons, labels[choice.name])
+    return Proposal(tables, reasons, trial.answers, labels[choice.name])
 
 
 def _make_table(factory: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"factory": factory, **({"arguments": arguments} if arguments else {})}
 
 
-def create_part(table: Mapping[str, Any]) -> Any:
-    """Create the component that a table describes."""
-    return load_object(table["factory"], table.get("arguments"))
-
-
 def format_part(table: Mapping[str, Any]) -> str:
     """Format the component that a table describes as it is written in Python."""
     arguments = ", ".join(f"{name}={value!r}" for name, value in table.get("arguments", {}).items())
-    return f"{table['factory']}{f'({arguments})' if arguments else ''}"
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """Proposed settings of a collection, with reasons."""
-
-    settings: Mapping[str, Any]  # the content of `collect.toml`, as plain data
-    reasons: Mapping[str, str]  # one sentence for each explained setting, by its name
-    answers: Sequence[TrialAnswer]  # answers that the proposal rests on
-    correct: Sequence[bool]  # the proposed labeler's label of each answer
-
-    def format_toml(self) -> str:
-        """Return the content of `collect.toml`, with the reasons as comments."""
-        tables = {name: value for name, value in self.settings.items() if isinstance(value, Mapping)}
-        lines = [f"{name} = {_to_toml(value)}" for name, value in self.settings.items() if name not in tables]
-        for table, values in tables.items():
-            lines += ["", f"[{table}]"]
-            for name, value in values.items():
-                reason = self.reasons.get(f"{table}.{name}")
-                lines += [f"# {reason}"] if reason else []
-                lines.append(f"{name} = {_to_toml(value)}")
-        return "\n".join(lines) + "\n"
-
-
-def propose(dataset: Dataset, model: Model, *, n: int, folder: Path) -> Proposal:
-    """Draw a few answers and propose the settings of a collection, with paths relative to `folder`.
-
-    If no answer is called correct, a few more are drawn. Raises `CFCError` if the model cannot be called, and
-    `InputError` if no labeler can read the references.
-    """
-    choices = list_labelers(dataset.all)
-    trial = try_generator(model.subject, dataset.all, choices)
-    chosen = choose_parts(choices, trial)
-    path = dataset.path if is_plugin_source(dataset.path) else os.path.relpath(dataset.path, folder)
-    source = {"path": path, **dataset.columns.model_dump(mode="json", exclude_defaults=True)}
-    if dataset.examples.bad_rows:
-        source["bad_rows"] = "set_aside"
-    settings: dict[str, Any] = {
-        "store": f"{name_store(dataset.path)}.db",
-        "n": n,
-        "source": source,
-        "generator": {"model": model.name, "arguments": {**model.connection, **trial.proposed_settings}},
-        **chosen.tables,
-    }
-    reasons = {
-        **chosen.reasons,
-        "generator.arguments": (
-            f"{pluralize(trial.cut_off, 'answer')} did not end within {trial.longest} tokens"
-            if trial.cut_off
-            else f"the longest answer took {pluralize(trial.longest, 'token')}"
-        ),
-        "source.bad_rows": f"{pluralize(len(dataset.examples.bad_rows), 'row')} cannot be used",
-    }
-    return Proposal(settings, reasons, trial.answers, chosen.correct)
+    return f"{table['factory'].rpartition(':')[2]}{f'({arguments})' if arguments else ''}"
 
 
 def _explain_labeler(
@@ -502,16 +448,79 @@ def _explain_labeler(
 
 
 def name_store(path: str) -> str:
-    """Return the name of the store for a dataset, without an ending."""
-    return re.sub(r"\W+", "-", Path(path.rpartition(":")[2]).stem).strip("-") or "collection"
+    """Return the name of the store for a dataset, which `init` and `build_bot` share."""
+    stem = re.sub(r"\W+", "-", Path(path.rpartition(":")[2]).stem).strip("-")
+    return f"{stem or 'collection'}.db"
+
+
+def read_questions(
+    rows: Rows, question: str | None, reference: References | None, prompt: str | None
+) -> tuple[Table, str | None]:
+    """Read the questions for a prompt; return them, and the prompt around each question if it is one.
+
+    A prompt that names one column is part of the bot, which is asked the bare question. One that names
+    several makes each input of their values.
+    """
+    try:
+        names = () if prompt is None else parse_template(prompt).required
+    except ValueError as error:
+        msg = f"the prompt {prompt!r} cannot be used: {error}"
+        raise InputError(msg) from error
+    if len(names) > 1:
+        return read_table(rows, question, reference, prompt), None
+    if prompt is None or names == (QUESTION,):
+        around = prompt
+    else:
+        question = names[0]
+        around = prompt.replace(f"{{{question}}}", f"{{{QUESTION}}}")
+    return read_table(rows, question, reference), None if around == f"{{{QUESTION}}}" else around
+
+
+def make_settings(
+    found: Proposal,
+    table: Table,
+    *,
+    path: str,
+    model: str,
+    connection: Mapping[str, Any],
+    n: int,
+    folder: Path,
+) -> dict[str, Any]:
+    """Return the content of `collect.toml` in a folder, as plain data."""
+    given = path if is_plugin_source(path) else os.path.relpath(path, folder)
+    source = {
+        "path": given,
+        **table.columns.model_dump(mode="json", exclude_defaults=True, exclude_none=True),
+    }
+    if table.bad_rows:
+        source["bad_rows"] = "set_aside"
+    generator = {"model": model, **found.tables["generator"]}
+    generator["arguments"] = {**connection, **generator["arguments"]}
+    return {
+        "store": name_store(path),
+        "n": n,
+        "source": source,
+        **found.tables,
+        "generator": generator,
+    }
+
+
+def format_toml(settings: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
+    """Return settings as TOML, with the reasons as comments."""
+    tables = {name: value for name, value in settings.items() if isinstance(value, Mapping)}
+    lines = [f"{name} = {_to_toml(value)}" for name, value in settings.items() if name not in tables]
+    for table, values in tables.items():
+        lines += ["", f"[{table}]"]
+        for name, value in values.items():
+            reason = reasons.get(f"{table}.{name}")
+            lines += [f"# {reason}"] if reason else []
+            lines.append(f"{name} = {_to_toml(value)}")
+    return "\n".join(lines) + "\n"
 
 
 def _to_toml(value: Any) -> str:
     """Format a value as TOML, which writes texts, numbers and lists as JSON does."""
     if isinstance(value, Mapping):
-        return (
-            "{ "
-            + ", ".join(f"{format_key(name)} = {_to_toml(inner)}" for name, inner in value.items())
-            + " }"
-        )
+        parts = (f"{format_key(name)} = {_to_toml(inner)}" for name, inner in value.items())
+        return f"{{ {', '.join(parts)} }}"
     return escape_controls_in_json(json.dumps(value, ensure_ascii=False))

@@ -55,7 +55,7 @@ def test_certificates_of_yes_no_questions_are_true_or_refused(
     assert {one["reference"] for one in made.data["answers"]} == {yes, no}
     assert all(one["correct"] for one in made.data["answers"]) is (share_yes == 0.0)
     labels = [
-        (one.correct, (str(one.text).startswith("Yes")) is truth[str(record.input).partition(": ")[2]])
+        (one.correct, (str(one.text).startswith("Yes")) is truth[str(record.input)])
         for record in read_records("r.jsonl")
         for one in record.candidates
     ]

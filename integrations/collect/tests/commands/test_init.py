@@ -175,7 +175,7 @@ def test_init_in_a_terminal_asks_for_missing_options(url: str, folder: Path) -> 
             ("Column of the questions (frage and antwort)", "frage"),
             ("Model (such as", url),
             ("Name of the model on that server", "gpt-4o-mini-2024-07-18"),
-            ("Prompt [Give the answer alone: {frage}]", ""),
+            ("Prompt [Give the answer alone: {question}]", ""),
             ("Write these settings?", ""),
         ]
     )
@@ -183,7 +183,8 @@ def test_init_in_a_terminal_asks_for_missing_options(url: str, folder: Path) -> 
     assert "correct" in shown
     assert "Next, with 400 requests" in shown
     config = read_config(folder / "collect.toml")
-    assert config.source.columns.prompt == "Give the answer alone: {frage}"
+    assert config.generator.prompt == "Give the answer alone: {question}"
+    assert config.source.columns.input == "frage"
     # The only column beside the question.
     assert config.source.columns.reference == "antwort"
 
@@ -201,7 +202,7 @@ def test_init_in_a_terminal_lets_the_user_try_another_prompt(url: str, folder: P
     )
     assert code == 0, shown
     assert shown.count("labelled") >= 2
-    assert read_config(folder / "collect.toml").source.columns.prompt == "{question}"
+    assert read_config(folder / "collect.toml").generator.prompt is None
 
 
 def test_init_shows_answers_that_were_cut_off_and_proposes_more_tokens(folder: Path) -> None:

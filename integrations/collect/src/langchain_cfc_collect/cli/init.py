@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Table as Grid
 
 from langchain_cfc.cli.formatting import (
     EXIT_NO,
@@ -33,8 +34,10 @@ from langchain_cfc.support.text import join_names, pluralize
 from langchain_cfc_collect.cli.collect import check_collection_installed
 
 if TYPE_CHECKING:
-    from langchain_cfc_collect.proposal import Dataset, Model, Proposal
+    from langchain_cfc_collect.proposal import Proposal
+    from langchain_cfc_collect.sources import Rows
     from langchain_cfc_collect.sources.columns import References
+    from langchain_cfc_collect.sources.questions import Table
 
 _dataset_option = partial(typer.Option, rich_help_panel="The dataset")
 _model_option = partial(typer.Option, rich_help_panel="The model")
@@ -55,7 +58,7 @@ def init(
     ] = None,
     prompt: Annotated[
         str | None,
-        _dataset_option(help="Template of the prompt. Default: 'Give the answer alone: {question}'."),
+        _dataset_option(help="Prompt around each question. Default: 'Give the answer alone: {question}'."),
     ] = None,
     model: Annotated[
         str | None, _model_option(help="Name of the chat model, such as openai:gpt-4o-mini.")
@@ -87,53 +90,76 @@ def init(
     with report_errors():
         check_collection_installed(model)
         # Imported late: they need the extra.
-        from langchain_cfc_collect import proposal as proposals
+        from langchain_cfc_collect.proposal import format_toml, make_settings, parse_model, read_questions
         from langchain_cfc_collect.sources import open_rows
-        from langchain_cfc_collect.sources.detection import describe_lists
 
         is_asking = sys.stdin.isatty() and not as_json
         _check_output(out_path, force=force)
         if not is_asking:
             _check_options(source, model)
         source = source or _ask_user("File of questions and references (CSV, JSON Lines, JSON, Parquet)")
+        rows = open_rows(source)
         references: References | None = tuple(reference or ()) or None
         if is_asking:
-            question, references = _ask_columns(source, question, references)
-        dataset = proposals.Dataset.read(source, question, references, prompt)
+            question, references = _ask_columns(rows, question, references)
+        read = partial(read_questions, rows, question, references)
+        read(prompt)  # before a model is asked for
         if model is None:
             model, base_url = _ask_model(base_url)
-        for note in describe_lists(open_rows(source), dataset.columns):
-            print_note(get_error_console(), note)
-        chat = proposals.Model.parse(model, base_url)
-        check_collection_installed(chat.name)
-        if is_asking and prompt is None:
-            given = _ask_user("Prompt", default=str(dataset.columns.prompt))
-            dataset = proposals.Dataset.read(source, question, references, given)
-        proposal = _propose(dataset, chat, n, out_path)
-        while is_asking and not _confirm(proposal, dataset):
-            given = _ask_user("Another prompt", default=str(dataset.columns.prompt))
-            dataset = proposals.Dataset.read(source, question, references, given)
-            proposal = _propose(dataset, chat, n, out_path)
+        name, connection = parse_model(model, base_url)
+        check_collection_installed(name)
+        found, table = _propose(name, connection, read, prompt, rows=rows, is_asking=is_asking)
+        settings = make_settings(
+            found, table, path=source, model=name, connection=connection, n=n, folder=out_path.parent
+        )
+        reasons = {
+            **found.reasons,
+            "source.bad_rows": f"{pluralize(len(table.bad_rows), 'row')} cannot be used",
+        }
         with atomic_writer(out_path) as file:
-            file.write(proposal.format_toml().encode())
+            file.write(format_toml(settings, reasons).encode())
     following = f"langchain-cfc collect --config {shlex.quote(str(out_path))} --out records.jsonl"
     if as_json:
-        emit_json({**_summarize_proposal(proposal), "written": str(out_path), "next": following})
+        shown = {"settings": settings, "reasons": found.reasons, "answers": _list_answers(found)}
+        emit_json({**shown, "written": str(out_path), "next": following})
     else:
         console = get_console()
         if not is_asking:
-            _print_proposal(console, proposal, dataset)
-        requests = len(dataset.all) * n
+            _print_proposal(console, found, table, rows.name)
+        requests = len(table.examples) * n
         console.print(f"\n{escape(str(out_path))} written. Next, with {requests:,} requests:", soft_wrap=True)
         console.print(f"  {escape(following)}", soft_wrap=True)
-    raise typer.Exit(0 if any(proposal.correct) else EXIT_NO)
+    raise typer.Exit(0 if any(found.correct) else EXIT_NO)
 
 
-def _propose(dataset: Dataset, model: Model, n: int, out_path: Path) -> Proposal:
-    from langchain_cfc_collect.proposal import propose
+def _propose(
+    name: str,
+    connection: Mapping[str, Any],
+    read: Callable[[str | None], tuple[Table, str | None]],
+    prompt: str | None,
+    *,
+    rows: Rows,
+    is_asking: bool,
+) -> tuple[Proposal, Table]:
+    """Return what suits the questions, with a prompt that the user accepts if there is a terminal."""
+    from langchain_cfc_collect import proposal
+    from langchain_cfc_collect.sources.detection import describe_lists
 
-    with get_error_console().status("asking the model a few questions"):
-        return propose(dataset, model, n=n, folder=out_path.parent)
+    table, around = read(prompt)
+    for note in describe_lists(rows, table.columns):
+        print_note(get_error_console(), note)
+    choices = proposal.list_labelers(table.examples)
+    bare = f"{{{proposal.QUESTION}}}"
+    if prompt is None:
+        around = proposal.propose_prompt(name, table.examples, choices)
+        if is_asking:
+            table, around = read(_ask_user("Prompt", default=around or bare))
+    while True:
+        with get_error_console().status("asking the model a few questions"):
+            found = proposal.propose(name, table.examples, choices, prompt=around, connection=connection)
+        if not is_asking or _confirm(found, table, rows.name):
+            return found, table
+        table, around = read(_ask_user("Another prompt", default=around or bare))
 
 
 # Checks of options
@@ -166,12 +192,12 @@ def _ask_user(text: str, default: str | None = None) -> str:
 
 
 def _ask_columns(
-    source: str, question: str | None, reference: References | None
+    rows: Rows, question: str | None, reference: References | None
 ) -> tuple[str | None, References | None]:
     """Ask for the columns that cannot be recognised by their names."""
-    from langchain_cfc_collect.sources import detection, open_rows
+    from langchain_cfc_collect.sources import detection
 
-    sample = detection.read_sample(open_rows(source))
+    sample = detection.read_sample(rows)
     question, reference = detection.find_columns(sample, question, reference)
     listed = join_names(list(sample[0]), 20)
     if question is None:
@@ -189,8 +215,8 @@ def _ask_model(base_url: str | None) -> tuple[str, str | None]:
     return _ask_user("Name of the model on that server"), base_url
 
 
-def _confirm(proposal: Proposal, dataset: Dataset) -> bool:
-    _print_proposal(get_error_console(), proposal, dataset)
+def _confirm(found: Proposal, table: Table, source: str) -> bool:
+    _print_proposal(get_error_console(), found, table, source)
     confirmed: bool = typer.confirm("\nWrite these settings? (n: try another prompt)", default=True, err=True)
     return confirmed
 
@@ -198,25 +224,20 @@ def _confirm(proposal: Proposal, dataset: Dataset) -> bool:
 # Output
 
 
-def _print_proposal(console: Console, proposal: Proposal, dataset: Dataset) -> None:
+def _print_proposal(console: Console, found: Proposal, table: Table, source: str) -> None:
     from langchain_cfc_collect.proposal import format_part
 
-    settings, reasons = proposal.settings, proposal.reasons
-    columns = dataset.columns
+    tables, reasons, columns = found.tables, found.reasons, table.columns
     names = [columns.reference] if isinstance(columns.reference, str) else list(columns.reference or ())
-    console.print(
-        escape(
-            f"{pluralize(len(dataset.all), 'question')} in {dataset.path}, answers in {join_names(names)}"
-        ),
-        soft_wrap=True,
-    )
-    if bad_rows := dataset.examples.bad_rows:
+    questions = pluralize(len(table.examples), "question")
+    console.print(escape(f"{questions} in {source}, answers in {join_names(names)}"), soft_wrap=True)
+    if bad_rows := table.bad_rows:
         listed = "; ".join(str(row) for row in bad_rows[:3])
         console.print(escape(f"set aside: {pluralize(len(bad_rows), 'row')} ({listed})"), soft_wrap=True)
     console.print()
-    table = make_table("question", "answer", "reference", "labelled", texts=4)
-    for one, correct in zip(proposal.answers, proposal.correct, strict=True):
-        table.add_row(
+    shown = make_table("question", "answer", "reference", "labelled", texts=4)
+    for one, correct in zip(found.answers, found.correct, strict=True):
+        shown.add_row(
             format_answer_cell(one.example.input, columns.prompt),
             f"[yellow]({one.candidate.no_answer.replace('_', ' ')})[/]"
             if one.candidate.no_answer is not None
@@ -224,27 +245,27 @@ def _print_proposal(console: Console, proposal: Proposal, dataset: Dataset) -> N
             format_answer_cell(one.example.reference),
             "[green]correct[/]" if correct else "[red]wrong[/]",
         )
-    console.print(table)
+    console.print(shown)
     console.print()
-    arguments = settings["generator"]["arguments"]
+    generator = tables["generator"]
     lines = {
-        "prompt": (f"{columns.prompt}", ""),
-        "max_tokens": (f"{arguments['max_tokens']}", reasons["generator.arguments"]),
-        "verifier": (format_part(settings["verifier"]), reasons["verifier.factory"]),
-        "labeler": (format_part(settings["labeler"]), reasons["labeler.factory"]),
+        "prompt": (f"{generator.get('prompt', columns.prompt or 'none')}", ""),
+        "max_tokens": (f"{generator['arguments']['max_tokens']}", reasons["generator.arguments"]),
+        "verifier": (format_part(tables["verifier"]), reasons["verifier.factory"]),
+        "labeler": (format_part(tables["labeler"]), reasons["labeler.factory"]),
     }
-    if "answer" in settings:
-        lines["extractor"] = (format_part(settings["answer"]), reasons["answer.factory"])
-    grid = Table.grid(padding=(0, 2))
+    if "answer" in tables:
+        lines["extractor"] = (format_part(tables["answer"]), reasons["answer.factory"])
+    grid = Grid.grid(padding=(0, 2))
     for name, (value, reason) in lines.items():
         grid.add_row(name, f"[bold]{escape(value)}[/]{escape(f': {reason}' if reason else '')}")
     console.print(grid)
-    kinds = [one.candidate.no_answer for one in proposal.answers]
+    kinds = [one.candidate.no_answer for one in found.answers]
     counts = Counter[Unscored](kind for kind in kinds if kind is not None)
     if counts:
         console.print()
         print_notes(console, describe_unscored(counts, len(kinds)))
-    if not any(proposal.correct):
+    if not any(found.correct):
         console.print(
             "\n[yellow]note:[/] no answer is labelled correct. If the answers are right, the labeler does "
             "not recognise them: try another --prompt, or another labeler (docs/labelers.md). If they are "
@@ -252,22 +273,13 @@ def _print_proposal(console: Console, proposal: Proposal, dataset: Dataset) -> N
         )
 
 
-def _summarize_proposal(proposal: Proposal) -> dict[str, Any]:
-    return {
-        "settings": proposal.settings,
-        "reasons": {name: reason for name, reason in proposal.reasons.items() if _is_used(name, proposal)},
-        "answers": [
-            {
-                "input": one.example.input,
-                "answer": one.candidate.text,
-                "reference": one.example.reference,
-                "correct": correct,
-            }
-            for one, correct in zip(proposal.answers, proposal.correct, strict=True)
-        ],
-    }
-
-
-def _is_used(name: str, proposal: Proposal) -> bool:
-    table, _, setting = name.partition(".")
-    return setting in proposal.settings.get(table, {})
+def _list_answers(found: Proposal) -> list[dict[str, Any]]:
+    return [
+        {
+            "input": one.example.input,
+            "answer": one.candidate.text,
+            "reference": one.example.reference,
+            "correct": correct,
+        }
+        for one, correct in zip(found.answers, found.correct, strict=True)
+    ]

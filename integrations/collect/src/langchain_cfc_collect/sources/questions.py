@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -16,9 +17,9 @@ from langchain_cfc.records.schema import validate_fields
 from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.support.text import pluralize
-from langchain_cfc_collect.sources.columns import Examples, read_examples
+from langchain_cfc_collect.sources.columns import Columns, References, read_examples
 from langchain_cfc_collect.sources.detection import describe_lists, detect_columns
-from langchain_cfc_collect.sources.files import IN_MEMORY, Rows, open_rows, to_plain
+from langchain_cfc_collect.sources.files import IN_MEMORY, BadRow, Rows, open_rows, to_plain
 from langchain_cfc_collect.sources.templates import serialize_messages
 
 # A question with its reference: a pair, a mapping of both under usual names, or an `Example`.
@@ -66,17 +67,33 @@ def list_examples(given: Questions, notify: Callable[[str], None]) -> list[Examp
     return _read_mappings([_make_row(number, one) for number, one in enumerate(listed, start=1)])
 
 
-def _read_table(rows: Rows, notify: Callable[[str], None]) -> list[Example]:
-    columns = detect_columns(rows)
-    for note in describe_lists(rows, columns, in_python=True):
-        notify(note)
-    examples: Examples = read_examples(rows, columns, "set_aside")
+@dataclass(frozen=True)
+class Table:
+    """Questions with references from a file or another table; rows that cannot be used are set aside."""
+
+    columns: Columns
+    examples: list[Example]
+    bad_rows: Sequence[BadRow]
+
+
+def read_table(
+    rows: Rows, question: str | None = None, reference: References | None = None, prompt: str | None = None
+) -> Table:
+    """Read questions with references, guessing the columns that are not given; see `detect_columns`."""
+    columns = detect_columns(rows, question, reference, prompt)
+    examples = read_examples(rows, columns, "set_aside")
     examples.check = _require_reference
-    listed = list(examples)
-    if bad := examples.bad_rows:
+    return Table(columns, list(examples), examples.bad_rows)
+
+
+def _read_table(rows: Rows, notify: Callable[[str], None]) -> list[Example]:
+    table = read_table(rows)
+    for note in describe_lists(rows, table.columns, in_python=True):
+        notify(note)
+    if bad := table.bad_rows:
         shown = "; ".join(map(str, islice(bad, _MOST_SHOWN)))
         notify(f"{rows.name}: {pluralize(len(bad), 'row')} set aside ({rows.unit} {shown})")
-    return listed
+    return table.examples
 
 
 def _require_reference(example: Example) -> None:

@@ -17,6 +17,9 @@ LABEL_KEYS = ("labeler", "reads", "answer", "metadata", "source")
 _MADE_BY = "made_by"
 # The files that answers were imported from, each with its format. They do not affect records.
 IMPORTED = "imported"
+# Tables of the parts that `build_bot` or `init` chose, so that `build_bot` can make them again. Their
+# fingerprints are compared instead.
+CHOICE = "choice"
 
 
 def add_given_ids(known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,7 +89,7 @@ def replace_parts(
 
 def is_changed(name: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     """Return whether a key that two configurations have has different values."""
-    if name == IMPORTED:
+    if name in {IMPORTED, CHOICE}:
         return False
     if name == _MADE_BY and not _list_verifiers(known):
         # A store that was rescored in Python names its verifier only by the fingerprint.
