@@ -157,7 +157,7 @@ def test_build_bot_and_init_go_on_with_the_store_of_the_other(
         assert build("openai:recorded", "mine.csv").invoke(PAIRS[1][0]).best == PAIRS[1][1]
 
     def propose_and_collect() -> None:
-        assert run("init", *given, "-n", N, "--force").code == 0
+        assert run("init", *given, "-n", str(N), "--force").code == 0
         assert run("collect", "--config", "collect.toml").code == 0
 
     steps = [propose_and_collect, build_mine]

@@ -73,7 +73,7 @@ def make_proposal(folder: Path, script: Script, path: str, reference: str | None
         choices = list_labelers(table.examples)
         prompt = propose_prompt(model, table.examples, choices)
         found = propose(model, table.examples, choices, prompt=prompt, connection=connection)
-    given = {"path": path, "model": model, "connection": connection, "n": 3, "folder": folder}
+    given: Any = {"path": path, "model": model, "connection": connection, "n": 3, "folder": folder}
     return Proposed(found, make_settings(found, table, **given))
 
 
