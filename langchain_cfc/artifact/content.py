@@ -119,7 +119,9 @@ class ArtifactContent(ArtifactData):
         """Return the name that the records give to a part, such as `generator` or `verifier`."""
         if self.provenance is None:
             return "unknown: not in the records (unbound)"
-        known = getattr(self.provenance, part) or {}
+        known = getattr(self.provenance, part)
+        if known is None:
+            return "none"
         return str(known.get("id") or known.get("model") or "not named")
 
     def list_stated_levels(self, alpha: str) -> tuple[str, ...]:

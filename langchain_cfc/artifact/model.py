@@ -197,8 +197,8 @@ class CalibrationArtifact(ArtifactContent):
             if len(self.alphas) == 1:
                 return self.alphas[0]
             msg = (
-                f"the artifact holds several levels ({held}): before drawing candidates, choose one with "
-                f"{self.parsed_set_rule.option}=..."
+                f"the artifact holds several levels ({held}): choose one, such as "
+                f"{self.parsed_set_rule.option}={self.alphas[0]}"
             )
             raise InputError(msg)
         text = format_alpha(alpha)

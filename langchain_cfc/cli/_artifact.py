@@ -15,7 +15,7 @@ from langchain_cfc.certificates import state_abstentions
 from langchain_cfc.cli.formatting import format_group, make_table, print_lines, print_list
 from langchain_cfc.features import AdaptiveAlpha
 from langchain_cfc.guarantee import CoverageCertificate, describe_attempt, format_bound, format_share
-from langchain_cfc.support.text import format_limit, format_percent
+from langchain_cfc.support.text import format_limit, format_percent, join_names
 
 
 def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
@@ -222,7 +222,8 @@ def _format_assumptions(artifact: CalibrationArtifact) -> str:
         alike = "new prompts like those from which the labelled ones were selected with known probabilities"
     bound = "generator and verifier as calibrated (unbound: the records did not name them)"
     if artifact.provenance is not None:
-        named = ", ".join(f"{part} {artifact.name_part(part)}" for part in UNITS[artifact.unit].parts)
+        parts = [one for one in UNITS[artifact.unit].parts if getattr(artifact.provenance, one) is not None]
+        named = join_names([f"{part} {artifact.name_part(part)}" for part in parts])
         bound = f"the same {named} (serving compares them)"
     return f"{alike}; correct labels; a level chosen before drawing; {bound} (all: --details)."
 

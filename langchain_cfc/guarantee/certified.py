@@ -390,15 +390,18 @@ def compute_share(attempt: int) -> Fraction:
 
 
 def describe_attempt(attempt: int, level: float, delta: Level) -> str:
-    """Describe which attempt on the same labels a test is, and at which part of delta it was made.
+    """Describe which attempt on the same labels a test is, and with which error probability.
 
     Examples:
         >>> describe_attempt(2, 0.005, "0.05")
-        'Second test on these labels, at 10 % of delta.'
+        'Second test on these labels, wrong with probability at most 0.5 % (all tests together: 5 %).'
     """
     names = ("First", "Second", "Third", "Fourth", "Fifth", "Sixth", "Seventh", "Eighth", "Ninth", "Tenth")
     which = f"{names[attempt - 1]} test" if attempt <= len(names) else f"Test {attempt}"
-    return f"{which} on these labels, at {100 * level / float(delta):.3g} % of delta."
+    return (
+        f"{which} on these labels, wrong with probability at most {100 * level:.3g} % (all tests together: "
+        f"{format_share(float(delta))})."
+    )
 
 
 def divide_delta(delta: float, groups: int) -> list[float]:

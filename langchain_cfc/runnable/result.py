@@ -50,6 +50,9 @@ _MESSAGE_FIELDS: Any = {
     },
 }
 
+# Where `__dict__` holds the objects of accepted candidates by slot; they are no field, as not plain data.
+PARSED = "_parsed"
+
 
 class ScoredCandidate(BaseModel):
     """One candidate, with its score and whether it was accepted.
@@ -173,11 +176,19 @@ class CFCResult(Displayed, BaseModel):
         return self.guarantee.stated_coverage
 
     @property
-    def parsed(self) -> dict[str, Any] | None:
-        """The best answer as a JSON object: structured output, or text and tool calls; None if it is text."""
+    def parsed(self) -> Any:
+        """The best answer as the chain's parser made it, such as an object of your Pydantic schema.
+
+        None if it is text. Text with tool calls is a JSON object, and so is any object once the result has
+        been written and read back, because results hold plain data.
+        """
+        chosen = self._best_candidate
+        return None if chosen is None else self.__dict__.get(PARSED, {}).get(chosen.slot, chosen.data)
+
+    @property
+    def _best_candidate(self) -> ScoredCandidate | None:
         accepted = [] if self.abstained else [one for one in self.candidates if one.accepted]
-        chosen = min(accepted, key=lambda one: (one.score, one.slot), default=None)
-        return None if chosen is None else chosen.data
+        return min(accepted, key=lambda one: (one.score, one.slot), default=None)
 
     def to_message(self, abstain_message: str, *, full_result: bool = False) -> AIMessage:
         """Return the best answer or the abstention as the message of a chat model.
@@ -205,7 +216,8 @@ class CFCResult(Displayed, BaseModel):
         further: dict[str, Any] = {"response_metadata": metadata, "usage_metadata": self.usage}
         if self.best is None:
             return AIMessage(abstain_message, **further)
-        data = self.parsed or {}
+        chosen = self._best_candidate
+        data = (chosen and chosen.data) or {}
         if "tool_calls" not in data:
             return AIMessage(self.best, **further)
         calls = [{**call, "id": f"call_{uuid4().hex}"} for call in data["tool_calls"]]

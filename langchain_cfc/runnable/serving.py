@@ -21,7 +21,7 @@ from langchain_cfc.guarantee import Guarantee
 from langchain_cfc.no_answers import Unscored
 from langchain_cfc.runnable.binding import ModelVersionWatcher
 from langchain_cfc.runnable.redraws import DrawRegister, digest_prompt
-from langchain_cfc.runnable.result import CFCResult, ClaimsResult
+from langchain_cfc.runnable.result import PARSED, CFCResult, ClaimsResult
 from langchain_cfc.sampling import DrawnCandidate, Sampler, UsageRecorder
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.token_counts import sum_usage
@@ -218,7 +218,7 @@ class ServingPipeline:
             spelled.setdefault(int(np.asarray(decisions.draws.answer_codes)[0, slot]), texts[slot])
         answers = tuple(spelled.values())
         # Validating all candidates at once, as plain data, is faster than building them one by one.
-        return CFCResult.model_validate(
+        result = CFCResult.model_validate(
             {
                 "abstained": not answers,
                 "reason": decisions.find_reason(0),
@@ -229,6 +229,13 @@ class ServingPipeline:
                 **one.common,
             }
         )
+        inside = decisions.accepted[0].tolist()
+        parsed = {
+            slot: one.parsed for slot, one in enumerate(draws) if inside[slot] and one.parsed is not None
+        }
+        if parsed:
+            result.__dict__[PARSED] = parsed
+        return result
 
     def _describe_decision(self, promise: ServedPromise, decisions: Decisions) -> dict[str, Any]:
         """Return a result's fields on threshold, features, unknown categories and guarantee."""

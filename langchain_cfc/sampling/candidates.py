@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
@@ -37,18 +37,21 @@ class DrawnCandidate:
         data: Structured output, or a message's text and tool calls, as a JSON object; records store it as
             `message`. None if the candidate is text.
         no_answer: Why it is no answer; None if it is one. Text that shows nothing is `blank`.
+        parsed: The object that `data` describes, as the generator made it; None if it made none.
     """
 
     text: str
     message: BaseMessage | None = None
     data: dict[str, Any] | None = None
     no_answer: NoAnswer | None = None
+    parsed: Any = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Give what is no answer the empty text, so that nothing can compare or serve it."""
         if self.no_answer is not None:
             object.__setattr__(self, "text", "")
             object.__setattr__(self, "data", None)
+            object.__setattr__(self, "parsed", None)
         elif is_invisible(self.text):
             object.__setattr__(self, "no_answer", "blank")
 
@@ -143,6 +146,7 @@ def _make_text_candidate(
 
 def _make_data_candidate(slot: int, output: Any, source: BaseMessage | None) -> DrawnCandidate:
     """Read structured output, which a parser made of the message `source`, as a candidate."""
+    made = output
     if is_dataclass(output) and not isinstance(output, type):
         output = asdict(output)
     elif hasattr(output, "model_dump"):
@@ -153,7 +157,7 @@ def _make_data_candidate(slot: int, output: Any, source: BaseMessage | None) -> 
     text = _to_json(slot, output)
     if source is not None and is_incomplete_json(read_visible_text(source)):
         return DrawnCandidate("", no_answer="cut_off")
-    return DrawnCandidate(text, None, output if isinstance(output, dict) else None)
+    return DrawnCandidate(text, None, output if isinstance(output, dict) else None, parsed=made)
 
 
 def _read_tool_calls(message: AIMessage, reasoning: Reasoning) -> dict[str, Any]:

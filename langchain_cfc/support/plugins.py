@@ -117,6 +117,8 @@ def import_object(path: str) -> Any:
             msg = f"a module named {file.stem!r} is loaded already, from another file: rename this one"
             raise ImportError(msg)  # noqa: TRY301 - described like any other
         return getattr(loaded, name)
+    except CFCError:  # it says itself what is wrong
+        raise
     except Exception as error:  # the user's module may raise anything
         msg = (
             f"cannot import {path!r}: {type(error).__name__}: {quote(str(error))}; expected MODULE:NAME or "
@@ -132,6 +134,8 @@ def load_object(path: str, arguments: Mapping[str, Any] | None = None) -> Any:
         return part
     try:
         return part(**(arguments or {}))
+    except CFCError:
+        raise
     except Exception as error:
         msg = f"the factory {path} failed with {type(error).__name__}: {quote(str(error))}"
         raise InputError(msg) from error

@@ -46,9 +46,7 @@ def test_level_may_be_omitted_only_if_the_artifact_has_one() -> None:
     several = calibrate(make_records(0, 60), alpha=[0.3, "0.10"], features="1", allow_unattainable=True)
     assert several.alphas == ("0.1", "0.3")
     assert several.select_level(0.1) == "0.1"
-    with pytest.raises(
-        InputError, match=r"several levels \(0\.1, 0\.3\): before drawing candidates, choose one"
-    ):
+    with pytest.raises(InputError, match=r"several levels \(0\.1, 0\.3\): choose one, such as alpha=0.1"):
         several.select_level()
     with pytest.raises(InputError, match="several levels"):
         several.make_guarantee()

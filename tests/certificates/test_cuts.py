@@ -360,7 +360,8 @@ def test_each_of_several_rates_has_its_part_of_the_level(
     assert made.certificates[0].level == pytest.approx(LEVEL)
     both = certify_mean_score(bot, right, max_wrong_rates=["0.05", "0.1", "0.2"], delta=DELTA).certified_bot
     assert [one.level for one in both.certificates] == [pytest.approx(LEVEL / 3)] * 2
-    assert "First test on these labels, at 26.7 % of delta." in both.certificates[0].sentence
+    test = "First test on these labels, wrong with probability at most 3.33 % (all tests together: 12.5 %)."
+    assert test in both.certificates[0].sentence
     assert list(both.refused) == ["0.05"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -86,6 +87,29 @@ def test_parsed_is_none_for_text_and_for_an_abstention(invoke: Invoke) -> None:
     answered = invoke(make_chain(generator=make_caller(CALLS), verifier=score_by_town), "x")
     withheld = answered.model_copy(update={"abstained": True, "best": None, "answers": ()})
     assert withheld.parsed is None
+
+
+class City(BaseModel):
+    name: str
+
+
+@dataclass
+class Place:
+    name: str
+
+
+@pytest.mark.parametrize("schema", [City, Place, dict])
+def test_parsed_is_the_object_that_the_parser_made(schema: Any, invoke: Invoke) -> None:
+    def answer(_: Any) -> Any:
+        return schema(name="Lima")
+
+    result = invoke(make_chain(generator=answer, verifier=score_by_town), "x")
+    assert result.parsed == schema(name="Lima")
+    assert type(result.parsed) is schema
+    assert result.repeat().parsed == result.parsed
+    again = CFCResult.model_validate_json(result.model_dump_json())
+    assert again == result
+    assert again.parsed == {"name": "Lima"}
 
 
 def test_answer_key_of_a_recorded_tool_call_equals_the_served_answer() -> None:

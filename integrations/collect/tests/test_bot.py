@@ -17,7 +17,7 @@ from langchain_cfc_collect.bot import _explain_limit
 from langchain_openai import ChatOpenAI
 
 from integrations.collect.tests.sharing import make_recorded_model
-from langchain_cfc import CFCRunnable
+from langchain_cfc import CalibrationArtifact, CFCRunnable
 from langchain_cfc.errors import CollectionError, InputError, UnattainableTargetError
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
@@ -123,6 +123,52 @@ def test_build_bot_again_asks_nothing_and_chooses_the_same(model: ChatOpenAI, sc
     assert len(script.requests) == N * SIZE + 5
 
 
+def test_build_bot_again_serves_under_the_same_digest(
+    model: ChatOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bot = build(model)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767300000")
+    assert build(model).artifact.digest == bot.artifact.digest
+    # Control: another promise is another artifact, made now.
+    other = build(model, max_wrong_rate=0.2)
+    assert other.artifact.created_at > bot.artifact.created_at
+    assert CalibrationArtifact.load("bot.artifact.json").digest == other.artifact.digest
+
+
+def test_build_bot_asks_by_a_prompt_and_names_its_defaults_alone(
+    model: ChatOpenAI, script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build(model, labeler=NormalisedMatch(), verifier=SequenceProbability())
+    assert all(PROMPT.format("") in str(request) for request in script.requests)
+    printed = capsys.readouterr().err
+    assert "prompt: " in printed
+    assert not re.search("^(verifier|labeler): ", printed, re.MULTILINE)
+    build(model, verifier=SequenceProbability(), store="other.db")
+    assert re.findall("^(verifier|labeler): ", capsys.readouterr().err, re.MULTILINE) == ["labeler"]
+
+
+def test_build_bot_says_how_many_labels_are_right_before_it_certifies(
+    model: ChatOpenAI, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build(model)
+    labels = capsys.readouterr().err.partition("labels: ")[2].partition("promise: ")[0]
+    counts = f"{N * 64} of {N * SIZE} answers are labelled correct. In doubt:"
+    assert labels.startswith(f"{counts}\n  'no idea' (wrong,")
+    assert labels.endswith("  to see more: langchain-cfc store status bot.db\n")
+
+
+def test_build_bot_charges_the_trial_to_the_budget(model: ChatOpenAI, script: Script) -> None:
+    def ask(tokens: int, store: str) -> int:
+        before = len(script.requests)
+        with pytest.raises(CollectionError):
+            build(model, store=store, collection=CollectionOptions(budget=Budget(max_tokens=tokens)))
+        return len(script.requests) - before
+
+    # An answer takes 13 tokens. Without the trial the budget would allow ten prompts of two answers.
+    assert ask(13 * 2 * 10, "ten.db") <= 5 + 2 * 10 - 5
+    assert ask(13 * 5, "none.db") == 5
+
+
 def test_build_bot_asks_for_new_questions_alone(model: ChatOpenAI, script: Script) -> None:
     build(model, PAIRS[:60])
     build(model, PAIRS)
@@ -213,13 +259,13 @@ def test_build_bot_scores_by_agreement_without_log_probabilities(
 
 def test_build_bot_out_of_reach_keeps_what_was_paid_for(model: ChatOpenAI, script: Script) -> None:
     wrong = {"max_wrong_rate": 0.1, "labeler": NormalisedMatch(), "verifier": SequenceProbability()}
-    # Without the prompt: half of the sure answers are wrong.
+    # Half of the sure answers are wrong.
     pairs = [(question, answer if place % 2 else "other") for place, (question, answer) in enumerate(PAIRS)]
     with pytest.raises(UnattainableTargetError, match=r"bot.db keeps 80 labelled questions. Call again"):
         build(model, pairs, **wrong)
     asked = len(script.requests)
     build(model, pairs, **{**wrong, "max_wrong_rate": 0.8})
-    assert len(script.requests) == asked == N * SIZE
+    assert len(script.requests) == asked == N * SIZE + 5
 
 
 def test_build_bot_for_all_questions_measures_held_out_ones(

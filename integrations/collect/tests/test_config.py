@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from langchain_cfc_collect.config import CollectionConfig, read_config
 
-from langchain_cfc.errors import InputError
+from langchain_cfc.errors import InputError, StoreError
 from langchain_cfc.support.plugins import load_object
 from langchain_cfc.verifiers import ModelJudge
 
@@ -212,6 +212,17 @@ def test_load_object_loads_functions_factories_and_classes(module: str) -> None:
     assert load_object(f"{module}:make_judge") == ("judge", False)
     assert load_object(f"{module}:make_judge", {"strict": True}) == ("judge", True)
     assert type(load_object(f"{module}:Judge")).__name__ == "Judge"
+
+
+def test_load_object_passes_on_errors_of_this_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    source = "from langchain_cfc.errors import StoreError\ndef make(): raise StoreError('in use')\n"
+    for name, more in (("called_parts", ""), ("raising_parts", "make()\n")):
+        (tmp_path / f"{name}.py").write_text(source + more)
+        with pytest.raises(StoreError, match=r"^in use$"):
+            load_object(f"{tmp_path / name}.py:make")
 
 
 @pytest.mark.parametrize(

@@ -16,16 +16,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from langchain_core.runnables import Runnable
 from typing_extensions import Unpack
 
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.errors import InputError, StoreError, UnattainableTargetError
+from langchain_cfc.errors import CollectionError, InputError, StoreError, UnattainableTargetError
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.guarantee import WrongRateCertificate
 from langchain_cfc.labelers import Labeler
@@ -38,8 +40,8 @@ from langchain_cfc.support.plugins import load_object
 from langchain_cfc.support.text import format_percent, pluralize
 from langchain_cfc.verifiers import SelfConsistency, Verifier, VerifierEnsemble
 from langchain_cfc_collect.calibrating import ChainOptions, ChainPlan
-from langchain_cfc_collect.collecting import format_cost, print_line, run_in_new_loop
-from langchain_cfc_collect.costs import Stage
+from langchain_cfc_collect.collecting import acollect, format_cost, print_line, run_in_new_loop
+from langchain_cfc_collect.costs import Budget, ModelCalls, Stage, Usage
 from langchain_cfc_collect.proposal import (
     LabelerChoice,
     Proposal,
@@ -52,12 +54,15 @@ from langchain_cfc_collect.proposal import (
 )
 from langchain_cfc_collect.run import CollectionOptions, CollectionResult
 from langchain_cfc_collect.sources.questions import Questions, list_examples
+from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store
 from langchain_cfc_collect.store.configurations import CHOICE
 
 _MOST_SHOWN = 3
-# The keywords that replace what was chosen, in the order in which they are printed.
-_PARTS = ("verifier", "labeler", "answer")
+# Of three doubtful labels of each kind, every second is enough here: two of wrong answers, one of right ones.
+_EVERY_SHOWN = 2
+# What is chosen, in the order in which it is printed, with the keyword that replaces it.
+_PARTS = {"verifier": "verifier", "labeler": "labeler", "answer": "labeler"}
 
 
 def build_bot(
@@ -84,11 +89,12 @@ def build_bot(
             calls no fewer trial answers correct than a looser one.
         **options: See `ChainOptions`. The promise is needed: `max_wrong_rate=0.05` for at most 5 % wrong
             answers among those given, or `max_wrong_of_all`. `store` is by default a file in the current
-            folder, named after the file of examples, or `bot.db`. All labels certify a `max_wrong_rate`;
-            for `max_wrong_of_all` 30 % are held out (`test_fraction`) for the summary.
+            folder, named after the file of examples, or `bot.db`; `out` is by default a file beside it, such
+            as `bot.artifact.json`. All labels certify a `max_wrong_rate`; for `max_wrong_of_all` 30 % are
+            held out (`test_fraction`) for the summary.
 
     Returns:
-        The bot, ready to serve: `bot.invoke(question)`. Its `artifact` can be saved.
+        The bot, ready to serve: `bot.invoke(question)`.
 
     Raises:
         InputError: As `calibrate_chain`; if no promise of a bot is named, no labeler reads the references, no
@@ -133,24 +139,32 @@ async def abuild_bot(
         "test_fraction": 0.3 if of_all else 0.0,
         **options,
         "store": store,
+        "out": options.get("out") or _propose_artifact(str(store)),
         "collection": collection,
     }
-    choices = [] if labeler is not None else list_labelers(listed)
+    choices = _list_choices(listed, labeler)
+    prompt = propose_prompt(generator, listed, choices)
     # All that can be refused is refused before the trial, whatever it will choose.
     stand_in = labeler if labeler is not None else choices[0].create()
     plan = ChainPlan.make(generator, listed, verifier or SelfConsistency(), stand_in, given)
     plan.check()
     _check_store(plan)
-    if verifier is None or labeler is None:
+    passed = {name for name, part in (("verifier", verifier), ("labeler", labeler)) if part is not None}
+    if passed < {*_PARTS.values()} or prompt is not None:
         choice = _read_choice(store)
         if choice is None:
             print_line("asking a few of the questions, to choose what is not given")
-            choice = await asyncio.to_thread(_choose, generator, listed, choices)
-        plan = _apply_choice(plan, choice, has_verifier=verifier is not None, has_labeler=labeler is not None)
-    for line in _describe_plan(plan):
+            own = [] if "labeler" in passed else choices
+            choice = await asyncio.to_thread(_choose, generator, listed, own, prompt)
+        plan = _apply_choice(plan, choice, passed)
+    for line in _describe_plan(plan, passed):
         print_line(line)
+    ended = await acollect(plan.examples, plan.components, store, plan.collection)
+    if ended.complete:
+        for line in _describe_labels(store):
+            print_line(line)
     try:
-        artifact, seen, ended = await plan.run()
+        artifact, seen = await asyncio.to_thread(plan.finish, str(store), ended)
     except UnattainableTargetError as error:
         kept = (
             f"Nothing is lost: {store} keeps {pluralize(_count_labelled(store), 'labelled question')}. Call "
@@ -182,6 +196,11 @@ def _propose_store(examples: Questions) -> str:
     return name_store(str(examples)) if isinstance(examples, str | os.PathLike) else "bot.db"
 
 
+def _propose_artifact(store: str) -> str:
+    name = f"{Path(name_store(store)).stem}.artifact.json"
+    return name if "://" in store else str(Path(store).with_name(name))
+
+
 def _check_store(plan: ChainPlan) -> None:
     """Refuse a store with other questions: they would count among those that certify."""
     others = len(plan.list_prompts()) - len(plan.examples)
@@ -204,9 +223,20 @@ def _read_choice(store: str | os.PathLike[str]) -> dict[str, Any] | None:
     return None
 
 
-def _choose(generator: Any, examples: Sequence[Example], choices: Sequence[LabelerChoice]) -> dict[str, Any]:
+def _list_choices(examples: Sequence[Example], labeler: Labeler | None) -> list[LabelerChoice]:
+    """List the labelers that read all references; with one of the caller's there may be none."""
+    try:
+        return list_labelers(examples)
+    except InputError:
+        if labeler is None:
+            raise
+        return []
+
+
+def _choose(
+    generator: Any, examples: Sequence[Example], choices: Sequence[LabelerChoice], prompt: str | None
+) -> dict[str, Any]:
     """Ask the model a few questions, and choose what suits its answers and the references."""
-    prompt = propose_prompt(generator, examples, choices)
     found = propose(generator, examples, choices, prompt=prompt)
     if choices and not any(found.correct):
         msg = (
@@ -215,32 +245,55 @@ def _choose(generator: Any, examples: Sequence[Example], choices: Sequence[Label
         )
         raise InputError(msg)
     print_line(f"answers: {_show_answers(found, found.correct)}")
-    return {**found.tables, "reasons": found.reasons, "answers": len(found.answers), "tokens": found.tokens}
+    return {**found.tables, "reasons": found.reasons, "calls": [asdict(one) for one in found.calls]}
+
+
+def _read_trial(choice: Mapping[str, Any]) -> Usage:
+    """Return what the trial answers took; nothing for a choice of `init`, whose trial was its own."""
+    calls = [ModelCalls(**one) for one in choice.get("calls", ())]
+    return Usage(tuple(calls), len(calls))
+
+
+def _charge(budget: Budget, trial: Usage) -> Budget:
+    """Return what a budget leaves after the trial, whose requests the store does not count."""
+    used = budget.count(trial)
+    limits = {"max_tokens": (budget.max_tokens, used.tokens), "max_cost": (budget.max_cost, used.cost)}
+    left: dict[str, Any] = {
+        name: limit - spent for name, (limit, spent) in limits.items() if limit is not None
+    }
+    for name, rest in left.items():
+        if rest <= 0:
+            msg = f"the {trial.answered} trial answers used the whole budget: raise Budget({name}=...)"
+            raise CollectionError(msg)
+    return replace(budget, **left)
 
 
 def _show_answers(found: Proposal, correct: Sequence[bool] = ()) -> str:
     shown = []
     for place, one in enumerate(found.answers[:_MOST_SHOWN]):
-        label = f"{'correct' if correct[place] else 'wrong'}, " if correct else ""
-        reference = short_repr(list_aliases(one.example.reference)[0])
-        shown.append(f"{short_repr(one.candidate.text)} ({label}reference {reference})")
+        label = ("correct" if correct[place] else "wrong") if correct else ""
+        shown.append(_show_answer(one.candidate.text, one.example.reference, label))
     return "; ".join(shown)
 
 
-def _apply_choice(
-    plan: ChainPlan, choice: Mapping[str, Any], *, has_verifier: bool, has_labeler: bool
-) -> ChainPlan:
+def _show_answer(answer: str, reference: Any, label: str) -> str:
+    stated = ", ".join(filter(None, [label, f"reference {short_repr(list_aliases(reference)[0])}"]))
+    return f"{short_repr(answer)} ({stated})"
+
+
+def _apply_choice(plan: ChainPlan, choice: Mapping[str, Any], passed: Collection[str]) -> ChainPlan:
     given = choice["generator"]
     model = resolve_generator(plan.components.generator, given.get("arguments"))
     made: dict[str, Any] = {"generator": add_prompt(given.get("prompt"), model)}
-    if not has_verifier:
+    if "verifier" not in passed:
         made["verifier"] = _create(choice["verifier"])
-    if not has_labeler and "labeler" in choice:
+    if "labeler" not in passed and "labeler" in choice:
         made["labeler"] = _create(choice["labeler"])
         if plan.components.answer is None and "answer" in choice:
             made |= {"answer": _create(choice["answer"]), "answer_id": choice["answer"].get("id")}
     settings = {**plan.collection.settings, CHOICE: choice}
-    collection = replace(plan.collection, settings=settings)
+    budget = _charge(plan.collection.budget, _read_trial(choice))
+    collection = replace(plan.collection, settings=settings, budget=budget)
     return replace(plan, components=replace(plan.components, **made), collection=collection)
 
 
@@ -251,7 +304,7 @@ def _create(table: Mapping[str, Any]) -> Any:
 # What is printed
 
 
-def _describe_plan(plan: ChainPlan) -> Iterator[str]:
+def _describe_plan(plan: ChainPlan, passed: Collection[str]) -> Iterator[str]:
     """Describe each default, by the keyword that replaces it, and what will be paid for."""
     done = _count_labelled(plan.store)
     requests = (len(plan.examples) - done) * (plan.components.n or 0)
@@ -263,16 +316,28 @@ def _describe_plan(plan: ChainPlan) -> Iterator[str]:
         if "arguments" in made:
             stated = ", ".join(f"{name}={value!r}" for name, value in made["arguments"].items())
             yield f"model: {stated}; for others pass the model itself"
-        for name in (one for one in _PARTS if one in choice):
+        for name in (one for one in _PARTS if one in choice and _PARTS[one] not in passed):
             reason = reasons.get(f"{name}.factory")
             yield f"{name}: {format_part(choice[name])}" + (f", because {reason}" if reason else "")
-        if choice.get("tokens") and requests:
-            cost = f", about {choice['tokens'] * requests // choice['answers']:,} tokens"
+        trial = _read_trial(choice)
+        if trial.tokens and requests:
+            cost = f", about {trial.tokens * requests // trial.answered:,} tokens"
     yield (
         f"n: {plan.components.n} answers to each of {pluralize(len(plan.examples), 'question')}"
         f"{f', of which {done:,} have theirs' if done else ''}: {pluralize(requests, 'request')}{cost}"
     )
     yield f"store: {plan.store} keeps everything; the same call resumes"
+
+
+def _describe_labels(store: str | os.PathLike[str]) -> Iterator[str]:
+    """Say how many answers are labelled right, with the labels that the scores contradict most."""
+    with Store(store) as opened:
+        status = CollectionStatus.from_store(opened)
+    wrong, correct = status.candidates
+    yield f"labels: {correct:,} of {pluralize(wrong + correct, 'answer')} are labelled correct. In doubt:"
+    for one in status.doubtful_labels[::_EVERY_SHOWN]:
+        yield f"  {_show_answer(one.answer, one.reference, 'correct' if one.correct else 'wrong')}"
+    yield f"  to see more: langchain-cfc store status {shlex.quote(str(store))}"
 
 
 def _count_labelled(store: Any) -> int:
@@ -317,9 +382,10 @@ def _summarize(
     kept, tokens = plan.collection.settings.get(CHOICE, {}), ended.status.usage.tokens
     if tokens:
         price = "" if ended.status.cost is None else f", {format_cost(ended.status.cost)}"
-        trial = f", and {kept['tokens']:,} for {kept['answers']} trial answers" if "tokens" in kept else ""
-        yield f"cost: {tokens:,} tokens{price}{trial}"
-    yield "use it: bot.invoke(question).best; keep it: bot.artifact.save('artifact.json')"
+        trial = _read_trial(kept)
+        asked = f", and {trial.tokens:,} for {trial.answered} trial answers" if trial.answered else ""
+        yield f"cost: {tokens:,} tokens{price}{asked}"
+    yield f"use it: bot.invoke(question).best; kept in {plan.out}"
 
 
 def _explain_limit(artifact: CalibrationArtifact, certificate: WrongRateCertificate) -> Iterator[str]:

@@ -21,7 +21,7 @@ from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.calibration.rehearsal import rehearse_calibration
 from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import Splitter
-from langchain_cfc.errors import CFCError, CollectionError, InputError, StoreError
+from langchain_cfc.errors import ArtifactError, CFCError, CollectionError, InputError, StoreError
 from langchain_cfc.evaluation import EvaluationReport, evaluate
 from langchain_cfc.execution import Target
 from langchain_cfc.features import FeatureMap
@@ -259,7 +259,7 @@ class ChainPlan:
         """Collect, calibrate and evaluate; return the artifact, the evaluation and how collecting ended."""
         with self._open_store_path() as path:
             ended = await acollect(self.examples, self.components, path, self.collection)
-            return *await asyncio.to_thread(self._finish, path, ended), ended
+            return *await asyncio.to_thread(self.finish, path, ended), ended
 
     @contextmanager
     def _open_store_path(self) -> Iterator[str]:
@@ -286,7 +286,7 @@ class ChainPlan:
             raise
         shutil.rmtree(folder, ignore_errors=True)
 
-    def _finish(
+    def finish(
         self, path: str, ended: CollectionResult
     ) -> tuple[CalibrationArtifact, EvaluationReport | None]:
         """Calibrate, evaluate if prompts are held out, and write what has a path."""
@@ -304,6 +304,7 @@ class ChainPlan:
                 table, provenance=provenance, after=kept.ledger, **self.config.to_arguments()
             )
             kept.record(artifact)
+        artifact = _keep_equal(artifact, self.out)
         seen = None
         if self.config.test_fraction > 0:
             seen = evaluate(artifact, table, alpha=next(iter(artifact.alphas), None), provenance=provenance)
@@ -321,6 +322,24 @@ class ChainPlan:
                 sources=reports.Sources(str(self.out or "artifact.json"), (path,)),
             )
         return artifact, seen
+
+
+def _keep_equal(artifact: CalibrationArtifact, path: str | os.PathLike[str] | None) -> CalibrationArtifact:
+    """Return the artifact in a file if this one differs from it in the time of creation alone.
+
+    A program that calibrates whenever it starts then serves under one digest, by which messages and logs name
+    the artifact.
+    """
+    if path is None or not Path(path).is_file():
+        return artifact
+    try:
+        kept = CalibrationArtifact.load(path)
+    except ArtifactError:
+        return artifact
+    dated = artifact.model_copy(update={"created_at": kept.created_at})
+    # Equal attempts have equal outcomes.
+    is_equal = (dated.frozen_digest, dated.attempts) == (kept.frozen_digest, kept.attempts)
+    return kept if is_equal else artifact
 
 
 def _import_report() -> Any:

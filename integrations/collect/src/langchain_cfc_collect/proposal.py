@@ -37,6 +37,7 @@ from langchain_cfc.sampling.token_counts import read_usage
 from langchain_cfc.support.normalisation import normalise_answer
 from langchain_cfc.support.plugins import is_plugin_source, load_object
 from langchain_cfc.support.text import escape_controls_in_json, join_names, pluralize
+from langchain_cfc_collect.costs import ModelCalls
 from langchain_cfc_collect.failures import ends_run, is_transient
 from langchain_cfc_collect.sources.columns import References
 from langchain_cfc_collect.sources.detection import format_key
@@ -359,10 +360,16 @@ class Proposal:
     correct: Sequence[bool]
 
     @property
-    def tokens(self) -> int:
-        """Tokens that the answers took, as the model reports them."""
-        usages = [read_usage(getattr(one.candidate.message, "usage_metadata", None)) for one in self.answers]
-        return sum(int(one.get("total_tokens", 0)) for one in usages)
+    def calls(self) -> list[ModelCalls]:
+        """The requests with their tokens, as far as the model reports them."""
+        return [_count_call(one.candidate.message) for one in self.answers]
+
+
+def _count_call(message: Any) -> ModelCalls:
+    used = read_usage(getattr(message, "usage_metadata", None))
+    name = str(getattr(message, "response_metadata", {}).get("model_name", ""))
+    tokens = {one: int(used.get(one, 0)) for one in ("input_tokens", "output_tokens")}
+    return ModelCalls(name, drew=True, answered=1, **tokens)
 
 
 def propose(
