@@ -103,7 +103,7 @@ def test_discarded_answer_shows_if_its_model_streams_or_messages_are_not_hidden(
     with monkeypatch.context() as patch:
         patch.setattr(asking, "without_streaming_and_cache", keep_streaming)
         assert find_shown(list_tokens, guarded(checkpointer=InMemorySaver()), PLAIN) == {DISCARDED}
-    monkeypatch.setattr(asking, "_hide_messages", nullcontext)
+    monkeypatch.setattr(asking, "hide_messages", nullcontext)
     for watch in WATCHES:
         found = find_shown(watch, guarded(checkpointer=InMemorySaver()), PLAIN)
         assert found == (set() if watch is list_tokens else {DISCARDED})

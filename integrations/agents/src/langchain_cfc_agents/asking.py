@@ -23,6 +23,7 @@ from langchain_cfc.errors import InputError, ServingError
 from langchain_cfc.execution import add_tags, set_context_variable
 from langchain_cfc.extend import read_usage, sum_usage, withhold_quotes
 from langchain_cfc.sampling import without_streaming_and_cache
+from langchain_cfc_agents.actions import find_last
 
 Request: TypeAlias = ModelRequest[Any]
 Response: TypeAlias = ModelResponse[Any]
@@ -58,13 +59,13 @@ class FinalAnswerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             ServingError: If there is no answer, or it does not come from the answerer.
         """
         self._check_request(request)
-        with _hide_messages():
-            routed = handler(_convert(_RoutingRequest, request))
+        with hide_messages():
+            routed = handler(convert_request(_RoutingRequest, request))
         if _calls_tools(routed):
             return routed
-        with _refuse_interrupts(), withhold_quotes():
+        with refuse_interrupts(), withhold_quotes():
             return self._make_response(
-                routed, handler(_convert(_AnswerRequest, request, **self._make_overrides()))
+                routed, handler(convert_request(_AnswerRequest, request, **self._make_overrides()))
             )
 
     async def awrap_model_call(
@@ -72,13 +73,13 @@ class FinalAnswerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     ) -> Response:
         """Do the same as `wrap_model_call`, asynchronously."""
         self._check_request(request)
-        with _hide_messages():
-            routed = await handler(_convert(_RoutingRequest, request))
+        with hide_messages():
+            routed = await handler(convert_request(_RoutingRequest, request))
         if _calls_tools(routed):
             return routed
-        with _refuse_interrupts(), withhold_quotes():
+        with refuse_interrupts(), withhold_quotes():
             return self._make_response(
-                routed, await handler(_convert(_AnswerRequest, request, **self._make_overrides()))
+                routed, await handler(convert_request(_AnswerRequest, request, **self._make_overrides()))
             )
 
     def _check_request(self, request: Request) -> None:
@@ -90,7 +91,7 @@ class FinalAnswerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     def _make_response(self, routed: Response, answered: Response) -> Response:
         """Return the answerer's message, with the usage of the discarded answer in its metadata."""
-        message = _find_last_message(answered)
+        message = find_last(answered.result)
         decision = None if message is None else message.response_metadata.get("cfc")
         if message is None or not isinstance(decision, dict):
             msg = (
@@ -110,32 +111,45 @@ class FinalAnswerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         return ModelResponse(result=[message.model_copy(update={"response_metadata": metadata})])
 
 
-class _RoutingRequest(ModelRequest[Any]):
-    """A request whose model never streams, even if inner middleware replaces the model."""
+class SilentRequest(ModelRequest[Any]):
+    """A request whose model never streams, even if inner middleware replaces the model.
+
+    Attributes:
+        fresh: Whether the model draws candidates, so that caches are switched off as well.
+    """
+
+    fresh = True
 
     def __init__(self, **given: Any) -> None:
         # Since LangChain 1.5, the base class's `__init__` bypasses `__setattr__`.
-        super().__init__(**{name: _prepare_field(name, value) for name, value in given.items()})
+        super().__init__(**{name: self._prepare_field(name, value) for name, value in given.items()})
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a field; a model is replaced by a copy that does not stream."""
-        super().__setattr__(name, _prepare_field(name, value))
+        super().__setattr__(name, self._prepare_field(name, value))
+
+    @classmethod
+    def _prepare_field(cls, name: str, value: Any) -> Any:
+        """Return a copy of a model that does not stream, and other fields unchanged."""
+        return without_streaming_and_cache(value, fresh=cls.fresh) if name == "model" else value
 
 
-def _prepare_field(name: str, value: Any) -> Any:
-    """Return a copy of a model that does not stream, and other fields unchanged.
+class _RoutingRequest(SilentRequest):
+    """A request for the message that shows whether the agent wants to answer."""
 
-    Raises:
-        InputError: If the field asks for structured output.
-    """
-    if name == "response_format" and value is not None:
-        msg = (
-            "the agent has a response_format: structured output ends its run with a tool call or a parsed "
-            "form, and neither is guarded. Leave it out, and let the chain's generator make the structured "
-            "output"
-        )
-        raise InputError(msg)
-    return without_streaming_and_cache(value, fresh=False) if name == "model" else value
+    fresh = False
+
+    @classmethod
+    def _prepare_field(cls, name: str, value: Any) -> Any:
+        """Do the same; raise an `InputError` if the field asks for structured output."""
+        if name == "response_format" and value is not None:
+            msg = (
+                "the agent has a response_format: structured output ends its run with a tool call or a "
+                "parsed form, and neither is guarded. Leave it out, and let the chain's generator make the "
+                "structured output"
+            )
+            raise InputError(msg)
+        return super()._prepare_field(name, value)
 
 
 class _AnswerRequest(ModelRequest[Any]):
@@ -147,13 +161,14 @@ class _AnswerRequest(ModelRequest[Any]):
         return super().override(**shown)
 
 
-def _convert(kind: type[Request], request: Request, **changes: Any) -> Request:
+def convert_request(kind: type[Request], request: Request, **changes: Any) -> Request:
+    """Return a request of another class, with changes to its fields."""
     made_of = {field.name: getattr(request, field.name) for field in fields(request)}
     return kind(**{**made_of, **changes})
 
 
 @contextmanager
-def _hide_messages() -> Iterator[None]:
+def hide_messages() -> Iterator[None]:
     """Keep whole messages of models out of LangGraph's streams (models that do not stream emit no chunks)."""
     with set_context_variable(
         var_child_runnable_config, add_tags(ensure_config(), TAG_NOSTREAM, ROUTING_TAG)
@@ -161,14 +176,9 @@ def _hide_messages() -> Iterator[None]:
         yield
 
 
-def _find_last_message(response: Response) -> AIMessage | None:
-    messages = [message for message in response.result if isinstance(message, AIMessage)]
-    return messages[-1] if messages else None
-
-
 def _calls_tools(response: Response) -> bool:
     """Return whether the agent's graph goes on to call tools; invalid tool calls do not count."""
-    message = _find_last_message(response)
+    message = find_last(response.result)
     return message is not None and bool(message.tool_calls)
 
 
@@ -181,14 +191,14 @@ def _describe_cost(routed: Response) -> dict[str, Any]:
 
 
 @contextmanager
-def _refuse_interrupts() -> Iterator[None]:
+def refuse_interrupts() -> Iterator[None]:
     """Convert interrupts to errors: a resumed step starts from the beginning and would draw again."""
     try:
         yield
     except GraphBubbleUp as interrupt:
         msg = (
-            "the chain interrupted the agent's graph while it answered. After a resume it would draw again, "
-            "and no guarantee covers the best of several draws: let the agent end with the abstention, and "
-            "then ask a person"
+            "a part interrupted the agent's graph between the first draw and the decision. After a resume it "
+            "would draw again, and no guarantee covers the best of several draws: decide first, then ask a "
+            "person"
         )
         raise ServingError(msg) from interrupt

@@ -78,10 +78,11 @@ async def aanswer_prompts(
 
 
 def _make_states(questions: Sequence[Example]) -> list[Any]:
-    return [_make_state(question.input) for question in questions]
+    return [make_state(question.input) for question in questions]
 
 
-def _make_state(given: str | list[Any] | dict[str, Any]) -> dict[str, Any]:
+def make_state(given: str | list[Any] | dict[str, Any]) -> dict[str, Any]:
+    """Return the state that an agent is invoked with for the input of an example."""
     if isinstance(given, dict):
         return given
     return {"messages": given if isinstance(given, list) else [{"role": "user", "content": given}]}
