@@ -16,7 +16,12 @@ from langchain_cfc.sampling.fingerprints import compute_fingerprint, state_setti
 from langchain_cfc.sampling.token_counts import read_usage, sum_usage
 from langchain_cfc.support.plugins import load_object
 from langchain_cfc.support.text import withhold_quotes
-from langchain_cfc.verifiers.base import combine_fingerprints, to_python_scalar
+from langchain_cfc.verifiers.base import (
+    CandidateScorer,
+    VerifierScores,
+    combine_fingerprints,
+    to_python_scalar,
+)
 from langchain_cfc.verifiers.evaluators import to_evaluator_inputs
 from langchain_cfc.verifiers.model_judge import CRITERION, Mode
 from langchain_cfc.verifiers.prompted import TOP_LOGPROBS, Question
@@ -24,9 +29,11 @@ from langchain_cfc.verifiers.prompted import TOP_LOGPROBS, Question
 __all__ = [
     "CRITERION",
     "TOP_LOGPROBS",
+    "CandidateScorer",
     "Description",
     "Mode",
     "Question",
+    "VerifierScores",
     "check_records",
     "combine_fingerprints",
     "compute_fingerprint",

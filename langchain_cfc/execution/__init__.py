@@ -11,6 +11,7 @@ from langchain_cfc.execution.failures import (
     is_permanent,
     list_causes,
 )
+from langchain_cfc.execution.langgraph_compat import detach_from_graph
 from langchain_cfc.execution.limits import (
     CallLimits,
     ConcurrencyLimiter,
@@ -62,6 +63,7 @@ __all__ = [
     "call_each",
     "classify_failure",
     "describe_error",
+    "detach_from_graph",
     "find_limiter",
     "get_current_limits",
     "is_malformed_response",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from langchain_cfc.runnable.chat_arguments import changes_generator, configure_chain, find_cfc_runnable
     from langchain_cfc.runnable.chat_model import CFCChatModel
     from langchain_cfc.runnable.decision_store import DecisionStore
+    from langchain_cfc.runnable.redraws import detach_register
     from langchain_cfc.runnable.result import (
         CFCResult,
         ClaimsResult,
@@ -38,6 +39,7 @@ __all__ = [
     "ScoredClaim",
     "changes_generator",
     "configure_chain",
+    "detach_register",
     "find_cfc_runnable",
     "read_result",
 ]
@@ -49,6 +51,7 @@ _NAMES = {
     "chat_arguments": ("changes_generator", "configure_chain", "find_cfc_runnable"),
     "chat_model": ("CFCChatModel",),
     "decision_store": ("DecisionStore",),
+    "redraws": ("detach_register",),
     "result": ("CFCResult", "ClaimsResult", "ScoredCandidate", "ScoredClaim", "read_result"),
 }
 

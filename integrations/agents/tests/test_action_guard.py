@@ -39,7 +39,14 @@ from integrations.tests.graphs import (
     thread,
 )
 from langchain_cfc import CalibrationArtifact, calibrate
-from langchain_cfc.errors import CFCError, FingerprintError, InputError, ServingError, VerifierError
+from langchain_cfc.errors import (
+    AttainabilityWarning,
+    CFCError,
+    FingerprintError,
+    InputError,
+    ServingError,
+    VerifierError,
+)
 from langchain_cfc.verifiers import SelfConsistency
 
 pytestmark = pytest.mark.filterwarnings(
@@ -339,7 +346,8 @@ def test_artifact_that_is_not_about_runs_is_refused(setup: Any) -> None:
     sets = calibrate_on(make_runs(setup, cut=1.0), alpha=0.6)
     with pytest.raises(InputError, match=r"promises sets or lists \(alpha = 0.6\)"):
         guarding(sets)
-    scores = calibrate_on(runs, max_wrong_of_all=0.3, features="bins(mean_score, 2)")
+    with pytest.warns(AttainabilityWarning, match="mean_score"):
+        scores = calibrate_on(runs, max_wrong_of_all=0.3, features="bins(mean_score, 2)")
     with pytest.raises(InputError, match=r"bins\(mean_score, 2\) read the scores of a whole run"):
         guarding(scores)
     records, _, _ = make_run_records(runs)

@@ -16,7 +16,7 @@ from pydantic import PrivateAttr
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable
 from langchain_cfc.errors import InputError
 from langchain_cfc.execution import Step, Steps, set_context_variable
-from langchain_cfc.runnable.redraws import detach_register
+from langchain_cfc.runnable import detach_register
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import Verifier

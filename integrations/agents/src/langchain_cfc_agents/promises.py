@@ -65,7 +65,6 @@ from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.artifact import CalibrationArtifact, Promise
 from langchain_cfc.errors import InputError
-from langchain_cfc.support.text import pluralize
 from langchain_cfc_agents.runs import RecordedRun
 
 Left: TypeAlias = Literal["no guarded call", "failed", "refused", "approved", "edited", "rejected"]
@@ -123,7 +122,7 @@ class RunOutcome(BaseModel):
         """Return a few sentences, for end users, on what happened and what is promised."""
         if self.left == "no guarded call":
             return "The run made no guarded call, so no promise is about it."
-        ran = f"{pluralize(self.guarded_calls, 'guarded action')} ran"
+        ran = f"{self.guarded_calls} guarded action{'s' * (self.guarded_calls != 1)} ran"
         if self.left is None:
             return f"The run went through unattended: {ran}. {self.promise}"
         return (

@@ -7,25 +7,21 @@ score, the first drawn of several. The score of the turn is the mean of the n sc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeAlias
 
-import numpy as np
 from langchain.agents.middleware import ModelResponse
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from pydantic import PrivateAttr
 
-from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import ServingError
-from langchain_cfc.execution import Progress, Steps, set_context_variable
-from langchain_cfc.execution.langgraph_compat import detach_from_graph
-from langchain_cfc.extend import read_usage, sum_usage
-from langchain_cfc.features.statistics import MEAN_SCORE
+from langchain_cfc.execution import Progress, Steps, detach_from_graph, set_context_variable
+from langchain_cfc.extend import CandidateScorer, VerifierScores, read_usage, sum_usage
 from langchain_cfc.sampling import DrawnCandidate, Sampler
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble, VerifierInput
-from langchain_cfc.verifiers.base import CandidateScorer, VerifierScores
 from langchain_cfc_agents.actions import Toolbox, find_last, list_open_calls
 from langchain_cfc_agents.asking import Request, Response
 from langchain_cfc_agents.prompts import make_prompt_data
@@ -77,9 +73,8 @@ class TurnDrawer:
         judged = [slot for slot, verdict in enumerate(scored.verdicts) if verdict is not None]
         taken = min(judged, key=lambda slot: scored.scores[slot], default=0)
         response = further.find(draws[taken])
-        scores = CandidateBatch.from_arrays(np.array([scored.scores]), None)
         turn = Turn(
-            score=float(MEAN_SCORE.compute_values(scores)[0]),
+            score=math.fsum(scored.scores) / self._n,
             calls=tuple((draws[taken].data or {}).get("calls", ())),
             guarded=bool(list_open_calls(response.result, self._unguarded)),
             judged=bool(judged),
