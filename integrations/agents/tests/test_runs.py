@@ -11,7 +11,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.records import Claim, ClaimsRecord, PromptRecord
 
 LIMIT = 6
-SETUP: dict[str, Any] = {"generator": {"id": "clerk", "n": 5, "max_turns": LIMIT}, "verifier": {"id": "votes"}}
+SETUP: dict[str, Any] = {"generator": {"id": "clerk", "max_turns": LIMIT}, "verifier": {"id": "votes"}}
 BOOK = {"name": "book", "args": {"day": "friday"}}
 
 
