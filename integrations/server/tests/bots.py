@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,20 +73,46 @@ def judge(_: Any, candidates: Sequence[Any]) -> list[float]:
     return [0.95 if MARK in candidate.text else 0.05 for candidate in candidates]
 
 
+def list_waits() -> Iterator[float]:
+    """Yield for how long slow parts sleep: until the file that a test names exists, or some seconds."""
+    gate = os.environ.get("BOTS_GATE")
+    if gate is None:
+        yield float(os.environ.get("BOTS_SECONDS", "0.5"))
+    while gate is not None and not Path(gate).exists():
+        yield 0.01
+
+
 async def slow_judge(prompt: Any, candidates: Sequence[Any]) -> list[float]:
     """Takes its time, and says when it begins, and where it is cancelled."""
     _note("begun")
     try:
-        await asyncio.sleep(float(os.environ.get("BOTS_SECONDS", "0.5")))
+        for seconds in list_waits():
+            await asyncio.sleep(seconds)
     except asyncio.CancelledError:
         _note("cancelled")
         raise
     return judge(prompt, candidates)
 
 
+def occupy_thread(prompt: Any) -> None:
+    """Block a thread if the question is a hard one, as a sync model or verifier does that waits."""
+    if "hard" in repr(prompt):
+        any(map(time.sleep, list_waits()))
+
+
+def draw_in_thread(prompt: Any) -> str:
+    occupy_thread(prompt)
+    return GOOD
+
+
+def judge_in_thread(prompt: Any, candidates: Sequence[Any]) -> list[float]:
+    occupy_thread(prompt)
+    return judge(prompt, candidates)
+
+
 async def blocking_judge(prompt: Any, candidates: Sequence[Any]) -> list[float]:
     """Blocks the event loop that it runs on, as code does that is async by name only."""
-    time.sleep(float(os.environ.get("BOTS_SECONDS", "0.5")))  # noqa: ASYNC251 - on purpose
+    any(map(time.sleep, list_waits()))
     return judge(prompt, candidates)
 
 
@@ -153,6 +179,8 @@ def models() -> dict[str, Runnable[Any, Any]]:
         "stopping": chain(artifact=make_artifact(draws="below(0.1, at_most=3)")),
         "slow": chain(verifier=slow_judge),
         "blocking": chain(verifier=blocking_judge),
+        "sync/generator": chain(generator=RunnableLambda(draw_in_thread)),
+        "sync/verifier": chain(generator=RunnableLambda(lambda _: GOOD), verifier=judge_in_thread),
         "timed": chain(verifier=slow_judge, timeout=0.05),
         "broken": broken(),
         "unscored": chain(verifier=lambda _, drawn: [float("nan")] * len(drawn)),

@@ -26,8 +26,10 @@ import httpx
 ROOT = Path(__file__).parents[3]
 TOKEN, OTHER_TOKEN = "first-token-of-the-tests", "second-token-of-the-tests"
 COMMAND = [str(Path(sys.executable).parent / "langchain-cfc"), "serve"]
+# What a process may take to start on a busy machine.
+START_SECONDS = 300.0
 BOTS = "integrations.server.tests.bots:models"
-HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+HEADERS, OTHER_HEADERS = ({"Authorization": f"Bearer {token}"} for token in (TOKEN, OTHER_TOKEN))
 
 
 @functools.cache
@@ -126,7 +128,7 @@ class Server:
         self,
         body: Any,
         headers: Mapping[str, str] = HEADERS,
-        timeout: float = 20.0,
+        timeout: float = 60.0,
         path: str = "/v1/chat/completions",
     ) -> httpx.Response:
         """Ask for a completion, or on another path; a body of bytes is sent as it is."""
@@ -139,7 +141,7 @@ class Server:
             trust_env=False,
         )
 
-    def say(self, content: bytes, *, wait: float = 10.0) -> bytes:
+    def say(self, content: bytes, *, wait: float = 30.0) -> bytes:
         """Send bytes as they are, and return all that comes until the server closes or falls silent."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=wait) as connection:
             connection.sendall(content)
@@ -165,14 +167,14 @@ class Server:
     def stop(self, sig: signal.Signals = signal.SIGTERM) -> int:
         """Tell it to stop, and return its exit code."""
         self.process.send_signal(sig)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=60)
 
 
 def make_request(question: str, model: str = "bot", **more: Any) -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": question}], **more}
 
 
-def wait_for_value(found: Callable[[], Any], seconds: float = 20.0) -> Any:
+def wait_for_value(found: Callable[[], Any], seconds: float = 60.0) -> Any:
     end = time.monotonic() + seconds
     while not (value := found()):
         assert time.monotonic() < end, "it never came"
@@ -213,7 +215,7 @@ def run_server(
             process = ForkedProcess(arguments, environment, folder, path)
         try:
             server = Server(0, process, path)
-            server.port = wait_for_value(lambda: _read_port(server), 60)
+            server.port = wait_for_value(lambda: _read_port(server), START_SECONDS)
             yield server
         finally:
             process.kill()

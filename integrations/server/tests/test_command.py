@@ -13,7 +13,15 @@ from langchain_cfc_server import Settings, create_app
 from langchain_cfc_server.command import TOKENS
 
 from integrations.server.tests.bots import EASY
-from integrations.server.tests.parts import BOTS, COMMAND, ROOT, TOKEN, make_request, run_server
+from integrations.server.tests.parts import (
+    BOTS,
+    COMMAND,
+    ROOT,
+    START_SECONDS,
+    TOKEN,
+    make_request,
+    run_server,
+)
 from langchain_cfc.cli import main
 from langchain_cfc.errors import InputError
 
@@ -26,7 +34,7 @@ def run_refused(*arguments: str, folder: Path, **env: str) -> str:
         [*COMMAND, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=START_SECONDS,
         check=False,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), TOKENS: TOKEN, **env},

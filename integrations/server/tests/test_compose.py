@@ -49,12 +49,13 @@ def list_expressions() -> list[str]:
     return list_panel_expressions() + rules
 
 
-def test_compose_file_has_no_default_secret_and_no_public_port() -> None:
+def test_compose_file_has_no_default_secret_no_public_port_and_no_moving_image() -> None:
     text = (FOLDER / "compose.yaml").read_text(encoding="utf-8")
     for name in re.findall(r"\$\{(\w*(?:PASSWORD|TOKEN)\w*)(.)", text):
         assert name[1] == ":", name
     assert not re.findall(r"\$\{\w*(?:PASSWORD|TOKEN)\w*:[^?]", text)
     for service in load("compose.yaml")["services"].values():
+        assert "build" in service or re.fullmatch(r"[a-z/]+:[\w.-]+@sha256:[0-9a-f]{64}", service["image"])
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
 
 

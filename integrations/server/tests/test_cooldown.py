@@ -160,7 +160,7 @@ def make_answer(prompt: Any, how: str) -> Any:
     if ODD not in repr(prompt):
         return AIMessage(GOOD)
     if how == "slow":
-        time.sleep(0.8)
+        time.sleep(1.2)
     elif how == "status 500":
         raise _StatusError(500)
     elif how == "error":
@@ -186,7 +186,7 @@ def make_failing_parts(part: str, how: str) -> dict[str, Any]:
 def serve_victim(attacker: str, parts: Mapping[str, Any], rounds: int) -> tuple[float, set[int]]:
     """Return the share of one client's requests that are served under attack, and the attacker's statuses."""
     settings = Settings(tokens=(TOKEN, OTHER_TOKEN), cooldown_after=3, cooldown=60)
-    app = create_app({"bot": chain(timeout=0.6, **parts)}, settings)
+    app = create_app({"bot": chain(timeout=1.0, **parts)}, settings)
     with TestClient(app, raise_server_exceptions=False) as client:
 
         def ask(question: str, token: str) -> int:

@@ -31,7 +31,15 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from starlette.types import Message, Receive, Scope, Send
 
 from integrations.server.tests.bots import EASY, FALLBACK, GOOD, HARD, TOOL, UNSURE, N, chain, judge
-from integrations.server.tests.parts import HEADERS, TOKEN, Server, make_request, run_server, wait_for_value
+from integrations.server.tests.parts import (
+    HEADERS,
+    OTHER_HEADERS,
+    TOKEN,
+    Server,
+    make_request,
+    run_server,
+    wait_for_value,
+)
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script
 
@@ -282,7 +290,8 @@ async def _send_unread_answer() -> None:
         return received.pop()
 
     traffic = Traffic(1, 1)
-    limits = Limits(app, [COMPLETIONS], Settings(authentication=False, time_limit=0.2), traffic)
+    settings = Settings(authentication=False, time_limit=0.2)
+    limits = Limits(app, [COMPLETIONS], settings, traffic, ClientTokens())
     scope = {"type": "http", "path": COMPLETIONS, "method": "POST", "headers": []}
     with pytest.raises(RefusedError) as caught:
         await asyncio.wait_for(limits(scope, receive, send), 2)
@@ -388,7 +397,10 @@ def test_lingering_clients_without_token_are_disconnected(
 
 def test_concurrency_limit_holds_under_load(own_server: Server) -> None:
     with ThreadPoolExecutor(20) as pool:
-        asked = [pool.submit(own_server.ask, make_request(EASY, "crowded")) for _ in range(20)]
+        asked = [
+            pool.submit(own_server.ask, make_request(EASY, "crowded"), headers)
+            for headers in (HEADERS, OTHER_HEADERS) * 10
+        ]
         assert {one.result().status_code for one in asked} == {200}
     path: Path = own_server.crowd  # type: ignore[attr-defined]
     assert max(map(int, path.read_text(encoding="utf-8").split())) == CONCURRENCY
@@ -419,13 +431,16 @@ def test_ignored_parameters_do_not_reach_the_model(
 
 
 def test_concurrent_requests_get_their_own_answers(server: Server, upstream: tuple[str, Script]) -> None:
-    questions = {f"easy: number {number}": f"answer {number}." for number in range(180)}
+    questions = {
+        f"easy: number {number % 90}{'!' * (number // 90)}": f"answer {number}." for number in range(180)
+    }
     planted = {question: [Answer(answer, -0.1)] for question, answer in questions.items()}
     kept, upstream[1].answers = upstream[1].answers, {**upstream[1].answers, **planted}
 
     def ask(question: str) -> str:
         stream = hash(question) % 2 == 0
-        response = server.ask(make_request(question, stream=stream), timeout=60)
+        headers = HEADERS if len(question) % 2 else OTHER_HEADERS
+        response = server.ask(make_request(question, stream=stream), headers)
         if not stream:
             return str(response.json()["choices"][0]["message"]["content"])
         chunks = [json.loads(line[6:]) for line in response.text.split("\n\n")[:-2]]

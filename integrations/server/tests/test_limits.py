@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -24,19 +25,34 @@ LARGEST = 2000
 
 @pytest.fixture(scope="module")
 def small_server(bots: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with narrow limits, whose slow model takes two seconds."""
-    path = tmp_path_factory.mktemp("limits") / "notes"
-    slow = {**bots, "BOTS_SECONDS": "2", "BOTS_NOTES": str(path)}
-    limits = ["--body-limit", str(LARGEST), "--concurrency", "2", "--queue", "1", "--time-limit", "7"]
-    with run_server(slow, *limits) as server:
-        server.notes = path  # type: ignore[attr-defined]
+    """A server with narrow limits, whose slow model waits for a file."""
+    folder = tmp_path_factory.mktemp("limits")
+    slow = {**bots, "BOTS_GATE": str(folder / "gate"), "BOTS_NOTES": str(folder / "notes")}
+    limits = ["--body-limit", str(LARGEST), "--concurrency", "2", "--queue", "1"]
+    with run_server(slow, *limits, tokens=TOKEN) as server:
+        server.folder = folder  # type: ignore[attr-defined]
         yield server
 
 
 def count_notes(server: Server, what: str) -> int:
     """Return how often the slow verifier has `begun`, or was `cancelled`."""
-    path: Path = server.notes  # type: ignore[attr-defined]
+    path: Path = server.folder / "notes"  # type: ignore[attr-defined]
     return path.read_text(encoding="utf-8").split().count(what) if path.exists() else 0
+
+
+@contextmanager
+def asking_slowly(server: Server, requests: int) -> Iterator[None]:
+    """Have requests in progress until the block ends, when all must be answered."""
+    gate: Path = server.folder / "gate"  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(requests) as pool:
+        asked = [pool.submit(server.ask, make_request(EASY, "slow")) for _ in range(requests)]
+        try:
+            yield
+        finally:
+            gate.touch()
+        assert [one.result().status_code for one in asked] == [200] * requests
+    wait_for_value(lambda: read_metric(server, "working") == 0)
+    gate.unlink()
 
 
 def read_metric(server: Server, name: str) -> float:
@@ -71,11 +87,11 @@ def test_body_limit_counts_chunks(small_server: Server) -> None:
 
 
 def test_large_body_is_refused_before_it_is_sent(small_server: Server) -> None:
-    received = small_server.say(f"{HEAD}Content-Length: 1000000000\r\n\r\n".encode(), wait=1.0)
-    assert received.startswith(b"HTTP/1.1 413 ")
-    assert b"100 Continue" not in small_server.say(
-        f"{HEAD}Content-Length: 1000000000\r\nExpect: 100-continue\r\n\r\n".encode(), wait=1.0
-    )
+    for more in ("", "Expect: 100-continue\r\n"):
+        said = small_server.say(
+            f"{HEAD}Connection: close\r\nContent-Length: 1000000000\r\n{more}\r\n".encode()
+        )
+        assert said.startswith(b"HTTP/1.1 413 ")
 
 
 def test_client_that_sends_a_large_body_reads_the_refusal(small_server: Server) -> None:
@@ -84,51 +100,44 @@ def test_client_that_sends_a_large_body_reads_the_refusal(small_server: Server) 
 
 
 def test_requests_beyond_the_queue_get_retry_after(small_server: Server) -> None:
-    with ThreadPoolExecutor(6) as pool:
-        asked = [pool.submit(small_server.ask, make_request(EASY, "slow")) for _ in range(3)]
+    with asking_slowly(small_server, 3):
         wait_for_value(
             lambda: read_metric(small_server, "working") == 2 and read_metric(small_server, "waiting") == 1
         )
         refused = [small_server.ask(make_request(EASY, "slow")) for _ in range(3)]
-        # They did not wait until a place was free.
-        assert not all(one.done() for one in asked)
         assert [one.status_code for one in refused] == [429] * 3
         assert {one.headers["retry-after"] for one in refused} == {"1"}
         assert {one.json()["error"]["code"] for one in refused} == {"too_many_requests"}
         # What costs nothing is answered all the same.
         assert small_server.get("/v1/models").status_code == 200
-        assert [one.result().status_code for one in asked] == [200] * 3
-    wait_for_value(lambda: read_metric(small_server, "working") == 0)
     assert small_server.ask(make_request(EASY)).status_code == 200
 
 
 def test_time_limit_answers_timeout_and_cancels_the_chain(bots: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "notes"
-    slow = {**bots, "BOTS_SECONDS": "20", "BOTS_NOTES": str(path)}
-    with run_server(slow, "--time-limit", "0.5", "--concurrency", "1") as server:
+    slow = {**bots, "BOTS_SECONDS": "300", "BOTS_NOTES": str(path)}
+    with run_server(slow, "--time-limit", "2", "--concurrency", "1") as server:
         began = time.monotonic()
-        response = server.ask(make_request(EASY, "slow"))
+        response = server.ask(make_request(EASY, "slow"), timeout=60)
         assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")
-        assert 0.4 < time.monotonic() - began < 15
+        assert time.monotonic() - began > 1.9
         wait_for_value(lambda: path.exists() and path.read_text(encoding="utf-8") == "begun\ncancelled\n")
         # The only place is free again.
-        assert server.ask(make_request(EASY)).json()["choices"][0]["message"]["content"] == GOOD
-
-
-def test_slow_body_is_refused(small_server: Server) -> None:
-    began = time.monotonic()
-    received = small_server.say(f'{HEAD}Connection: close\r\nContent-Length: 100\r\n\r\n{{"model":'.encode())
-    assert received.startswith(b"HTTP/1.1 408 ")
-    assert b'"code":"request_timeout"' in received
-    assert time.monotonic() - began > 3
-    assert read_metric(small_server, "waiting") == 0
+        answer = wait_for_value(lambda: (one := server.ask(make_request(EASY))).status_code == 200 and one)
+        assert answer.json()["choices"][0]["message"]["content"] == GOOD
+        received = server.say(
+            f'{HEAD}Connection: close\r\nContent-Length: 100\r\n\r\n{{"model":'.encode(), wait=60
+        )
+        assert received.startswith(b"HTTP/1.1 408 ")
+        assert b'"code":"request_timeout"' in received
+        assert read_metric(server, "waiting") == 0
 
 
 @pytest.mark.long
 def test_slow_head_ends_the_connection(small_server: Server) -> None:
     began = time.monotonic()
-    assert small_server.say(b"POST /v1/chat/completions HTTP/1.1\r\nHost:", wait=20) == b""
-    assert 8 < time.monotonic() - began < 15
+    assert small_server.say(b"POST /v1/chat/completions HTTP/1.1\r\nHost:", wait=60) == b""
+    assert time.monotonic() - began > 8
 
 
 def test_disconnected_client_cancels_its_chain(small_server: Server) -> None:
@@ -147,14 +156,12 @@ def test_disconnected_client_cancels_its_chain(small_server: Server) -> None:
 
 def test_client_that_leaves_the_queue_is_never_served(small_server: Server) -> None:
     body = json.dumps(make_request(EASY, "slow")).encode()
-    with ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(small_server.ask, make_request(EASY, "slow")) for _ in range(2)]
+    with asking_slowly(small_server, 2):
         wait_for_value(lambda: read_metric(small_server, "working") == 2)
         with socket.create_connection(("127.0.0.1", small_server.port)) as connection:
             connection.sendall(f"{HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             wait_for_value(lambda: read_metric(small_server, "waiting") == 1)
         wait_for_value(lambda: read_metric(small_server, "waiting") == 0)
-        assert [one.result().status_code for one in asked] == [200, 200]
 
 
 def test_client_that_leaves_within_its_body_is_dropped(small_server: Server) -> None:
@@ -169,5 +176,6 @@ def test_connection_serves_several_requests(small_server: Server) -> None:
         assert {
             client.post("/v1/chat/completions", json=make_request(EASY)).status_code for _ in range(5)
         } == {200}
-    pipelined = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n" * 2
-    assert small_server.say(pipelined, wait=1.0).count(b"HTTP/1.1 200 OK") == 2
+    head = b"GET /health/live HTTP/1.1\r\nHost: x\r\n"
+    pipelined = head + b"\r\n" + head + b"Connection: close\r\n\r\n"
+    assert small_server.say(pipelined).count(b"HTTP/1.1 200 OK") == 2

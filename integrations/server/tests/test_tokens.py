@@ -45,7 +45,8 @@ def find_client(tokens: ClientTokens, token: str) -> Client | None:
 
 @contextmanager
 def run_with_tokens(bots: dict[str, str], path: Path, *options: str) -> Iterator[Server]:
-    with run_server(bots, "--token-file", str(path), *options, tokens=None) as server:
+    environment = {**bots, "BOTS_GATE": str(path.with_name("gate"))}
+    with run_server(environment, "--token-file", str(path), *options, tokens=None) as server:
         yield server
 
 
@@ -208,6 +209,7 @@ def test_replaced_token_file_takes_effect_at_once(bots: dict[str, str], tmp_path
         assert server.ask(make_request(EASY), make_headers(OLD)).status_code == 401
         assert server.ask(make_request(EASY), make_headers(NEW)).status_code == 200
         # What was let in is answered.
+        path.with_name("gate").touch()
         assert under_way.result().status_code == 200
         replace_file(path, f"{OLD} {NEW}\n")
         assert server.ask(make_request(EASY), make_headers(OLD)).status_code == 401
@@ -263,6 +265,7 @@ def test_each_client_has_its_own_limits(bots: dict[str, str], tmp_path: Path) ->
         wait_for_value(lambda: "cfc_server_working 1.0" in server.get("/metrics", make_headers(METRICS)).text)
         refused = server.ask(make_request(EASY), make_headers(METRICS))
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_requests_of_token")
+        path.with_name("gate").touch()
         assert under_way.result().status_code == 200
 
 

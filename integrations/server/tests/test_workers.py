@@ -14,6 +14,7 @@ from integrations.server.tests.bots import EASY
 from integrations.server.tests.parts import (
     BOTS,
     COMMAND,
+    START_SECONDS,
     TOKEN,
     Server,
     make_request,
@@ -54,12 +55,12 @@ def count_requests(server: Server) -> float:
 
 def test_workers_answer_together_and_stop_together(bots: dict[str, str]) -> None:
     with run_server(bots, *WORKERS, command=COMMAND) as server:
-        wait_for_value(lambda: count_serving_workers(server) == 2, 60)
+        wait_for_value(lambda: count_serving_workers(server) == 2, START_SECONDS)
         assert len(list_workers(server)) == 2
         # New connections each, of which both get some: of 40, one gets all once in 2 ** 39 times.
         assert {server.ask(make_request(EASY)).status_code for _ in range(40)} == {200}
         # Whichever is asked, it reports those of both.
-        assert {count_requests(server) for _ in range(8)} == {40.0}
+        wait_for_value(lambda: {count_requests(server) for _ in range(8)} == {40.0})
         figures = [server.get("/metrics").text for _ in range(8)]
         assert all("cfc_server_client_tokens 2.0\n" in text for text in figures)
         assert server.stop() == 0
@@ -74,10 +75,10 @@ def test_dead_worker_is_replaced_and_all_end_with_their_supervisor(
     tokens = tmp_path / "tokens"
     tokens.write_text(TOKEN)
     with run_server(bots, *WORKERS, "--token-file", str(tokens), tokens=None, command=COMMAND) as server:
-        wait_for_value(lambda: count_serving_workers(server) == 2, 60)
+        wait_for_value(lambda: count_serving_workers(server) == 2, START_SECONDS)
         first = min(list_workers(server))
         os.kill(first, signal.SIGKILL)
-        wait_for_value(lambda: count_serving_workers(server) == 3, 60)
+        wait_for_value(lambda: count_serving_workers(server) == 3, START_SECONDS)
         [ended] = [line for line in server.log if line["message"] == "worker ended"]
         assert (ended["pid"], ended["code"]) == (first, -signal.SIGKILL)
         assert {server.ask(make_request(EASY)).status_code for _ in range(10)} == {200}
@@ -88,7 +89,7 @@ def test_dead_worker_is_replaced_and_all_end_with_their_supervisor(
         # One that is replaced while the file cannot be used waits for one that can, and the others serve.
         tokens.write_text("malformed")
         os.kill(max(list_workers(server)), signal.SIGTERM)
-        wait_for_value(lambda: any(line.get("code") == 2 for line in server.log), 60)
+        wait_for_value(lambda: any(line.get("code") == 2 for line in server.log), START_SECONDS)
         assert server.get("/v1/models", {"Authorization": f"Bearer {TOKEN}-of-another"}).status_code == 200
         tokens.write_text(TOKEN)
         # Signals do not end one that is about to start.
@@ -96,10 +97,9 @@ def test_dead_worker_is_replaced_and_all_end_with_their_supervisor(
             server.process.send_signal(signal.SIGHUP)
             time.sleep(0.1)
         assert not any(line.get("code") == -signal.SIGHUP for line in server.log)
-        left = list_workers(server)
-        assert len(left) == 2
+        left = wait_for_value(lambda: len(found := list_workers(server)) == 2 and found)
         server.process.kill()
-        wait_for_value(lambda: not any(map(is_alive, left)), 60)
+        wait_for_value(lambda: not any(map(is_alive, left)), START_SECONDS)
 
 
 def test_failing_start_ends_all_workers(bots: dict[str, str], tmp_path: Path) -> None:

@@ -102,7 +102,8 @@ def create_app(models: Mapping[str, Runnable[Any, Any]], settings: Settings) -> 
     app.router.redirect_slashes = False
     app.state.traffic, app.state.tokens, app.state.metrics = traffic, tokens, metrics
     # A request passes through the last added middleware first.
-    app.add_middleware(Limits, paths=(COMPLETIONS, RESPONSES), settings=settings, traffic=traffic)
+    paths = (COMPLETIONS, RESPONSES)
+    app.add_middleware(Limits, paths=paths, settings=settings, traffic=traffic, tokens=tokens)
     if settings.authentication:
         app.add_middleware(Authentication, tokens=tokens)
     app.add_middleware(

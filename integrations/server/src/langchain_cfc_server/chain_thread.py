@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
+
+from langchain_cfc_server.call_threads import OWNER, CallThreads
 
 Result = TypeVar("Result")
 # Seconds to wait for the thread to stop; it is a daemon, so the process ends even if it takes longer.
@@ -32,7 +34,7 @@ class ChainThread:
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self._pinged_at: float | None = None
 
-    async def run(self, begin: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+    async def run(self, begin: Callable[[], Coroutine[Any, Any, Result]], owner: Hashable = None) -> Result:
         """Run a coroutine in the thread and return its result.
 
         If the caller is cancelled, so is the coroutine, and the caller still waits until it has ended: a
@@ -40,6 +42,7 @@ class ChainThread:
 
         Args:
             begin: Creates the coroutine; called in the thread.
+            owner: Whose threads its sync calls occupy, such as a model and a client.
 
         Returns:
             The coroutine's result.
@@ -54,8 +57,12 @@ class ChainThread:
             with suppress(RuntimeError):
                 caller.call_soon_threadsafe(ended.set_result, None)
 
+        async def work() -> Result:
+            OWNER.set(owner)
+            return await begin()
+
         def start() -> None:
-            tasks.append(chains.create_task(begin()))
+            tasks.append(chains.create_task(work()))
             tasks[0].add_done_callback(report_end)
 
         def cancel() -> None:
@@ -104,8 +111,9 @@ class ChainThread:
             started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
             async def wait() -> None:
-                stopping = asyncio.Event()
-                started.set_result((asyncio.get_running_loop(), stopping))
+                stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+                loop.set_default_executor(CallThreads())
+                started.set_result((loop, stopping))
                 await stopping.wait()
 
             self._thread = threading.Thread(target=lambda: asyncio.run(wait()), name="chains", daemon=True)

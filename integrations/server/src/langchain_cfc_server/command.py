@@ -79,7 +79,11 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
         int, typer.Option(help="Maximum number of further requests that wait.")
     ] = _DEFAULT.queue,
     per_token: Annotated[
-        int | None, typer.Option(help="Maximum number of requests of one token, waiting or processed.")
+        int | None,
+        typer.Option(
+            help="Maximum number of requests of one token, waiting or processed. Default: half of the places "
+            "if there are several clients."
+        ),
     ] = _DEFAULT.per_token,
     connections: Annotated[
         int, typer.Option(help="Maximum number of open connections.")

@@ -117,7 +117,7 @@ class Completions:
         config = self._make_config(client)
         with self._cooldowns[model.name].watch(client):
             message = await self._chains.run(
-                lambda: model.ask(prompt, promise, config, with_claims=options.claims)
+                lambda: model.ask(prompt, promise, config, with_claims=options.claims), (model.name, client)
             )
         answer = Answer(f"{prefix}{note.id}", int(time.time()), model.name, message, given.ignored)
         note.record_decision(answer.reason, answer.usage, answer.promise)

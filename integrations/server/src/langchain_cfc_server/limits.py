@@ -112,14 +112,25 @@ class Limits:
     A request is counted before its body is read, so that bodies cannot fill the memory. Its time limit starts
     at the same time, which also bounds slow bodies.
 
+    If there are several clients, one of them gets at most half of the places, so that its slow requests
+    cannot keep the others from being served; unless the operator states a number.
+
     Args:
         app: The application that answers.
         paths: The paths to limit; requests to other paths pass.
         settings: The limits.
         traffic: Counts the requests.
+        tokens: The valid tokens, which say whether there are several clients.
     """
 
-    def __init__(self, app: ASGIApp, paths: Collection[str], settings: Settings, traffic: Traffic) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        paths: Collection[str],
+        settings: Settings,
+        traffic: Traffic,
+        tokens: ClientTokens,
+    ) -> None:
         self._app = app
         self._paths = frozenset(paths)
         self._max_admitted = settings.concurrency + settings.queue
@@ -128,6 +139,7 @@ class Limits:
         self._body_limit = settings.body_limit
         self._time_limit = settings.time_limit
         self._traffic = traffic
+        self._tokens = tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request within the limits.
@@ -144,17 +156,21 @@ class Limits:
         end = time.monotonic() + self._time_limit
         client = get_client(scope)
         name = None if client is None else client.name
-        self._admit(client, name)
+        most = self._max_per_client if client is None or client.concurrent is None else client.concurrent
+        is_shared = most is None and client is not None and self._tokens.has_several_clients
+        self._admit(client, name, math.ceil(self._max_admitted / 2) if is_shared else most)
         with ExitStack() as stack:
             stack.callback(self._traffic.leave, name)
             body = await self._read_body(scope, receive)
             exchange = _Exchange(send)
-            work = self._traffic.work(lambda: self._app(scope, _replay_body(body), exchange.send), name)
+            work = self._traffic.work(
+                lambda: self._app(scope, _replay_body(body), exchange.send), name, is_shared=is_shared
+            )
             # From here on, the request is counted until its work has ended.
             stack.pop_all()
         await self._finish(work, exchange, receive, end)
 
-    def _admit(self, client: Client | None, name: str | None) -> None:
+    def _admit(self, client: Client | None, name: str | None, most: int | None) -> None:
         traffic = self._traffic
         if traffic.over:
             raise _make_stop_error()
@@ -166,7 +182,6 @@ class Limits:
                 )
             msg = "the queue of this server is full; try again later"
             raise RefusedError(429, "too_many_requests", msg, headers=again)
-        most = self._max_per_client if client is None or client.concurrent is None else client.concurrent
         if most is not None and traffic.count_admitted(name) >= most:
             msg = f"{most} requests with this token are in progress already; try again later"
             raise RefusedError(429, "too_many_requests_of_token", msg, headers={"Retry-After": "1"})

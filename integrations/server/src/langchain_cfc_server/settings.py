@@ -41,7 +41,8 @@ class Settings:
         concurrency: Maximum number of requests processed at once.
         queue: Maximum number of further requests that wait; more are refused.
         per_token: Maximum number of requests of one client that wait or are processed, unless the token file
-            states another number; more are refused. None for no limit per client.
+            states another number; more are refused. None for half of the places if there are several
+            clients, and all of them otherwise.
         connections: Maximum number of open connections. Beyond it, a new connection replaces the one that
             has been idle longest; if none is idle, the new one is refused.
         time_limit: Maximum seconds from the start of a request to its answer, including waiting.

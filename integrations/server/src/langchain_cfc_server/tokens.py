@@ -97,6 +97,11 @@ class ClientTokens:
         """Whether there is a token for the metrics only, so that no other token may read them."""
         return any(client.only_metrics for client in self._clients.values())
 
+    @property
+    def has_several_clients(self) -> bool:
+        """Whether the tokens are those of more than one client."""
+        return len({client.name for client in self._clients.values() if not client.only_metrics}) > 1
+
     def find_client(self, presented: bytes) -> Client | None:
         """Return the client of a token; None if the token is not valid now.
 

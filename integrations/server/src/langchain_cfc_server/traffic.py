@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 from langchain_cfc_server.connections import OpenConnections
@@ -35,6 +37,8 @@ class Traffic:
         self.connections = OpenConnections(connections)
         self._admitted_by_client: Counter[str | None] = Counter()
         self._permits = asyncio.Semaphore(concurrency)
+        make_share = partial(asyncio.Semaphore, math.ceil(concurrency / 2))
+        self._shares: defaultdict[str | None, asyncio.Semaphore] = defaultdict(make_share)
         self._tasks: set[asyncio.Task[None]] = set()
         self._receiving: set[asyncio.Task[Any]] = set()
 
@@ -62,7 +66,9 @@ class Traffic:
         """Return the number of admitted requests of a client, given by its name."""
         return self._admitted_by_client[client]
 
-    def work(self, begin: Callable[[], Awaitable[None]], client: str | None) -> asyncio.Task[None]:
+    def work(
+        self, begin: Callable[[], Awaitable[None]], client: str | None, *, is_shared: bool = False
+    ) -> asyncio.Task[None]:
         """Start a task that processes an admitted request as soon as concurrency allows.
 
         The request is counted until the work has really ended, which may be after the client got a timeout;
@@ -71,11 +77,13 @@ class Traffic:
         Args:
             begin: Begins the work.
             client: Name of the client that made the request.
+            is_shared: Whether half of the places are for other clients.
 
         Returns:
             The task.
         """
-        task = asyncio.ensure_future(self._run_in_turn(begin))
+        share = self._shares[client] if is_shared else nullcontext()
+        task = asyncio.ensure_future(self._run_in_turn(begin, share))
         self._tasks.add(task)
 
         def end(_: asyncio.Task[None]) -> None:
@@ -102,8 +110,10 @@ class Traffic:
         for task in (*self._tasks, *self._receiving):
             task.cancel()
 
-    async def _run_in_turn(self, begin: Callable[[], Awaitable[None]]) -> None:
-        async with self._permits:
+    async def _run_in_turn(
+        self, begin: Callable[[], Awaitable[None]], share: AbstractAsyncContextManager[None]
+    ) -> None:
+        async with share, self._permits:
             self.working += 1
             try:
                 await begin()
