@@ -24,7 +24,7 @@ from langchain_cfc_ray import (
     read_messages,
     repeat_prompts,
 )
-from langchain_cfc_ray.parts import _PartsSink
+from langchain_cfc_ray.parts import Merged, _PartsSink
 from langchain_cfc_ray.worker import WorkerSettings
 from langchain_core.messages import AIMessage, messages_from_dict
 from pyarrow.fs import LocalFileSystem  # type: ignore[import-untyped]
@@ -35,14 +35,16 @@ from integrations.ray.tests.working import (
     count_begun,
     examples,
     make_noting_parts,
+    make_unclear_parts,
     over_http,
     quiet,
     script,
 )
 from langchain_cfc import calibrate
+from langchain_cfc.candidates import Unit
 from langchain_cfc.errors import CollectionError, InputError, RecordError
 from langchain_cfc.labelers import NormalisedMatch
-from langchain_cfc.records import PromptRecord, Provenance, read_records
+from langchain_cfc.records import LabelledRecord, PromptRecord, Provenance, read_records, write_records
 from tests.serving.openai_server import serving
 
 COLUMNS = Columns(input="question", reference="answer", id="name")
@@ -91,6 +93,32 @@ def test_collect_prompts_makes_the_records_of_collect(tmp_path: Path, parts: Par
         assert sort_records(made) == sort_records(store.read_records())
     assert {len(one.candidates) for one in made} == {N}
     assert calibrate(made, alpha=0.2, features="1").provenance == made.provenance
+
+
+@pytest.mark.parametrize("unit", ["answers", "claims"])
+@pytest.mark.usefixtures("cluster")
+def test_records_are_those_of_collect_to_the_byte(tmp_path: Path, parts: Parts, unit: Unit) -> None:
+    parts.write(collect_prompts(questions(tmp_path), partial(make_unclear_parts, unit)))
+    merged = parts.merge(tmp_path / "records.parquet")
+    source = read_records(tmp_path / "records.parquet")
+    made: list[LabelledRecord] = list(source.read_claims() if unit == "claims" else source)
+    collect(examples(SIZE), make_unclear_parts(unit), tmp_path / "store.db", OPTIONS)
+    with Store(tmp_path / "store.db") as store:
+        collected: list[LabelledRecord] = list(
+            store.read_claims() if unit == "claims" else store.read_records()
+        )
+        provenance = store.read_provenance()
+    written = []
+    for name, records, known in (("ray", made, source.provenance), ("local", collected, provenance)):
+        write_records(tmp_path / f"{name}.jsonl", sorted(records, key=lambda one: one.id), known)
+        written.append((tmp_path / f"{name}.jsonl").read_bytes())
+    assert written[0] == written[1]
+    # Every fifth answer makes no claims; of the others some have no verdict, and some no label.
+    without = SIZE // 5 if unit == "claims" else 0
+    assert merged == Merged(SIZE - without, {}, without)
+    unclear = [b"no_verdict", b"no_label", *([b"no_answer"] if unit == "answers" else [])]
+    assert all(one in written[0] for one in unclear)
+    assert parts.skip_finished(questions(tmp_path), retry_failed=True).count() == 0
 
 
 @pytest.mark.long

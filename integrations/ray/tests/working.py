@@ -20,6 +20,8 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_openai import ChatOpenAI
 from ray.cluster_utils import Cluster
 
+from integrations.collect.tests.claiming import find_lines
+from langchain_cfc.candidates import Unit
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
 from langchain_cfc.verifiers import SequenceProbability
@@ -129,6 +131,26 @@ def make_noting_parts(log: Path, seconds: float = CALL) -> Components:
         return [(slot + 1) / 8 for slot in range(len(candidates))]
 
     return Components(NotingModel(log=log, seconds=seconds), verifier, NormalisedMatch(), N)
+
+
+def make_unclear_parts(unit: Unit) -> Components:
+    """Parts that refuse, have no verdict on, or cannot label some of what is drawn."""
+
+    def generate(question: str) -> str:
+        number = int(question.rsplit(maxsplit=1)[-1])
+        lines = [f"answer {number}", "no verdict", "no label", "answer 3"]
+        return "\n".join(lines[: number % 5]) if unit == "claims" else [*lines, " "][number % 5]
+
+    def verify(prompt: Any, candidates: Sequence[Any]) -> list[float | None]:
+        del prompt
+        return [None if "verdict" in one.text else len(one.text) / 20 for one in candidates]
+
+    def label(prompt: Any, reference: Any, candidates: Sequence[Any]) -> list[bool | None]:
+        del prompt
+        return [None if "label" in one.text else one.text == reference for one in candidates]
+
+    splitter = find_lines if unit == "claims" else None
+    return Components(generate, verify, label, N, unit, splitter, generator_id="planted")
 
 
 def read_calls(log: Path) -> list[Call]:

@@ -13,9 +13,9 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.artifact import check_first_wave, has_separate_scores
 from langchain_cfc.candidates import Unit
-from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter
+from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter, make_claim_candidates
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
-from langchain_cfc.errors import CFCError, InputError, StoreError
+from langchain_cfc.errors import CFCError, CollectionError, InputError, StoreError
 from langchain_cfc.execution import (
     CallLimits,
     ConcurrencyLimiter,
@@ -27,7 +27,7 @@ from langchain_cfc.execution import (
 )
 from langchain_cfc.labelers import CandidateLabeling, Labeler, LabelerInput, Reads
 from langchain_cfc.no_answers import Reasoning
-from langchain_cfc.records import Example, Provenance
+from langchain_cfc.records import Example, LabelledRecord, Provenance
 from langchain_cfc.sampling import DrawnCandidate, Sampler, SamplingName, UsageRecorder, resolve_generator
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
@@ -36,7 +36,7 @@ from langchain_cfc.verifiers import Verifier, VerifierEnsemble, VerifierInput
 from langchain_cfc.verifiers.base import CandidateScorer, IncrementalScorer, VerifierScores
 from langchain_cfc_collect.calls import CallPolicy, StageCalls
 from langchain_cfc_collect.costs import Usage
-from langchain_cfc_collect.stages import Journal, Labels, Outcome
+from langchain_cfc_collect.stages import Journal, Labels, Outcome, make_record
 
 
 @dataclass(frozen=True)
@@ -229,6 +229,33 @@ class Executor:
         steps = self._label_steps(example, draws, add_handler(self._config, recorder))
         return await self._run(steps, recorder, journal)
 
+    async def make_record(self, example: Example, drawn: Outcome) -> LabelledRecord | None:
+        """Split, score and label what was drawn for a prompt at once, for runs that keep no stages.
+
+        Args:
+            example: The prompt.
+            drawn: The outcome of `draw`.
+
+        Returns:
+            The record; None for an answer without claims.
+
+        Raises:
+            CFCError: If a stage failed, or the labeler leaves the prompt without labels for now.
+        """
+        draws: list[DrawnCandidate] = _unwrap(drawn)
+        claims, items, answers = None, draws, None
+        if self._splitter is not None:
+            claims = _unwrap(await self.split(draws[0], Journal()))
+            if not claims:
+                return None
+            items, answers = make_claim_candidates(draws[0], claims), draws
+        scores = drawn.scores or _unwrap(await self.score(example, items, Journal(), answers))
+        labels = _unwrap(await self.label(example, items, Journal()))
+        if labels is None:
+            msg = f"prompt {example.id!r} has no labels yet: collect into a store, which waits for them"
+            raise CollectionError(msg)
+        return make_record(example, draws, claims, scores, labels)
+
     async def _run(self, steps: Steps[Any], recorder: UsageRecorder, journal: Journal) -> Outcome:
         calls = self._make_calls(journal)
         result: Any
@@ -252,6 +279,13 @@ class Executor:
         )
         labels = yield from self._labelling.label_candidates(given, extracted, config)
         return Labels(labels, extracted, metadata)
+
+
+def _unwrap(outcome: Outcome) -> Any:
+    """Return the result of a stage if it succeeded; otherwise raise its error."""
+    if isinstance(outcome.result, CFCError):
+        raise outcome.result
+    return outcome.result
 
 
 def _make_verifier_input(

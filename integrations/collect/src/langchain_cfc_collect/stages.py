@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
 from langchain_cfc.candidates import Scalar
+from langchain_cfc.claims import Span
+from langchain_cfc.records import Candidate, Claim, ClaimsRecord, Example, LabelledRecord, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.costs import Usage
@@ -67,3 +70,68 @@ class Journal:
 
     async def flush(self) -> None:
         """Wait until everything recorded so far is durable; called before every request."""
+
+
+def make_record(
+    example: Example,
+    draws: Sequence[DrawnCandidate],
+    claims: Sequence[Span] | None,
+    scores: VerifierScores,
+    labels: Labels,
+) -> LabelledRecord | None:
+    """Return the record of a labelled prompt.
+
+    Args:
+        example: The prompt.
+        draws: Its candidates.
+        claims: The claims of the first one, of which scores and labels are then; None if they are of all
+            candidates.
+        scores: The scores.
+        labels: The labels.
+
+    Returns:
+        The record; None for an answer without claims.
+    """
+    fields = dict(example)
+    fields["metadata"] = {**example.metadata, **(labels.metadata or {})}
+    none = [None] * len(labels.correct)
+    outputs, answers = scores.outputs or none, labels.answers or none
+    if claims is None:
+        rows = zip(draws, scores.verdicts, outputs, labels.correct, answers, strict=True)
+        return PromptRecord(**fields, candidates=tuple(starmap(_make_candidate, rows)))
+    made = tuple(starmap(_make_claim, zip(claims, scores.verdicts, outputs, labels.correct, strict=True)))
+    return ClaimsRecord(**fields, answer=draws[0].text, claims=made) if made else None
+
+
+def _make_candidate(
+    draw: DrawnCandidate, verdict: float | None, outputs: Any, correct: bool | None, answer: str | None
+) -> Candidate:
+    # Imported records may have a verdict about a blank text.
+    is_judged_blank = draw.no_answer == "blank" and (verdict is not None or draw.text)
+    no_answer = None if is_judged_blank else draw.no_answer
+    return Candidate(
+        text=draw.text if draw.data is None else None,
+        message=draw.data,
+        score=1.0 if verdict is None else verdict,
+        correct=bool(correct),
+        no_label=True if correct is None else None,
+        answer=answer,
+        no_answer=no_answer,
+        scores=outputs,
+        no_verdict=True if verdict is None and no_answer is None else None,
+    )
+
+
+def _make_claim(
+    span: Any, verdict: float | None, outputs: Mapping[str, float] | None, correct: bool | None
+) -> Claim:
+    return Claim(
+        text=span.text,
+        start=span.start,
+        end=span.end,
+        score=1.0 if verdict is None else verdict,
+        supported=bool(correct),
+        no_label=True if correct is None else None,
+        scores=None if outputs is None else dict(outputs),
+        no_verdict=True if verdict is None else None,
+    )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,9 +32,8 @@ from ray.data import ActorPoolStrategy
 
 from langchain_cfc.errors import CFCError, DrawError, InputError, RecordError
 from langchain_cfc.execution import describe_error
-from langchain_cfc.extend import encode_record, make_candidate, read_usage, sum_usage
-from langchain_cfc.records import Candidate, Example, PromptRecord, make_parquet_schema
-from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.extend import encode_record, make_candidate, make_provenance, read_usage, sum_usage
+from langchain_cfc.records import Example, make_parquet_schema
 from langchain_cfc_ray.worker import Factory, WorkerSettings
 
 if TYPE_CHECKING:
@@ -45,9 +44,6 @@ _PROMPT_SCHEMA = pa.schema(dict.fromkeys(("id", "input", "reference", "metadata"
 _DRAW_COLUMNS = ("slot", "message", "error")
 _DRAWS_TYPE = pa.list_(pa.struct({"slot": pa.int64(), "message": _TEXT, "error": _TEXT}))
 _NOTE_TYPES = {"error": _TEXT, "models": pa.list_(_TEXT), "configuration": _TEXT}
-_ROW_SCHEMA = pa.schema(
-    [*make_parquet_schema(), *(pa.field(name, kind) for name, kind in _NOTE_TYPES.items())]
-)
 # Concurrent batches per actor, so that a batch that waits for its slowest call does not delay the next.
 _BATCHES = 2
 
@@ -272,60 +268,29 @@ class _Collector:
     def __init__(self, settings: WorkerSettings) -> None:
         self._executor = settings.create_executor()
         known = self._executor.configuration
-        if known.get("unit") == "claims":
-            msg = 'unit="claims" is not for pipelines of Ray Data: collect claims with langchain-cfc collect'
-            raise InputError(msg)
+        record = make_parquet_schema(make_provenance(known, []))
+        self._schema = pa.schema([*record, *(pa.field(name, kind) for name, kind in _NOTE_TYPES.items())])
         self._configuration = json.dumps(known, sort_keys=True, ensure_ascii=False)
 
     async def __call__(self, batch: Any) -> AsyncIterator[Any]:
         """Yield the rows of a batch of prompts, which are processed concurrently."""
         rows = await asyncio.gather(*map(self._process, batch.to_pylist()))
-        yield pa.Table.from_pylist(rows, schema=_ROW_SCHEMA)
+        yield pa.Table.from_pylist(rows, schema=self._schema)
 
     async def _process(self, row: Mapping[str, Any]) -> dict[str, Any]:
         example = _read_example(row)
         notes = {"error": "", "models": [], "configuration": self._configuration}
         try:
             drawn = await self._draw(example, row)
-            record = await self._score_and_label(example, drawn)
+            record = await self._executor.make_record(example, drawn)
         except (CFCError, ValueError) as error:  # pydantic raises a ValueError for text that JSON cannot hold
             return {**encode_record(example), **notes, "error": describe_error(error)}
-        return {**encode_record(record), **notes, "models": _name_models(drawn)}
+        # An answer without claims is no record, and nothing is left to do about its prompt.
+        return {**encode_record(record or example), **notes, "models": _name_models(drawn)}
 
     async def _draw(self, example: Example, row: Mapping[str, Any]) -> Outcome:
         del row
-        return _unwrap(await self._executor.draw(example, Journal()))
-
-    async def _score_and_label(self, example: Example, drawn: Outcome) -> PromptRecord:
-        """Score and label the candidates of a prompt, and return the record."""
-        draws: Sequence[DrawnCandidate] = drawn.result
-        scores = drawn.scores
-        if scores is None:
-            scores = _unwrap(await self._executor.score(example, draws, Journal())).result
-        labels = _unwrap(await self._executor.label(example, draws, Journal())).result
-        nothing = [None] * len(draws)
-        candidates = zip(
-            draws,
-            scores.scores,
-            scores.outputs or nothing,
-            labels.correct,
-            labels.answers or nothing,
-            strict=True,
-        )
-        return PromptRecord(
-            **{**dict(example), "metadata": {**example.metadata, **(labels.metadata or {})}},
-            candidates=tuple(
-                Candidate(
-                    text=draw.text if draw.data is None else None,
-                    message=draw.data,
-                    score=float(score),
-                    correct=bool(correct),
-                    answer=answer,
-                    scores=None if outputs is None else dict(outputs),
-                )
-                for draw, score, outputs, correct, answer in candidates
-            ),
-        )
+        return await self._executor.draw(example, Journal())
 
 
 class _Labeler(_Collector):
@@ -363,13 +328,6 @@ def _read_example(row: Mapping[str, Any]) -> Example:
         if name in fields:
             fields[name] = json.loads(fields[name])
     return Example.model_validate(fields)
-
-
-def _unwrap(outcome: Outcome) -> Outcome:
-    """Return the outcome of a stage if it succeeded; otherwise raise its error."""
-    if isinstance(outcome.result, CFCError):
-        raise outcome.result
-    return outcome
 
 
 def _name_models(drawn: Outcome) -> list[str]:

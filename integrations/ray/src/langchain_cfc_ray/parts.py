@@ -41,15 +41,17 @@ _MIN_GROUP_ROWS = 5000
 
 @dataclass(frozen=True)
 class Merged:
-    """The result of `Parts.merge`: the number of records, and the prompts that failed.
+    """The result of `Parts.merge`: the number of records, and the prompts that have none.
 
     Attributes:
         labelled: Number of records.
         failed: Errors of failed prompts, by prompt id.
+        without_claims: Number of prompts whose answers make no claims.
     """
 
     labelled: int
     failed: Mapping[str, str]
+    without_claims: int
 
 
 class Parts:
@@ -121,8 +123,9 @@ class Parts:
             InputError: If the records were made by different components.
             RecordError: If two prompts have the same id.
         """
-        chosen, failed, models = self._choose_rows()
+        chosen, merged, models = self._choose_rows()
         if not chosen:
+            failed = merged.failed
             reason = f"; {len(failed)} failed, such as {next(iter(failed.items()))}" if failed else ""
             msg = f"no prompt was labelled in {self.path}{reason}"
             raise CollectionError(msg)
@@ -140,7 +143,7 @@ class Parts:
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
-        return Merged(sum(map(len, chosen.values())), failed)
+        return merged
 
     def _list_files(self) -> list[str]:
         """Return the names of all complete files, oldest run first."""
@@ -172,8 +175,8 @@ class Parts:
                     seen.add(one)
                     yield one
 
-    def _choose_rows(self) -> tuple[dict[str, list[int]], dict[str, str], set[str]]:
-        """Return the row numbers to keep by file, the errors by prompt, and the models that drew.
+    def _choose_rows(self) -> tuple[dict[str, list[int]], Merged, set[str]]:
+        """Return the row numbers to keep by file, what becomes of the prompts, and the models that drew.
 
         Each prompt is kept once, even if its task was repeated.
         """
@@ -181,19 +184,25 @@ class Parts:
         chosen: dict[str, list[int]] = {}
         failed: dict[str, str] = {}
         models: set[str] = set()
-        for name, table in self._read_columns("id", "input", "reference", "error", "models"):
-            columns = (table[column].to_pylist() for column in table.column_names)
-            for number, (prompt, given, reference, error, drew) in enumerate(zip(*columns, strict=True)):
+        for name in self._list_files():
+            holds_claims = "claims" in pq.read_schema(name, filesystem=self._files).names
+            names = ["id", "input", "reference", "error", "models", *(["answer"] if holds_claims else [])]
+            table = pq.read_table(name, filesystem=self._files, columns=names, partitioning=None)
+            for number, row in enumerate(zip(*(table[one].to_pylist() for one in names), strict=True)):
+                prompt, given, reference, error, drew, *answer = row
                 content = hash((given, reference))
                 if error:
                     failed.setdefault(prompt, error)
                 elif prompt not in inputs:
                     inputs[prompt] = content
-                    chosen.setdefault(name, []).append(number)
-                    models.update(drew)
+                    if answer != [None]:  # the row of an answer without claims is no record
+                        chosen.setdefault(name, []).append(number)
+                        models.update(drew)
                 elif inputs[prompt] != content:
                     raise RecordError(self.path, 0, "id", f"two prompts are called {prompt!r}")
-        return chosen, {prompt: error for prompt, error in failed.items() if prompt not in inputs}, models
+        labelled = sum(map(len, chosen.values()))
+        failed = {prompt: error for prompt, error in failed.items() if prompt not in inputs}
+        return chosen, Merged(labelled, failed, len(inputs) - labelled), models
 
     def _read_chosen(self, chosen: Mapping[str, list[int]], schema: Any) -> Iterator[Any]:
         """Yield the chosen rows in groups that are large enough for efficient reading."""

@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import starmap
 from typing import Any
 
 from langchain_core.messages import messages_from_dict
@@ -19,14 +18,14 @@ from sqlalchemy import bindparam, delete, insert, literal_column, null
 
 from langchain_cfc.claims import Span
 from langchain_cfc.errors import CFCError, CollectionError, StoreError
-from langchain_cfc.records import Candidate, Claim, ClaimsRecord, Example, LabelledRecord, PromptRecord
+from langchain_cfc.records import Example, LabelledRecord
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.sampling.token_counts import read_usage, sum_usage
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.costs import Stage, Usage
-from langchain_cfc_collect.stages import Labels
+from langchain_cfc_collect.stages import Labels, make_record
 from langchain_cfc_collect.store import batches, schema
 from langchain_cfc_collect.store.calls import ADD_CALLS, insert_calls
 from langchain_cfc_collect.store.schema import Row, Statement, Write, define_update, seal, unseal
@@ -219,53 +218,11 @@ def _unpack_draw(packed: bytes) -> DrawnCandidate:
     return DrawnCandidate(content["text"], message, content["data"], content["no_answer"])
 
 
-def make_record(prompt: StoredPrompt) -> LabelledRecord | None:
+def make_stored_record(prompt: StoredPrompt) -> LabelledRecord | None:
     """Return the record of a finished prompt; None for an answer without claims."""
-    scores, labels = prompt.scores, prompt.labels
-    if scores is None or labels is None or not prompt.draws:
+    if prompt.scores is None or prompt.labels is None or not prompt.draws:
         return None
-    fields = dict(prompt.example)
-    fields["metadata"] = {**prompt.example.metadata, **(labels.metadata or {})}
-    none = [None] * len(labels.correct)
-    rows = zip(
-        prompt.items, scores.verdicts, scores.outputs or none, labels.correct,
-        labels.answers or none, strict=True,
-    )  # fmt: skip
-    if prompt.claims is None:
-        return PromptRecord(**fields, candidates=tuple(starmap(_make_candidate, rows)))
-    claims = tuple(
-        Claim(
-            text=item.text,
-            start=item.start,
-            end=item.end,
-            score=1.0 if verdict is None else verdict,
-            supported=bool(correct),
-            no_label=True if correct is None else None,
-            scores=None if outputs is None else dict(outputs),
-            no_verdict=True if verdict is None else None,
-        )
-        for item, verdict, outputs, correct, _ in rows
-    )
-    return ClaimsRecord(**fields, answer=prompt.draws[0].text, claims=claims) if claims else None
-
-
-def _make_candidate(
-    draw: Any, verdict: float | None, outputs: Any, correct: bool | None, answer: str | None
-) -> Candidate:
-    # Imported records may have a verdict about a blank text.
-    is_judged_blank = draw.no_answer == "blank" and (verdict is not None or draw.text)
-    no_answer = None if is_judged_blank else draw.no_answer
-    return Candidate(
-        text=draw.text if draw.data is None else None,
-        message=draw.data,
-        score=1.0 if verdict is None else verdict,
-        correct=bool(correct),
-        no_label=True if correct is None else None,
-        answer=answer,
-        no_answer=no_answer,
-        scores=outputs,
-        no_verdict=True if verdict is None and no_answer is None else None,
-    )
+    return make_record(prompt.example, prompt.draws, prompt.claims, prompt.scores, prompt.labels)
 
 
 # Writes of one prompt

@@ -38,7 +38,7 @@ from langchain_cfc_collect.store.configurations import (
     is_changed,
 )
 from langchain_cfc_collect.store.dataset import add_prompts, make_record_writes
-from langchain_cfc_collect.store.rows import PAGE_SIZE, StoredPrompt, make_record, read_prompt
+from langchain_cfc_collect.store.rows import PAGE_SIZE, StoredPrompt, make_stored_record, read_prompt
 from langchain_cfc_collect.store.schema import PROMPTS_FACT, Statement, Write, report_damage
 
 # Keys that a configuration has only if their option is used, so that a missing key is a difference.
@@ -121,7 +121,7 @@ class Store(DatabaseStore):
             self.check_pages(thoroughly=True)
             self._check_state()
             for prompt in self._read_prompts():
-                make_record(prompt)
+                make_stored_record(prompt)
 
     # Configuration
 
@@ -354,7 +354,7 @@ class Store(DatabaseStore):
         with report_damage(self.name):
             self._check_state()
             for prompt in self.read_finished(messages=False):
-                if (record := make_record(prompt)) is not None:
+                if (record := make_stored_record(prompt)) is not None:
                     yield record
 
     def find_stripped(self) -> int:
