@@ -13,25 +13,14 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
-from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import BasePromptTemplate
-from langchain_core.runnables import (
-    Runnable,
-    RunnableBranch,
-    RunnableParallel,
-    RunnablePassthrough,
-    RunnableSequence,
-    RunnableWithFallbacks,
-)
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
-from langchain_core.runnables.passthrough import RunnableAssign
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel, SecretStr
 
@@ -42,7 +31,6 @@ from langchain_cfc.sampling.code_identity import (
     find_named_class,
     is_described_by_base,
     is_known_code,
-    is_transparent,
     name_code,
 )
 from langchain_cfc.sampling.connections import (
@@ -53,7 +41,7 @@ from langchain_cfc.sampling.connections import (
     list_custom_clients,
     select_headers,
 )
-from langchain_cfc.sampling.step_descriptions import describe_step, is_default, list_shadowed_methods
+from langchain_cfc.sampling.step_descriptions import ChainDescription, is_default, list_shadowed_methods
 from langchain_cfc.support.serialization import compute_sha256
 
 # LangChain's tracing parameters, with their names in a fingerprint.
@@ -138,7 +126,7 @@ def compute_fingerprint(
     Raises:
         FingerprintError: If the part states an id other than `given_id`.
     """
-    known = _describe_part(part, {}) or _describe_plain_step(part)
+    known = _describe_part(part)
     # A generator that replays records states how they were drawn, not how its texts are read now.
     known = {key: value for key, value in known.items() if key != REASONING_TEXT}
     if reasoning != "strip":
@@ -166,30 +154,43 @@ def is_unnamed(key: str) -> bool:
     return key.rpartition(".")[2] == _UNNAMED
 
 
-def _describe_part(part: object, bound: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fingerprint of a part that is called with the `bound` arguments."""
-    # Wrappers come first: they forward the attributes of the wrapped part, without their own changes to it.
-    if isinstance(part, RunnableBindingBase):
-        known = _describe_part(part.bound, {**part.kwargs, **bound})
-        # Other wrappers, such as a message history, may change the prompt.
-        return known if is_transparent(part) or not known else _add_unnamed(known, [type(part).__name__])
-    if isinstance(part, DynamicRunnable):
+def _describe_model(part: Any, bound: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fingerprint of a model, or of what states one; empty for any other part."""
+    # Wrappers forward the attributes of the wrapped part, without their own changes to it.
+    if isinstance(part, (RunnableBindingBase, DynamicRunnable)):
         return {}
     # `getattr` alone would instantiate a model that is only made when called, if the attribute is missing.
     own = getattr(part, "fingerprint", None) if inspect.getattr_static(part, "fingerprint", None) else None
     if isinstance(own, Mapping):
         return _add_bound_arguments(_add_class(part, own), bound)
-    if isinstance(part, RunnableSequence):
-        return _describe_sequence(part, bound)
-    if isinstance(part, tuple(_CONTAINERS)):
-        return _describe_container(part, bound)
     return _describe_chat_model(part, bound) if isinstance(part, BaseChatModel) else {}
 
 
-def _describe_plain_step(part: object) -> dict[str, Any]:
-    """Return the fingerprint of a function or Runnable without a model; empty if it cannot be described."""
-    written = _write_step(part, {})
-    return {} if written is None else {CLASS: name_code(type(part)), _STEPS_DIGEST: compute_sha256(written)}
+def _describe_part(part: object) -> dict[str, Any]:
+    """Return the fingerprint of the model that answers, with digests of the steps around it.
+
+    That is the last model, or the last part that states anything. Without any, it is the part's class with a
+    digest; empty if the part cannot be described.
+    """
+    chain = ChainDescription(_describe_model)
+    tree = chain.describe(part)
+    steps = tree if isinstance(tree, list) else [tree]
+    if not chain.models:
+        return {} if chain.unnamed else {CLASS: name_code(type(part)), _STEPS_DIGEST: _digest(steps)}
+    models = [place for place, one in enumerate(chain.models) if "model" in one]
+    answering = (models or range(len(chain.models)))[-1]
+    known = chain.models.pop(answering)
+    for one in chain.models:
+        chain.unnamed += [] if is_identified(one) else one.get(_UNNAMED, ["a part without an id"])
+    if chain.prompts:
+        known = {**known, _PROMPT_DIGEST: compute_sha256("\n".join(chain.prompts))}
+    if not all(one is None or "prompt" in one or one == {"model": answering} for one in steps):
+        known = {**known, _STEPS_DIGEST: _digest([steps, chain.models])}
+    return _add_unnamed(known, chain.unnamed)
+
+
+def _digest(described: Any) -> str:
+    return compute_sha256(json.dumps(described, sort_keys=True))
 
 
 def _add_class(part: object, own: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,139 +226,6 @@ def _add_bound_arguments(own: Mapping[str, Any], bound: Mapping[str, Any]) -> di
         return _add_unnamed(known, [f"the arguments {', '.join(others)}"])
     settings, unnamed = _describe_settings(others)
     return _add_unnamed({**known, _SETTINGS: {**(own.get(_SETTINGS) or {}), **settings}}, unnamed)
-
-
-def _describe_sequence(sequence: RunnableSequence[Any, Any], bound: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fingerprint of the answering step, with digests of the steps around it."""
-    steps = list(_flatten_steps(sequence))
-    # A sequence passes its arguments to its first step.
-    stated = [_describe_part(step, bound if position == 0 else {}) for position, step in enumerate(steps)]
-    answering = _find_answering(stated)
-    if answering is None:
-        return {}
-    prompts: list[str] = []
-    others: list[list[str]] = []
-    unnamed = [f"the arguments {', '.join(bound)}"] if bound and answering != 0 and not stated[0] else []
-    for position, step in enumerate(steps):
-        if position == answering or _is_identity(step, is_last=position == len(steps) - 1):
-            continue
-        written = _write_step(step, stated[position])
-        if written is None:
-            unnamed.append(_name_step(step))
-        elif isinstance(step, BasePromptTemplate) and position < answering:
-            prompts.append(written)
-        else:
-            # The position matters: after a prompt template, a step receives the prompt instead of the input.
-            before = "between" if prompts else "before"
-            others.append([before if position < answering else "after", written])
-    return _add_steps(stated[answering], prompts, others, unnamed)
-
-
-def _describe_container(part: Any, bound: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fingerprint of the answering model in a map, branch or fallbacks; empty without a model."""
-    kind = next(one for one in _CONTAINERS if isinstance(part, one))
-    names, parts = zip(*_CONTAINERS[kind](part), strict=True)
-    # Maps and branches pass arguments on to all parts.
-    stated = [_describe_part(one, bound) for one in parts]
-    answering = _find_answering(stated)
-    if answering is None:
-        return {}
-    unnamed = []
-    others = [[kind.__name__, names[answering]]]
-    for position, one in enumerate(parts):
-        if position == answering:
-            continue
-        written = _write_step(one, stated[position])
-        if written is None:
-            unnamed.append(_name_step(one))
-        else:
-            others.append([names[position], written])
-    if kind is RunnableWithFallbacks:
-        unnamed.append("fallbacks, of which any may answer")
-    return _add_steps(stated[answering], [], others, unnamed)
-
-
-def _list_branches(part: RunnableBranch[Any, Any]) -> list[tuple[str, Any]]:
-    conditions = [(f"if {number}", one) for number, (one, _) in enumerate(part.branches)]
-    return [
-        *conditions,
-        *((f"then {number}", one) for number, (_, one) in enumerate(part.branches)),
-        ("else", part.default),
-    ]
-
-
-# Runnables that call one or several others, with a function that lists them by name.
-_CONTAINERS: Mapping[type, Callable[[Any], list[tuple[str, Any]]]] = {
-    RunnableParallel: lambda part: sorted(part.steps__.items()),
-    RunnableAssign: lambda part: [("assign", part.mapper)],
-    RunnableBranch: _list_branches,
-    RunnableWithFallbacks: lambda part: [
-        (f"choice {number}", one) for number, one in enumerate(part.runnables)
-    ],
-}
-
-
-def _find_answering(stated: Sequence[Mapping[str, Any]]) -> int | None:
-    """Return the position of the part that answers: the last model, or the last part that states anything."""
-    speaking = [position for position, known in enumerate(stated) if known]
-    models = [position for position in speaking if "model" in stated[position]]
-    return next(reversed(models or speaking), None)
-
-
-def _add_steps(
-    known: dict[str, Any], prompts: list[str], others: list[list[str]], unnamed: Sequence[str]
-) -> dict[str, Any]:
-    """Return the fingerprint of an answering part with digests of prompt templates and steps around it."""
-    if prompts and known.get(_PROMPT_DIGEST):
-        prompts = [*prompts, known[_PROMPT_DIGEST]]
-    if others and known.get(_STEPS_DIGEST):
-        others = [*others, ["in", known[_STEPS_DIGEST]]]
-    if prompts:
-        known = {**known, _PROMPT_DIGEST: compute_sha256("\n".join(prompts))}
-    if others:
-        known = {**known, _STEPS_DIGEST: compute_sha256(json.dumps(others))}
-    return _add_unnamed(known, unnamed)
-
-
-def _flatten_steps(sequence: RunnableSequence[Any, Any]) -> Iterator[Any]:
-    """Yield the steps of a sequence, with nested sequences flattened."""
-    for step in sequence.steps:
-        if isinstance(step, RunnableSequence):
-            yield from _flatten_steps(step)
-        else:
-            yield step
-
-
-def _is_identity(step: Any, *, is_last: bool) -> bool:
-    """Return whether a step changes nothing; a message and its text count as the same candidate."""
-    if type(step) is RunnablePassthrough:
-        return step.func is None and step.afunc is None
-    return type(step) is StrOutputParser and is_last
-
-
-def _write_step(step: Any, known: Mapping[str, Any]) -> str | None:
-    """Return a step as text, equal for equal steps; None if it cannot be described."""
-    if known and not is_identified(known):
-        return None
-    try:
-        return json.dumps(known or describe_step(step, _describe_inner), sort_keys=True)
-    except Exception:  # noqa: BLE001 - a schema or a setting may fail in ways of its own
-        return None
-
-
-def _describe_inner(part: Runnable[Any, Any]) -> Any:
-    """Return the fingerprint of a model inside a step, None for other parts."""
-    known = _describe_part(part, {})
-    if known and not is_identified(known):
-        msg = f"{_name_step(part)} cannot be described"
-        raise TypeError(msg)
-    return known or None
-
-
-def _name_step(step: Any) -> str:
-    named = step.get_name() if hasattr(step, "get_name") else ""
-    kind = type(step).__name__
-    return kind if not named or named == kind else f"{kind} {named!r}"
 
 
 def _describe_chat_model(model: BaseChatModel, bound: Mapping[str, Any]) -> dict[str, Any]:

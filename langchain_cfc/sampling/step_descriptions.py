@@ -1,4 +1,4 @@
-"""Describe the steps around a model as plain data: prompt templates, parsers, maps and functions.
+"""Describe a chain as plain data: its models, its prompt templates, and all steps around them.
 
 Equal descriptions mean equal steps, in any process. A step is described by its class and all settings that
 differ from their defaults, and only if each of them can be. Schemas of pydantic classes are described if the
@@ -8,26 +8,46 @@ class has no code of its own, such as a validator, which could change what is pa
 from __future__ import annotations
 
 import inspect
+import json
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from langchain_core.language_models import BaseLanguageModel
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import BasePromptTemplate
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import Runnable, RunnableGenerator, RunnableLambda
+from langchain_core.runnables import (
+    Runnable,
+    RunnableBranch,
+    RunnableGenerator,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+    RunnableSequence,
+    RunnableWithFallbacks,
+)
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
+from langchain_core.runnables.passthrough import RunnableAssign
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from typing_extensions import is_typeddict
 
-from langchain_cfc.sampling.code_identity import find_named_class, is_known_code, is_known_module, name_code
+from langchain_cfc.sampling.code_identity import (
+    find_named_class,
+    is_known_code,
+    is_known_module,
+    is_transparent,
+    name_code,
+)
 
 # Fields that concern tracing, caching and schemas, and that do not change what a step returns.
 _IGNORED_FIELDS = frozenset(
@@ -54,29 +74,99 @@ _IGNORED_FIELDS = frozenset(
 )
 # What such a part does depends on more than its settings: on documents, on a call's config, on a server.
 _UNDESCRIBED = (BaseLanguageModel, BaseRetriever, BaseTool, DynamicRunnable, SecretStr)
+# Runnables that pass the arguments of a call on to all their parts.
+_PASSING_ON = (RunnableParallel, RunnableAssign, RunnableBranch, RunnableWithFallbacks)
 _GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
-DescribeRunnable = Callable[[Runnable[Any, Any]], Any]
+Arguments = Mapping[str, Any]
+_NO_ARGUMENTS: Arguments = {}
 
 
-def describe_step(value: Any, describe_runnable: DescribeRunnable) -> Any:
-    """Return a step, or a value in it, as plain data.
+@dataclass
+class ChainDescription:
+    """What is met in a chain while its steps are described.
 
-    Args:
-        value: Any object.
-        describe_runnable: Called with each Runnable inside; returns its description, None to use this one.
-
-    Returns:
-        JSON-compatible data.
-
-    Raises:
-        TypeError: If it cannot be described; the message names the part.
+    Attributes:
+        describe_model: Returns the fingerprint of a model called with arguments; empty for other parts.
+        models: The fingerprints of the models, in the order of the chain.
+        prompts: The prompt templates that are steps of their own, as JSON.
+        unnamed: Names of the parts that cannot be described.
     """
-    if value is None or type(value) in {bool, int, float, str}:
-        return value
-    again = partial(describe_step, describe_runnable=describe_runnable)
-    if isinstance(value, Runnable) and (found := describe_runnable(value)) is not None:
-        return found
+
+    describe_model: Callable[[Any, Arguments], dict[str, Any]]
+    models: list[dict[str, Any]] = field(default_factory=list)
+    prompts: list[str] = field(default_factory=list)
+    unnamed: list[str] = field(default_factory=list)
+
+    def describe(self, value: Any, bound: Arguments = _NO_ARGUMENTS) -> Any:
+        """Return a step that is called with arguments, or a value in it, as JSON-compatible data.
+
+        Models, and prompt templates between other steps, are replaced by their places in the lists; what
+        cannot be described is left out.
+        """
+        if value is None or type(value) in {bool, int, float, str}:
+            return value
+        known = len(self.unnamed)
+        try:
+            described = self._describe(value, bound)
+        except Exception:  # noqa: BLE001 - a schema or a setting may fail in ways of its own
+            # Not `getattr`, which would make a model that is only made when it is called.
+            self.unnamed.append(value.__name__ if inspect.isroutine(value) else type(value).__name__)
+        is_chain = isinstance(value, (RunnableSequence, RunnableBindingBase, RunnableWithFallbacks))
+        return described if is_chain or len(self.unnamed) == known else None
+
+    def _describe(self, value: Any, bound: Arguments) -> Any:
+        if known := self.describe_model(value, bound):
+            self.models.append(known)
+            return {"model": len(self.models) - 1}
+        if isinstance(value, RunnableBindingBase):
+            # Other wrappers, such as a message history, may change the prompt.
+            self.unnamed += [] if is_transparent(value) else [type(value).__name__]
+            return self.describe(value.bound, {**value.kwargs, **bound})
+        if isinstance(value, RunnableSequence):
+            steps = list(_flatten_steps(value))
+            # A sequence passes its arguments to its first step.
+            described = [self._describe_step(one, {} if place else bound) for place, one in enumerate(steps)]
+            last = len(steps) - 1
+            return [
+                one
+                for place, one in enumerate(described)
+                if one is not None and not _is_identity(steps[place], is_last=place == last)
+            ]
+        before, passed_on = len(self.models), bound if isinstance(value, _PASSING_ON) else {}
+        if bound and not passed_on:
+            self.unnamed.append(f"the arguments {', '.join(bound)}")
+        described = _describe_value(value, partial(self.describe, bound=passed_on))
+        if isinstance(value, RunnableWithFallbacks) and len(self.models) > before:
+            self.unnamed.append("fallbacks, of which any may answer")
+        return described
+
+    def _describe_step(self, step: Any, bound: Arguments) -> Any:
+        described = self.describe(step, bound)
+        if described is None or not isinstance(step, BasePromptTemplate):
+            return described
+        self.prompts.append(json.dumps(described, sort_keys=True))
+        return {"prompt": len(self.prompts) - 1}
+
+
+def _flatten_steps(sequence: RunnableSequence[Any, Any]) -> Iterator[Any]:
+    """Yield the steps of a sequence, with nested sequences flattened."""
+    for step in sequence.steps:
+        if isinstance(step, RunnableSequence):
+            yield from _flatten_steps(step)
+        else:
+            yield step
+
+
+def _is_identity(step: Any, *, is_last: bool) -> bool:
+    """Return whether a step changes nothing; a message and its text count as the same candidate."""
+    if type(step) is RunnablePassthrough:
+        return step.func is None and step.afunc is None
+    return type(step) is StrOutputParser and is_last
+
+
+def _describe_value(value: Any, again: Callable[[Any], Any]) -> Any:
+    """Return a value without models, where `again` describes what is in it; raise TypeError if unknown."""
     if isinstance(value, type) or is_typeddict(value):
         return _describe_class(value)
     describe = next((one for kinds, one in _DESCRIBE.items() if isinstance(value, kinds)), _describe_object)
@@ -87,12 +177,12 @@ def _describe_function(function: Any, again: Callable[[Any], Any]) -> Any:
     owner = getattr(function, "__self__", None)
     if owner is not None and not isinstance(owner, ModuleType):
         if not isinstance(owner, (str, type, Runnable)):  # others may change while they serve
-            raise _make_error(function, "method of an object")
+            raise TypeError
         return {"method": [again(owner), function.__name__]}
     if isinstance(function, MethodDescriptorType):
         return again(function.__objclass__) + "." + function.__name__
     if not is_known_code(function):
-        raise _make_error(function, "function")
+        raise TypeError
     cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
     # Lambdas of one name may differ in their constants, such as the key that they select.
     code = getattr(function, "__code__", None) if function.__name__ == "<lambda>" else None
@@ -102,14 +192,12 @@ def _describe_function(function: Any, again: Callable[[Any], Any]) -> Any:
 
 def _describe_object(value: Any, again: Callable[[Any], Any]) -> Any:
     if isinstance(value, _UNDESCRIBED):
-        raise _make_error(value, "part whose behaviour is not in its settings")
+        raise TypeError
     kind = find_named_class(type(value))
     if not is_known_code(kind):
-        raise _make_error(value, "object")
+        raise TypeError
     if isinstance(value, (RunnableLambda, RunnableGenerator)):
         fields = {name: one for name, one in vars(value).items() if callable(one)}
-    elif isinstance(value, RunnableBindingBase):
-        fields = {"bound": value.bound, "kwargs": value.kwargs}
     elif isinstance(value, BaseModel) and not list_shadowed_methods(value):
         fields = {
             name: one
@@ -120,7 +208,7 @@ def _describe_object(value: Any, again: Callable[[Any], Any]) -> Any:
             and not is_default(type(value).model_fields.get(name), one)
         }
     else:
-        raise _make_error(value, "object")
+        raise TypeError
     return {"class": name_code(kind), **{name: again(one) for name, one in fields.items() if one is not None}}
 
 
@@ -166,7 +254,7 @@ def _describe_class(kind: Any) -> Any:
         return {"schema": kind.model_json_schema()}
     if issubclass(kind, BaseException):
         return kind.__qualname__
-    raise _make_error(kind, "class with code of its own")
+    raise TypeError
 
 
 def _has_own_code(kind: type[BaseModel]) -> bool:
@@ -194,8 +282,3 @@ def _holds_own_function(schema: Any) -> bool:
         return False
     module = getattr(schema, "__module__", None) or "builtins"
     return not (is_known_module(module) or module.startswith("pydantic"))
-
-
-def _make_error(part: Any, what: str) -> TypeError:
-    name = getattr(part, "__name__", None) or type(part).__name__
-    return TypeError(f"{name}: a {what}, which cannot be compared")
