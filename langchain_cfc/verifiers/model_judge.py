@@ -47,17 +47,7 @@ REPLY_FORMATS: Mapping[Mode, str] = {
     "structured": _PERCENT_QUESTION,
     "line": f"{_PERCENT_QUESTION} Reply with one line of {_LINE_FORMAT}",
 }
-_REASON_FIRST = "Reason first, in a few sentences."
-REASONED_REPLY_FORMATS: Mapping[Mode, str] = {
-    "logprobs": f"""\
-Is the answer correct? {_REASON_FIRST} Then end with a last line that is one of these two:
-Verdict: Yes
-Verdict: No""",
-    "structured": f"{_PERCENT_QUESTION} {_REASON_FIRST}",
-    "line": f"{_PERCENT_QUESTION} {_REASON_FIRST} Then end with a last line of {_LINE_FORMAT}",
-}
 VERDICT = Choice(frozenset({"yes"}), frozenset({"no"}))
-_LABEL = "Verdict"
 _MAX_PERCENT = 100
 # Whole numbers only: 0.85 would be read as less than one percent.
 _PERCENT_DESCRIPTION = "probability that the answer is correct, in percent: a whole number from 0 to 100"
@@ -71,17 +61,10 @@ _NAMED_NUMBER = re.compile(
 _BARE_NUMBER = re.compile(rf"{_MARKUP}{_NUMBER}[\s\"'*_`>\])}}$.]*")
 
 
-# The docstrings and descriptions of these two are part of the schema that the model is sent.
+# The docstring and the description are part of the schema that the model is sent.
 class Estimate(BaseModel):
     """How probably the proposed answer is correct."""
 
-    percent: int = Field(strict=True, description=_PERCENT_DESCRIPTION)
-
-
-class ReasonedEstimate(BaseModel):
-    """How probably the proposed answer is correct, and why."""
-
-    reasons: str = Field(description="what speaks for and against the answer, in a few sentences")
     percent: int = Field(strict=True, description=_PERCENT_DESCRIPTION)
 
 
@@ -117,7 +100,6 @@ class ModelJudge(PromptedVerifier):
             stays in use. A temperature of 0 makes judgements repeatable.
         criterion: What makes an answer correct, in a sentence or more.
         mode: How the probability is obtained, see above.
-        reasoning: Whether the model reasons before it judges, which takes more tokens.
         question: Function or Runnable, plain or async, that converts a prompt to text or messages. By default
             text is quoted, messages are passed on unchanged, and an object is shown as canonical JSON.
         top_logprobs: Number of most likely tokens to ask for, at least 2; hosted models return up to 20.
@@ -133,32 +115,30 @@ class ModelJudge(PromptedVerifier):
         *,
         criterion: str = CRITERION,
         mode: Mode | None = None,
-        reasoning: bool = False,
         question: Question | None = None,
         top_logprobs: int = TOP_LOGPROBS,
     ) -> None:
         silent = silence_model(model)
         self.mode: Mode = _choose_mode(silent) if mode is None else _check_mode(mode)
         self.criterion = criterion
-        self.reasoning = reasoning
-        called = _prepare_model(silent, self.mode, reasoning, top_logprobs)
+        called = _prepare_model(silent, self.mode, top_logprobs)
         super().__init__("model-judge", model, called, question)
         more = {"top_logprobs": top_logprobs} if self.mode == "logprobs" else {}
-        self.fingerprint = self._make_fingerprint(mode=self.mode, reasoning=reasoning, **more)
+        self.fingerprint = self._make_fingerprint(mode=self.mode, **more)
 
     def __repr__(self) -> str:
         """Name the model and the mode."""
-        return f"ModelJudge({self._model_name()}, mode={self.mode!r}, reasoning={self.reasoning})"
+        return f"ModelJudge({self._model_name()}, mode={self.mode!r})"
 
     def _write_request(self, question: str, text: str) -> str:
         instructions = INSTRUCTIONS.format(criterion=self.criterion)
-        asked = (REASONED_REPLY_FORMATS if self.reasoning else REPLY_FORMATS)[self.mode]
+        answer = ANSWER_TEMPLATE.format(text=escape_tags(text))
         # The part that requests share comes first, so that servers can reuse it.
-        return "\n\n".join([instructions, question, ANSWER_TEMPLATE.format(text=escape_tags(text)), asked])
+        return "\n\n".join([instructions, question, answer, REPLY_FORMATS[self.mode]])
 
     def _read_score(self, reply: Any) -> float | None:
         if self.mode == "logprobs":
-            return read_choice(reply, VERDICT, _LABEL if self.reasoning else None)
+            return read_choice(reply, VERDICT)
         percent = (
             _read_structured(reply) if self.mode == "structured" else read_percent(get_reply_text(reply))
         )
@@ -188,12 +168,10 @@ def _has_structured_output(model: Runnable[Any, Any]) -> TypeGuard[BaseChatModel
     )
 
 
-def _prepare_model(
-    model: Runnable[Any, Any], mode: Mode, reasoning: bool, top_logprobs: int
-) -> Runnable[Any, Any]:
+def _prepare_model(model: Runnable[Any, Any], mode: Mode, top_logprobs: int) -> Runnable[Any, Any]:
     """Return a model that does not stream, prepared for the mode."""
     if mode == "logprobs":
-        return request_logprobs(model, top_logprobs, short=not reasoning)
+        return request_logprobs(model, top_logprobs)
     if mode == "line":
         return model
     if not _has_structured_output(model):
@@ -202,8 +180,7 @@ def _prepare_model(
             "not: pass the model itself, without binding or retry, or choose mode='line'"
         )
         raise InputError(msg)
-    schema = ReasonedEstimate if reasoning else Estimate
-    return _LenientOutput(model.with_structured_output(schema, include_raw=True))
+    return _LenientOutput(model.with_structured_output(Estimate, include_raw=True))
 
 
 class _LenientOutput(Runnable[Any, Any]):
@@ -231,7 +208,7 @@ class _LenientOutput(Runnable[Any, Any]):
 def _read_structured(reply: Any) -> float | None:
     """Return the percent in structured output, also if it is not quite in the form of the schema."""
     parsed = reply.get("parsed") if isinstance(reply, Mapping) else reply
-    if isinstance(parsed, (Estimate, ReasonedEstimate)):
+    if isinstance(parsed, Estimate):
         return _check_percent(parsed.percent)
     raw = reply["raw"] if isinstance(reply, Mapping) and "raw" in reply else reply
     calls = getattr(raw, "tool_calls", None)

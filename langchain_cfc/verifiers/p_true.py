@@ -69,7 +69,7 @@ class PTrue(PromptedVerifier):
         question: Question | None = None,
         top_logprobs: int = TOP_LOGPROBS,
     ) -> None:
-        called = request_logprobs(silence_model(model), top_logprobs, short=True)
+        called = request_logprobs(silence_model(model), top_logprobs)
         super().__init__("p-true", model, called, question)
         self.fingerprint = self._make_fingerprint(top_logprobs=top_logprobs)
 

@@ -14,7 +14,7 @@ import json
 import math
 import string
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -203,17 +203,17 @@ _PUNCTUATION = string.whitespace + string.punctuation + "\u0120\u010a\u2581"
 _MAX_TOKENS = 4
 
 
-def request_logprobs(model: Runnable[Any, Any], top: int, *, short: bool) -> Runnable[Any, Any]:
-    """Bind a model to return the `top` likeliest tokens at each place, and with `short` few tokens in all.
+def request_logprobs(model: Runnable[Any, Any], top: int) -> Runnable[Any, Any]:
+    """Bind a model to return few tokens, with the `top` likeliest ones at each place.
 
-    The model is a chat model that accepts `logprobs` and `top_logprobs`, or a binding or retry around one;
-    `short` works if it has `max_tokens`. A `top` below 2 raises an `InputError`.
+    The model is a chat model that accepts `logprobs` and `top_logprobs`, or a binding or retry around one; if
+    it has `max_tokens`, these are limited. A `top` below 2 raises an `InputError`.
     """
     if top < 2:  # noqa: PLR2004 - a choice is between two
         msg = f"top_logprobs must be at least 2, for a choice between two words; got {top}"
         raise InputError(msg)
     inner = find_chat_model(model)
-    limited = short and inner is not None and "max_tokens" in type(inner).model_fields
+    limited = inner is not None and "max_tokens" in type(inner).model_fields
     return model.bind(logprobs=True, top_logprobs=top, **({"max_tokens": _MAX_TOKENS} if limited else {}))
 
 
@@ -231,43 +231,15 @@ class Choice:
     yes: frozenset[str]
     no: frozenset[str]
 
-    @property
-    def words(self) -> frozenset[str]:
-        """The words of both answers."""
-        return self.yes | self.no
 
+def read_choice(reply: Any, choice: Choice) -> float | None:
+    """Return the probability of `no` against `yes`, from the alternatives of the first word of a reply.
 
-@dataclass(frozen=True)
-class Token:
-    """A token of a reply, with the server's entry about it."""
-
-    text: str
-    entry: Mapping[str, Any]
-
-    @property
-    def word(self) -> str:
-        """The token in lower case, without blanks and punctuation around the word; may be empty."""
-        return _normalise_word(self.text)
-
-
-def read_choice(reply: Any, choice: Choice, label: str | None = None) -> float | None:
-    """Return the probability of `no` against `yes`, read from a token's alternatives.
-
-    The token is the first word of the reply; with a `label`, the word in a last line `label: word`. None if
-    there is no such word, or if neither answer is among its alternatives.
+    None if there is no word, or if neither answer is among its alternatives.
 
     Raises:
         VerifierError: If the reply has no readable log-probabilities.
     """
-    tokens = _read_tokens(reply)
-    if label is None:
-        token = next((token for token in tokens if token.word), None)
-    else:
-        token = _find_last_word(tokens, choice, label)
-    return None if token is None else _compute_no_probability(token, choice)
-
-
-def _read_tokens(reply: Any) -> list[Token]:
     entries = read_token_logprobs(reply)
     if not entries:
         msg = (
@@ -276,32 +248,22 @@ def _read_tokens(reply: Any) -> list[Token]:
             "(reasoning models often do not), or ModelJudge with mode='structured' or mode='line'"
         )
         raise VerifierError(msg)
-    return [Token(str(entry.get("token", "")), entry) for entry in entries]
+    first = next((one for one in entries if _normalise_word(str(one.get("token", "")))), None)
+    return None if first is None else _compute_no_probability(first, choice)
 
 
-def _find_last_word(tokens: Sequence[Token], choice: Choice, label: str) -> Token | None:
-    """Return the token of the word in a last line `label: word`; None if the reply does not end like that."""
-    for position in range(len(tokens) - 1, -1, -1):
-        if tokens[position].word:
-            before = "".join(token.text for token in tokens[:position])
-            line = _normalise_word(before.rpartition("\n")[2])
-            fits = tokens[position].word in choice.words and line == label.casefold()
-            return tokens[position] if fits else None
-    return None
-
-
-def _compute_no_probability(token: Token, choice: Choice) -> float | None:
+def _compute_no_probability(entry: Mapping[str, Any], choice: Choice) -> float | None:
     """Return p(no) / (p(yes) + p(no)), summed over spellings; None if neither is among the alternatives.
 
     A word that is not among the alternatives is less likely than each of them, and counts as 0.
     """
     try:
-        logprobs = _read_logprobs(token.entry)
+        logprobs = _read_logprobs(entry)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         msg = (
             "the log-probabilities of the judging model's token "
-            f"{shorten_reply(token.text)} cannot be read ({describe_error(error)}); expected its own and at "
-            "least two top_logprobs. Use a server that returns them as OpenAI's does"
+            f"{shorten_reply(entry.get('token'))} cannot be read ({describe_error(error)}); expected its own "
+            "and at least two top_logprobs. Use a server that returns them as OpenAI's does"
         )
         raise VerifierError(msg) from error
     yes = _log_sum(logprob for text, logprob in logprobs.items() if _normalise_word(text) in choice.yes)

@@ -59,13 +59,11 @@ def test_model_judge_scores_in_every_mode_over_http(
         assert "<question>\nWhere do llamas live?\n</question>" in message["content"]
 
 
-def test_model_judge_limits_max_tokens_only_without_reasoning() -> None:
-    reply = make_reply(token("Verdict", -0.1, {}), token(":", -0.1, {}), token(" Yes", -0.1, YES_NO))
-    for reasoning in (False, True):
-        model = LogprobModel(replies={"Peru": reply if reasoning else make_reply(token("Yes", -0.1, YES_NO))})
-        ModelJudge(model, reasoning=reasoning).invoke(llama_input("Peru"))
-        [(_, settings)] = model._asked
-        assert ("max_tokens" in settings) is not reasoning
+def test_model_judge_limits_max_tokens() -> None:
+    model = LogprobModel(replies={"Peru": make_reply(token("Yes", -0.1, YES_NO))})
+    ModelJudge(model).invoke(llama_input("Peru"))
+    [(_, settings)] = model._asked
+    assert "max_tokens" in settings
 
 
 def test_model_judge_shows_its_criterion() -> None:
@@ -162,31 +160,8 @@ def test_model_judge_adds_up_spellings_of_a_verdict(spelling: str) -> None:
     assert score_reply(make_reply(token("Not", math.log(0.4), weights))) == pytest.approx(0.25, abs=1e-12)
 
 
-REASONED = [
-    token("Yes", -0.1, {"Yes": -0.1, "No": -3.0}),
-    token(", llamas.\n", -0.1, {}),
-    token("Verdict", -0.1, {}),
-]
-
-
-def test_model_judge_reads_the_last_line_after_reasoning() -> None:
-    # The first word says yes at other odds.
-    verdict = token(" Yes", math.log(0.3), {" Yes": math.log(0.3), " No": math.log(0.1)})
-    last = [token(":", -0.1, {}), verdict, token("**\n", -0.1, {})]
-    assert score_reply(make_reply(*REASONED, *last), reasoning=True) == pytest.approx(0.25, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    "tokens",
-    [
-        REASONED,
-        [*REASONED, token(":", -0.1, {}), token(" Maybe", -0.1, YES_NO)],
-        [token("I say", -0.1, {}), token(" Yes", -0.1, YES_NO)],
-        [token("\n", -0.1, {})],
-    ],
-)
-def test_model_judge_reads_no_verdict_from_reasoning_alone(tokens: list[dict[str, Any]]) -> None:
-    assert score_reply(make_reply(*tokens), reasoning=True) is None
+def test_model_judge_reads_no_verdict_from_a_reply_without_a_word() -> None:
+    assert score_reply(make_reply(token("\n", -0.1, {}))) is None
 
 
 # Stated probabilities
@@ -290,23 +265,6 @@ def test_line_mode_reads_nothing_from_a_reply_that_is_cut_off() -> None:
     assert score_reply(AIMessage("<think>Percent: 85"), mode="line") is None
 
 
-@pytest.mark.parametrize("mode", ["structured", "line"])
-def test_model_judge_asks_for_reasons_before_the_probability(mode: Mode) -> None:
-    answers = {
-        "Peru": Answer(
-            '{"reasons": "llamas", "percent": 85}' if mode == "structured" else "So.\nPercent: 85",
-            -1.0,
-        )
-    }
-    with judging(answers) as (script, make):
-        assert ModelJudge(make(), mode=mode, reasoning=True).invoke(llama_input("Peru")) == [0.15]
-    [body] = script.requests
-    assert "Reason first" in body["messages"][-1]["content"]
-    if mode == "structured":
-        fields = body["response_format"]["json_schema"]["schema"]["properties"]
-        assert list(fields) == ["reasons", "percent"]
-
-
 # As a verifier among others
 
 
@@ -319,7 +277,6 @@ def test_model_judge_fingerprint_differs_for_other_judges() -> None:
             ModelJudge(make(), criterion="It is short."),
             ModelJudge(make(), mode="structured"),
             ModelJudge(make(), mode="line"),
-            ModelJudge(make(), reasoning=True),
             ModelJudge(make(), top_logprobs=5),
             ModelJudge(make(), question=str),
         ]
@@ -334,5 +291,5 @@ def test_model_judge_fingerprint_differs_for_other_judges() -> None:
 
 def test_model_judge_repr_names_its_settings() -> None:
     with judging(LOGPROB_ANSWERS) as (_, make):
-        assert repr(ModelJudge(make())) == "ModelJudge(judge, mode='logprobs', reasoning=False)"
-    assert repr(ModelJudge(InMemory(replies={}))) == "ModelJudge(InMemory, mode='line', reasoning=False)"
+        assert repr(ModelJudge(make())) == "ModelJudge(judge, mode='logprobs')"
+    assert repr(ModelJudge(InMemory(replies={}))) == "ModelJudge(InMemory, mode='line')"

@@ -106,7 +106,6 @@ def test_connection_settings_do_not_change_the_fingerprint(hosted: Hosted, saved
         ("p_true", {"extra_body": {"top_k": 1}}, r"model\.extra_body is "),
         ("judge", {"criterion": "An answer is correct if it is short."}, "instructions is "),
         ("judge", {"mode": "line"}, "mode is 'line', in calibration it was 'structured'"),
-        ("judge", {"reasoning": True}, "reasoning is True, in calibration it was False"),
         ("judge", {"structured_output": "function_calling"}, r"model\.structured_output is "),
         ("judge", {"max_tokens": 8}, r"model\.max_tokens is 8, in calibration it was 1024"),
         ("judge", {"reasoning_effort": "low"}, r"reasoning_effort is 'low', in calibration it was None"),

@@ -141,7 +141,6 @@ def make_judge(
     *,
     criterion: str = CRITERION,
     mode: Mode = "structured",
-    reasoning: bool = False,
     question: Question | None = None,
     top_logprobs: int = TOP_LOGPROBS,
     structured_output: StructuredOutput = "json_schema",
@@ -157,7 +156,6 @@ def make_judge(
         criterion: See `ModelJudge`.
         mode: `structured`: the model states a probability as structured output. For `logprobs` and `line`,
             see `ModelJudge`.
-        reasoning: See `ModelJudge`.
         question: See `ModelJudge`.
         top_logprobs: See `ModelJudge`.
         structured_output: Method of the mode `structured`: `json_schema` uses a `response_format`;
@@ -185,7 +183,6 @@ def make_judge(
         judging,
         criterion=criterion,
         mode=mode,
-        reasoning=reasoning,
         question=question,
         top_logprobs=top_logprobs,
     )
