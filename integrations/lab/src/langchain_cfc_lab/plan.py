@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
@@ -29,13 +29,8 @@ from langchain_cfc_lab.bot_promises import BotPromiseFigures
 
 Verdict: TypeAlias = Literal["attainable", "uncertain", "out of reach"]
 ALL_PROMPTS = "all prompts"
-# Enough for +-5 points at any share, so the search for a pilot size ends here.
-_MAX_PILOT_SIZE = 500
-_HALF_WIDTH = 0.05
 # For smaller gaps to the target, sizes run into the millions.
 _MIN_GAP = 0.001
-# Tolerance for shares that users have rounded.
-_ROUNDING = Fraction(1, 100)
 
 
 class GroupPlan(ReportData):
@@ -105,7 +100,6 @@ class Plan(ReportData):
         n: Planned number of candidates per prompt.
         slack: Amount by which coverage, given the calibration prompts, may fall short of the target.
         delta: Probability with which it may fall shorter.
-        calibration_share: Share of the labelled prompts that calibrates: (1 - test) (1 - fit).
         groups: All prompts first, then the groups.
         by_n: Attainable coverage by number of candidates; empty for stated assumptions.
         labelled_prompts: The maximum of `prompts_needed` over all prompts and the groups; groups that by the
@@ -120,7 +114,6 @@ class Plan(ReportData):
     n: int
     slack: float
     delta: float
-    calibration_share: float
     groups: list[GroupPlan]
     by_n: list[AttainableAt]
     labelled_prompts: int | None
@@ -204,21 +197,6 @@ def find_settled_size(tau: Fraction, coverage: Fraction, delta: float) -> int:
     return size + 1
 
 
-def find_pilot_size(attainable: float) -> int:
-    """Return the pilot size at which the 95 % Clopper-Pearson interval is at most 10 points wide.
-
-    Examples:
-        >>> find_pilot_size(1.0), find_pilot_size(0.9), find_pilot_size(0.5)
-        (36, 158, 402)
-    """
-
-    def is_narrow(size: int) -> bool:
-        low, high = clopper_pearson(attainable * size, size)
-        return high - low <= 2.0 * _HALF_WIDTH
-
-    return 1 + bisect_left(range(1, _MAX_PILOT_SIZE + 1), True, key=is_narrow)
-
-
 def _list_advice(plan: Plan) -> Iterator[str]:
     overall, *others = plan.groups
     for group in plan.groups:
@@ -246,30 +224,12 @@ def _list_advice(plan: Plan) -> Iterator[str]:
             f"without groups {overall.prompts_needed} would be enough. Merge rare groups to need fewer."
         )
     if overall.pilot_size is None:
-        yield (
-            f"The attainable coverage is an assumption: {find_pilot_size(overall.attainable)} labelled "
-            "pilot prompts would measure it to within 5 points."
-        )
-        return
-    needed = {
-        group.name: size
-        for group in plan.groups
-        if group.verdict == "uncertain" and (size := _find_group_pilot_size(group)) > overall.pilot_size
-    }
-    if needed:
+        yield "The attainable coverage is an assumption; a few dozen labelled prompts would measure it."
+    elif uncertain := [group.name for group in plan.groups if group.verdict == "uncertain"]:
         yield (
             f"The pilot of {overall.pilot_size} prompts is too small to tell whether alpha = {plan.alpha:g} "
-            f"is within reach for {join_names(list(needed))}; about {max(needed.values())} would measure "
-            "the attainable coverage to within 5 points."
+            f"is within reach for {join_names(uncertain)}: label more."
         )
-
-
-def _find_group_pilot_size(group: GroupPlan) -> int:
-    """Return the number of pilot prompts, of all groups, that tells this group's coverage to +-5 points."""
-    # Two successes and two failures are added (Agresti and Coull 1998): 1 success in 1 trial does not mean
-    # that every prompt can be covered, in which case 36 would suffice.
-    size = group.pilot_size or 0
-    return math.ceil(find_pilot_size((group.attainable * size + 2) / (size + 4)) / group.share)
 
 
 def _describe_ways_out(plan: Plan, group: GroupPlan) -> str:
@@ -395,7 +355,6 @@ def plan_from_assumptions(
     alpha: Level,
     n: int,
     attainable: float,
-    groups: Mapping[str, tuple[float, float]] | None = None,
     **options: Unpack[PlanOptions],
 ) -> Plan:
     """Plan a calibration from assumptions about the model, without a pilot.
@@ -404,32 +363,25 @@ def plan_from_assumptions(
         alpha: Error level, 0 < alpha < 1.
         n: Candidates per prompt, at least 1.
         attainable: Share of prompts with a correct candidate among n, in [0, 1].
-        groups: By name, the share of prompts, in (0, 1], and their attainable coverage; groups are disjoint.
         **options: See `PlanOptions`.
 
     Returns:
-        The plan, without intervals and without other numbers of candidates.
+        The plan, without intervals, groups and other numbers of candidates.
 
     Raises:
-        InputError: If an argument is out of range, or the groups contradict each other or `attainable`.
+        InputError: If an argument is out of range.
 
     Examples:
-        >>> plan = plan_from_assumptions(alpha=0.1, n=10, attainable=0.95, groups={"rare": (0.05, 0.97)})
-        >>> [(one.name, one.recommended_calibration, one.prompts_needed) for one in plan.groups]
-        [('all prompts', 170, 266), ('rare', 170, 5313)]
+        >>> (overall,) = plan_from_assumptions(alpha=0.1, n=10, attainable=0.95).groups
+        >>> overall.recommended_calibration, overall.prompts_needed
+        (170, 266)
     """
     n = _check_candidates(n, None)
-    overall = _GroupFacts(ALL_PROMPTS, Fraction(1), _parse_share("attainable", attainable))
-    members = [
-        _GroupFacts(
-            name,
-            _parse_share(f"share of {name!r}", share),
-            _parse_share(f"attainable coverage of {name!r}", reached),
-        )
-        for name, (share, reached) in (groups or {}).items()
-    ]
-    _check_consistent(overall, members)
-    return _make_plan(alpha, n, [overall, *members], [], **options)
+    _check_argument(
+        0.0 <= attainable <= 1.0, "attainable", f"in [0, 1]{suggest_share(attainable)}", attainable
+    )
+    overall = _GroupFacts(ALL_PROMPTS, Fraction(1), Fraction(str(attainable)))
+    return _make_plan(alpha, n, [overall], [], **options)
 
 
 def _make_plan(
@@ -462,7 +414,6 @@ def _make_plan(
         n=n,
         slack=slack,
         delta=delta,
-        calibration_share=float(calibrating),
         groups=groups,
         by_n=by_n,
         labelled_prompts=total,
@@ -529,39 +480,11 @@ def _group_labels(labelled: LabelledBatch, group: str | None) -> dict[str, BoolA
     return parts
 
 
-def _check_consistent(overall: _GroupFacts, members: Sequence[_GroupFacts]) -> None:
-    """Raise an InputError for groups that contradict each other or the figures of all prompts."""
-    empty = [one.name for one in members if one.share == 0 or one.name == ALL_PROMPTS]
-    if empty:
-        msg = f"group {empty[0]!r}: expected a share of prompts above 0 and a name other than {ALL_PROMPTS!r}"
-        raise InputError(msg)
-    total = sum((one.share for one in members), Fraction(0))
-    if total > 1 + _ROUNDING:
-        msg = (
-            f"the groups' shares sum to {float(total):g}; expected at most 1, because no prompt is in two "
-            "groups"
-        )
-        raise InputError(msg)
-    low = sum((one.share * one.attainable for one in members), Fraction(0))
-    high = low + max(Fraction(0), 1 - total)
-    if not low - _ROUNDING <= overall.attainable <= high + _ROUNDING:
-        msg = (
-            f"attainable is {float(overall.attainable):g}, but these groups imply {float(low):.3g} to "
-            f"{float(high):.3g} for all prompts"
-        )
-        raise InputError(msg)
-
-
 def _check_candidates(value: int, most: int | None) -> int:
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     expected = ", at least 1" if most is None else f" in 1 ... {most}, as recorded"
     _check_argument(whole and 1 <= value <= (most or value), "n", f"a whole number{expected}", value)
     return int(value)
-
-
-def _parse_share(name: str, value: float) -> Fraction:
-    _check_argument(0.0 <= value <= 1.0, name, f"in [0, 1]{suggest_share(value)}", value)
-    return Fraction(str(value))
 
 
 def _check_argument(holds: bool, name: str, expected: str, value: object) -> None:

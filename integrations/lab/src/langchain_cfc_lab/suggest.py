@@ -157,7 +157,7 @@ def rank_options(options: Sequence[OptionResult], tolerance: float) -> list[Opti
 def _explain_choice(order: Sequence[OptionResult], tolerance: float, tau: float) -> str:
     """Explain in two or three sentences why the first of the ranked options won."""
     within_error, lean = narrow_options(order, tolerance)
-    best, smallest = order[0].shown, min(one.shown.size for one in within_error)
+    best = order[0].shown
     gap = (
         f"Its worst group ({best.group}) falls short of {100 * tau:g} % by {_to_points(best.gap)} points; "
         f"the smallest gap of {len(order)} options is {_to_points(min(one.shown.gap for one in order))}, and "
@@ -165,37 +165,26 @@ def _explain_choice(order: Sequence[OptionResult], tolerance: float, tau: float)
     )
     if len(within_error) == 1:
         return f"{gap} No other option is within a standard error of the smallest gap."
-    size = (
-        f"Of the {len(within_error)} options within a standard error of the smallest gap, the one "
-        f"with the smallest sets returns {smallest:.2f} answers a prompt (a flagged prompt counts as "
-        "all its candidates)"
-    )
-    if len(lean) == 1:
-        return f"{gap} {size}. It is selected."
+    chosen = "the one that shows the fewest answers"
+    if len(lean) > 1:
+        chosen = f"the simplest of the {len(lean)} that show about equally few answers"
     return (
-        f"{gap} {size}. {len(lean)} options are statistically indistinguishable in set size, and the one "
-        f"selected, with {best.size:.2f}, is the simplest of them: {pluralize(best.columns, 'feature')}."
+        f"{gap} Of the {len(within_error)} options within a standard error of the smallest gap, it is "
+        f"{chosen}: {best.size:.2f} a prompt (a flagged prompt counts as all its candidates), by "
+        f"{pluralize(best.columns, 'feature')}."
     )
 
 
 def _explain_loss(order: Sequence[OptionResult], tolerance: float) -> str:
     """Explain in a sentence why the second of the ranked options lost."""
-    within_error, lean = narrow_options(order, tolerance)
+    within_error, _ = narrow_options(order, tolerance)
     best, lost = order[0].shown, order[1].shown
+    gap = f"Its gap of {_to_points(lost.gap)} points ({lost.group})"
     if order[1] not in within_error:
-        return (
-            f"Its gap of {_to_points(lost.gap)} points ({lost.group}) is more than a standard error of "
-            f"{_to_points(tolerance)} above the smallest."
-        )
-    if order[1] not in lean or lost.columns <= best.columns:
-        return (
-            f"Its gap of {_to_points(lost.gap)} points is also within a standard error of the smallest, but "
-            f"it returns {lost.size:.2f} answers a prompt instead of {best.size:.2f}."
-        )
+        return f"{gap} is more than a standard error of {_to_points(tolerance)} above the smallest."
     return (
-        f"Its gap of {_to_points(lost.gap)} points and its {lost.size:.2f} answers a prompt are "
-        f"statistically indistinguishable from the winner's, but it fits {lost.columns} numbers "
-        f"instead of {best.columns}."
+        f"{gap} is within a standard error of the smallest, but it shows {lost.size:.2f} answers a prompt by "
+        f"{pluralize(lost.columns, 'feature')}, instead of {best.size:.2f} by {best.columns}."
     )
 
 

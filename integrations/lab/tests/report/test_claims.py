@@ -151,12 +151,10 @@ def test_find_hardest_prompts_orders_answers_of_claims(artifact: CalibrationArti
     assert [one.id for one in found.prompts] == ["two", "worse", "one", "emptied"]
     assert [one.outcome for one in found.prompts] == ["missed", "emptied", "missed", "emptied"]
     assert {one.id: one.why for one in found.prompts} == {
-        "two": "Missed: 2 unsupported claims are left, but none may be. Of its 3 claims 2 are unsupported, "
-        "and 0 were dropped.",
-        "one": "Missed: 1 unsupported claim is left, but none may be. Of its 2 claims 1 is unsupported, "
-        "and 1 was dropped.",
-        "worse": "No claim left: all of its 2 claims were dropped, 1 unsupported.",
-        "emptied": "No claim left: its only claim was dropped, 1 unsupported.",
+        "two": "Missed: the promise is broken. 1 of 3 claims supported.",
+        "one": "Missed: the promise is broken. 1 of 2 claims supported.",
+        "worse": "No claim left. 1 of 2 claims supported.",
+        "emptied": "No claim left. 0 of 1 claim supported.",
     }
     # Without an answer, or without places, only the claims are listed.
     assert {one.marked for one in found.prompts} == {()}
@@ -175,7 +173,7 @@ def test_uncertifiable_answers_of_claims_are_counted_separately(claims: Case) ->
     found = find_hardest_prompts(made, table, most=60)
     flagged = [one for one in found.prompts if one.outcome == "flagged"]
     assert len(flagged) == 6
-    assert all(one.why.startswith("No claim left: nothing can be certified for it, so") for one in flagged)
+    assert all(one.why.startswith("Flagged: cannot be certified.") for one in flagged)
     text = Reader(render_report(artifact=made, evaluation=seen, hardest=found)).text
     assert "Of these, because nothing can be certified 10.0 %" in text
     assert "No threshold can be certified." in text

@@ -50,14 +50,11 @@ def test_find_hardest_prompts_alternates_missed_and_flagged() -> None:
 def test_find_hardest_prompts_states_reasons() -> None:
     why = {one.id: one.why for one in find_hardest_prompts(ARTIFACT, tabulate(ALL)).prompts}
     assert why == {
-        "worse": "Missed: its set holds 1 candidate, none of them correct. 1 of its 2 candidates is correct: "
-        "the best correct one would enter at 0.800.",
-        "wrong": "Missed: its set holds 1 candidate, none of them correct. 1 of its 2 candidates is correct: "
-        "the best correct one would enter at 0.800.",
-        "hopeless": "Missed: its set holds 2 candidates, none of them correct. No candidate is correct, so "
-        "no threshold could have helped.",
-        "flagged": "Flagged: cannot be certified. 1 of its 2 candidates is correct.",
-        "harder": "Flagged: cannot be certified. 0 of its 2 candidates are correct.",
+        "worse": "Missed: the promise is broken. 1 of 2 candidates correct.",
+        "wrong": "Missed: the promise is broken. 1 of 2 candidates correct.",
+        "hopeless": "Missed: the promise is broken. 0 of 2 candidates correct.",
+        "flagged": "Flagged: cannot be certified. 1 of 2 candidates correct.",
+        "harder": "Flagged: cannot be certified. 0 of 2 candidates correct.",
     }
 
 
@@ -132,8 +129,8 @@ def test_find_hardest_prompts_of_a_bot_lists_wrong_answers_and_abstentions() -> 
         ("wrong", "wrong"),
     ]
     assert {one.threshold for one in found.prompts} == {None}
-    assert found.prompts[0].why == "Answered wrongly. 1 of its 2 candidates is correct."
-    assert found.prompts[1].why.startswith("Not answered; the best answer is right.")
+    assert found.prompts[0].why == "Answered wrongly. 1 of 2 candidates correct."
+    assert found.prompts[1].why == "Not answered. 1 of 2 candidates correct."
     # What is not answered is not marked as given.
     given = {one.id: [answer.answer for answer in one.answers if answer.accepted] for one in found.prompts}
     assert given == {"confident": ["no"], "unsure": [], "wrong": ["no"]}

@@ -91,7 +91,6 @@ def hostile_html(hostile: Case, comparison: ComparisonReport) -> str:
         comparison=comparison,
         sources=Sources(HOSTILE[0], HOSTILE[1:4]),
         notes=HOSTILE,
-        title=HOSTILE[1],
     )
 
 

@@ -122,11 +122,10 @@ def write_outputs(
     records: Sequence[str],
     page: Path | None,
     folder: Path | None,
-    title: str | None = None,
 ) -> None:
     """Write the page and the figures of a comparison, each only if its path is given."""
     if page is not None:
-        write_report(page, comparison=report, sources=Sources(records=tuple(records)), title=title)
+        write_report(page, comparison=report, sources=Sources(records=tuple(records)))
     if folder is not None:
         save_figures(_draw_figures(report), folder)
 

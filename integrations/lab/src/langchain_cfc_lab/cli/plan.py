@@ -44,7 +44,6 @@ from langchain_cfc_lab import (
 
 # Options under headings of their own in the help.
 _promise_option = partial(typer.Option, rich_help_panel="What is promised")
-_assumed_option = partial(typer.Option, rich_help_panel="Assumptions, without a pilot")
 _cost_option = partial(typer.Option, rich_help_panel="Costs")
 # The promises of a bot in words, after "at most 5 % wrong".
 _PROMISES = {
@@ -78,11 +77,7 @@ def plan(
     ] = None,
     attainable: Annotated[
         float | None,
-        _assumed_option(help="Assumed share of prompts with a correct candidate among n, in [0, 1]."),
-    ] = None,
-    assumed_group: Annotated[
-        list[str] | None,
-        _assumed_option(help="Assumed group, NAME=SHARE:ATTAINABLE, such as sums=0.3:0.8; repeatable."),
+        typer.Option(help="Without a pilot: assumed share of prompts with a correct candidate, in [0, 1]."),
     ] = None,
     slack: Annotated[float, _promise_option(help="How far coverage may fall below the target.")] = 0.03,
     delta: Annotated[
@@ -104,8 +99,8 @@ def plan(
 ) -> None:
     """Plan how many prompts to label, at what cost, for which alpha.
 
-    The plan covers all prompts and each group, from a small labelled pilot or from assumptions. It also says
-    how many candidates to draw.
+    The plan covers all prompts and each group, from a small labelled pilot; without one, all prompts, from an
+    assumption. It also says how many candidates to draw.
 
         langchain-cfc plan --n 5 --attainable 0.9 --alpha 0.15
 
@@ -143,8 +138,8 @@ def plan(
             "cost_per_candidate": cost_per_candidate,
             "cost_per_prompt": cost_per_prompt,
         }
-        if pilot and (attainable is not None or assumed_group):
-            msg = "attainable coverage is measured on the pilot: leave out --attainable and --assumed-group"
+        if pilot and attainable is not None:
+            msg = "attainable coverage is measured on the pilot: leave out --attainable"
             raise InputError(msg)
         if pilot:
             with open_attempts(pilot) as kept, open_records(pilot) as dataset:
@@ -160,30 +155,15 @@ def plan(
                     kept.record_look(labelled.take(rows["fit"]), "plan")
                 found = found.model_copy(update={"promises": promises})
         elif group is not None:
-            msg = "--group needs a pilot; without one, state groups with --assumed-group"
+            msg = "--group needs a pilot: give a file"
             raise InputError(msg)
         elif attainable is not None and n is not None:
-            stated = [_parse_group(text) for text in assumed_group or []]
-            groups = dict(stated)
-            if len(groups) < len(stated):
-                msg = "two assumed groups have the same name"
-                raise InputError(msg)
-            found = plan_from_assumptions(n=n, attainable=attainable, groups=groups, **settings)
+            found = plan_from_assumptions(n=n, attainable=attainable, **settings)
         else:
             msg = "give a pilot file, or state --n and --attainable"
             raise InputError(msg)
     print_result(found, _print_plan, as_json=as_json)
     raise typer.Exit(EXIT_NO if found.labelled_prompts is None else 0)
-
-
-def _parse_group(text: str) -> tuple[str, tuple[float, float]]:
-    name, _, numbers = text.rpartition("=")
-    share, _, attainable = numbers.partition(":")
-    try:
-        return name, (float(share), float(attainable))
-    except ValueError as error:
-        msg = f"cannot read the assumed group {text!r}; expected NAME=SHARE:ATTAINABLE, such as sums=0.3:0.8"
-        raise InputError(msg) from error
 
 
 def _print_plan(console: Console, found: Plan) -> None:

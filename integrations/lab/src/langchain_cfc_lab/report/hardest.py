@@ -37,6 +37,17 @@ MARKED_LENGTH = 3000
 
 Outcome = Literal["flagged", "missed", "emptied", "wrong", "abstained"]
 Mark = Literal["", "dropped", "unsupported"]
+_OUTCOMES: dict[Outcome, str] = {
+    "flagged": "Flagged: cannot be certified.",
+    "missed": "Missed: the promise is broken.",
+    "emptied": "No claim left.",
+    "wrong": "Answered wrongly.",
+    "abstained": "Not answered.",
+}
+_THINGS: dict[Unit, tuple[str, str]] = {
+    "answers": ("candidate", "correct"),
+    "claims": ("claim", "supported"),
+}
 
 
 @dataclass(frozen=True)
@@ -66,7 +77,7 @@ class HardPrompt:
 
     id: str
     outcome: Outcome  # `missed`: not flagged and the promise broken; `emptied`: no claim left
-    why: str  # the outcome as a sentence, with numbers
+    why: str  # the outcome, and how many candidates or claims are correct, in words
     threshold: float | None  # None if none can be certified, and for bots; for claims, a confidence
     mean_score: float  # of its candidates or claims
     prompt: str | None  # None if texts are not shown
@@ -202,28 +213,26 @@ def _describe_prompt(
     if is_of_bot:
         answers.sort(key=lambda one: (not one.accepted, one.score, not one.correct))
         outcome = "wrong" if decisions.answered[row] else "abstained"
-        why = _explain_answer(tested, decisions, row)
     elif at_most is None:
         answers.sort(
             key=lambda one: (math.inf if one.level is None else one.level, one.score, not one.correct)
         )
-        why = _explain_outcome(tested, decisions, row)
     else:
         answers.sort(key=lambda one: one.score)
         outcome = outcome if flagged or decisions.accepted[row].any() else "emptied"
-        why = _explain_claims(tested, decisions, row, at_most)
     correct = tested.correct[row, : tested.draws.counts[row]]
+    right, (thing, kind) = int(correct.sum()), _THINGS[tested.unit]
     reference = None if record is None else truncate(_format_reference(record.reference), ANSWER_LENGTH)
     return HardPrompt(
         id=truncate(tested.ids[row], ANSWER_LENGTH),
         outcome=outcome,
-        why=why,
+        why=f"{_OUTCOMES[outcome]} {right} of {pluralize(len(correct), thing)} {kind}.",
         threshold=None if flagged or not len(decisions.thresholds) else float(decisions.thresholds[row]),
         mean_score=float(tested.draws.scores[row, : tested.draws.counts[row]].mean()),
         prompt=None if record is None else truncate(_format_input(record.input), PROMPT_LENGTH),
         answers=tuple(answers[:MOST_ANSWERS]),
         left_out=max(0, len(answers) - MOST_ANSWERS),
-        right=int(correct.sum()),
+        right=right,
         drawn=len(correct),
         reference=reference,
         marked=_mark_claims(record, decisions.accepted[row]) if isinstance(record, ClaimsRecord) else (),
@@ -290,53 +299,6 @@ def _format_message(message: object) -> str:
             return f"{role}: {content}"
         case _:
             return canonical_json(message)
-
-
-def _explain_outcome(tested: LabelledBatch, decisions: Decisions, row: int) -> str:
-    correct = tested.correct[row, : tested.draws.counts[row]]
-    right = f"{int(correct.sum())} of its {pluralize(len(correct), 'candidate')}"
-    if decisions.not_certifiable[row]:
-        return f"Flagged: cannot be certified. {right} {'is' if correct.sum() == 1 else 'are'} correct."
-    held = int(decisions.accepted[row].sum())
-    size = (
-        f"its set holds {pluralize(held, 'candidate')}, none of them correct" if held else "its set is empty"
-    )
-    if not correct.any():
-        return f"Missed: {size}. No candidate is correct, so no threshold could have helped."
-    level = float(decisions.levels[row, : len(correct)][correct].min())
-    enters = (
-        f"the best correct one would enter at {level:.3f}"
-        if math.isfinite(level)
-        else "the set rule lets none of them in"
-    )
-    return f"Missed: {size}. {right} {'is' if correct.sum() == 1 else 'are'} correct: {enters}."
-
-
-def _explain_answer(tested: LabelledBatch, decisions: Decisions, row: int) -> str:
-    correct = tested.correct[row, : tested.draws.counts[row]]
-    right = int(correct.sum())
-    drawn = f"{right} of its {pluralize(len(correct), 'candidate')} {'is' if right == 1 else 'are'} correct"
-    if decisions.answered[row]:
-        return f"Answered wrongly. {drawn}."
-    is_best_right = decisions.accepted[row].any() and correct[decisions.best[row]]
-    return f"Not answered; the best answer is {'right' if is_best_right else 'wrong'}. {drawn}."
-
-
-def _explain_claims(tested: LabelledBatch, decisions: Decisions, row: int, at_most: int) -> str:
-    supported = tested.correct[row, : tested.draws.counts[row]]
-    kept = decisions.accepted[row, : len(supported)]
-    wrong = int((~supported).sum())
-    if not kept.any():
-        reason = "nothing can be certified for it, so " if decisions.not_certifiable[row] else ""
-        claims = "its only claim was" if len(supported) == 1 else f"all of its {len(supported)} claims were"
-        return f"No claim left: {reason}{claims} dropped, {wrong} unsupported."
-    left, dropped = int((kept & ~supported).sum()), int((~kept).sum())
-    return (
-        f"Missed: {pluralize(left, 'unsupported claim')} {'is' if left == 1 else 'are'} left, but "
-        f"{f'at most {at_most}' if at_most else 'none'} may be. Of its "
-        f"{pluralize(len(supported), 'claim')} {wrong} {'is' if wrong == 1 else 'are'} unsupported, and "
-        f"{dropped} {'was' if dropped == 1 else 'were'} dropped."
-    )
 
 
 def _mark_claims(record: ClaimsRecord, kept: BoolArray) -> tuple[MarkedText, ...]:

@@ -225,7 +225,6 @@ class ReportContent(TypedDict, total=False):
         hardest: The artifact's hardest test prompts; with texts only if they were found with texts.
         sources: Names of files for the recommended commands; placeholders by default.
         notes: What a reader has to know first, for example that the records come from another model.
-        title: Title of the page; derived from the contents by default.
     """
 
     artifact: CalibrationArtifact
@@ -234,7 +233,6 @@ class ReportContent(TypedDict, total=False):
     hardest: HardestPrompts | None
     sources: Sources
     notes: Sequence[str]
-    title: str | None
 
 
 def render_report(**content: Unpack[ReportContent]) -> str:
@@ -260,7 +258,6 @@ def render_report(**content: Unpack[ReportContent]) -> str:
         )
         raise InputError(msg)
     page |= {"notes": content.get("notes", ()), "contents": tuple(_list_sections(page))}
-    page["title"] = content.get("title") or page["title"]
     return render_page("langchain_cfc_lab.report/page.html.j2", **page)
 
 

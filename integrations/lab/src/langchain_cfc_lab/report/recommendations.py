@@ -31,8 +31,6 @@ from langchain_cfc_lab.report.summary import find_guarantee
 MANY_FLAGGED = 0.2
 # Below this share of claims kept, or above `MANY_FLAGGED` of answers with no claim left, little is left.
 FEW_CLAIMS = 0.5
-# A set with more distinct answers than this is of little use to most people.
-MANY_ANSWERS = 3.0
 # Below this ratio of distinct answers to candidates in a set, sets repeat themselves.
 LEAST_DISTINCT_RATIO = 0.8
 # With fewer test prompts than this, a 95 % interval can be wider than about twenty points.
@@ -104,13 +102,6 @@ class Findings:
     def sets(self) -> MethodReport | None:
         """Results of the answer sets; None for claims, and for a bot without sets."""
         return None if self.own is None or self.own.claims is not None else self.own
-
-    def compute_set_sizes(self) -> tuple[float, float]:
-        """Return mean numbers of candidates and of distinct answers, over prompts with an answer."""
-        returned = 0.0 if self.sets is None else 1.0 - self.sets.abstention_rate
-        if self.sets is None or returned == 0.0:
-            return 0.0, 0.0
-        return self.sets.mean_set_size / returned, self.sets.mean_distinct_answers / returned
 
 
 def recommend(findings: Findings) -> list[Recommendation]:
@@ -233,7 +224,12 @@ def check_groups(seen: Findings) -> Iterator[Recommendation]:
 
 def check_repetition(seen: Findings) -> Iterator[Recommendation]:
     """Recommend `unique` if sets hold the same answer several times."""
-    size, distinct = seen.compute_set_sizes()
+    own = seen.sets
+    if own is None or own.abstention_rate == 1.0:
+        return
+    size, distinct = (
+        mean / (1.0 - own.abstention_rate) for mean in (own.mean_set_size, own.mean_distinct_answers)
+    )
     is_repeated = size > 1.0 and distinct < LEAST_DISTINCT_RATIO * size
     if is_repeated and not seen.artifact.parsed_set_rule.needs_answers:
         yield _recommend_recalibration(
@@ -243,22 +239,6 @@ def check_repetition(seen: Findings) -> Iterator[Recommendation]:
             "distinct answers. The set rule `unique` returns each once, under the same promise.",
             set_rule=f"unique({seen.artifact.set_rule})",
         )
-
-
-def check_set_size(seen: Findings) -> Iterator[Recommendation]:
-    """Recommend another verifier if sets hold more distinct answers than people can use."""
-    _, distinct = seen.compute_set_sizes()
-    if distinct <= MANY_ANSWERS:
-        return
-    why = (
-        f"A set with answers holds {distinct:.1f} distinct answers on average. A verifier that tells "
-        "correct from wrong better makes sets smaller under the same promise; the mean of several often does."
-    )
-    yield Recommendation(
-        "Record a second verifier, and average the two",
-        f"{why} With a table `[verifiers.NAME]` for each in the configuration, the score is their mean.",
-        _format_command("collect", "--config", "collect.toml", "--out", "records.jsonl"),
-    )
 
 
 def check_claims(seen: Findings) -> Iterator[Recommendation]:
@@ -336,7 +316,6 @@ RULES: tuple[Rule, ...] = (
     check_flagged,
     check_groups,
     check_repetition,
-    check_set_size,
     check_claims,
     check_certificate,
     check_wrong_answers,
