@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from langchain_cfc_lab import compare, plan_bot, plan_from_pilot, suggest, suggest_draws
+from langchain_cfc_lab import compare, plan_bot, plan_calibration, suggest, suggest_draws
 
 from langchain_cfc import evaluate
 from langchain_cfc.errors import InputError
@@ -23,7 +23,7 @@ from tests.factories import make_artifact
         lambda records: compare(records, alpha=0.2, splits=1),
         lambda records: suggest(records, alpha=0.2),
         lambda records: suggest_draws(records, alpha=0.2),
-        lambda records: plan_from_pilot(tabulate(records, claims=True), alpha=0.2),
+        lambda records: plan_calibration(tabulate(records, claims=True), alpha=0.2),
         lambda records: plan_bot(tabulate(records, claims=True), max_wrong_rate="0.1"),
         lambda records: evaluate(make_artifact(), records),
     ],

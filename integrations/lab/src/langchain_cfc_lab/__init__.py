@@ -26,9 +26,7 @@ from langchain_cfc_lab.plan import (
     AttainableAt,
     GroupPlan,
     Plan,
-    PlanOptions,
-    plan_from_assumptions,
-    plan_from_pilot,
+    plan_calibration,
 )
 from langchain_cfc_lab.published import Cell, FigureSeries, PublishedCell, list_published_cells
 from langchain_cfc_lab.studies import STUDIES, StudyName, StudyReport, reproduce_study
@@ -58,7 +56,6 @@ __all__ = [
     "MethodComparison",
     "Option",
     "Plan",
-    "PlanOptions",
     "PublishedCell",
     "Spread",
     "StudyName",
@@ -72,8 +69,7 @@ __all__ = [
     "list_draw_rules",
     "list_published_cells",
     "plan_bot",
-    "plan_from_assumptions",
-    "plan_from_pilot",
+    "plan_calibration",
     "reproduce_study",
     "reproduce_synthetic",
     "suggest",

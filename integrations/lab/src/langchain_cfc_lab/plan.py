@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
-from typing import Literal, TypeAlias, TypedDict
+from typing import Literal, TypeAlias
 
 import numpy as np
-from typing_extensions import Unpack
 
 from langchain_cfc.calibration.checks import compute_smallest_size
 from langchain_cfc.candidates import LabelledBatch, check_unit, check_unweighted
@@ -243,28 +242,6 @@ def _describe_ways_out(plan: Plan, group: GroupPlan) -> str:
     return f"{more}, improve the model, or choose alpha above {larger:g}."
 
 
-class PlanOptions(TypedDict, total=False):
-    """The options of a plan besides its pilot or assumptions.
-
-    Attributes:
-        slack: Amount by which coverage, given the calibration prompts, may fall short of the target, in
-            [0.001, 1); 0.03 by default.
-        delta: Probability over calibration sets with which it may fall shorter, in (0, 1); 0.1 by default.
-        fit_fraction: Share of the prompts not held out that will fit the feature map, in [0, 1); 0.2 by
-            default.
-        test_fraction: Share of all prompts that will be held out for evaluation, in [0, 1); 0.2 by default.
-        cost_per_candidate: Cost of drawing, scoring and labelling one candidate, in any unit.
-        cost_per_prompt: Cost of one prompt without its candidates, such as writing a reference answer.
-    """
-
-    slack: float
-    delta: float
-    fit_fraction: float
-    test_fraction: float
-    cost_per_candidate: float
-    cost_per_prompt: float
-
-
 @dataclass(frozen=True)
 class _GroupFacts:
     """What is known about a group, in exact fractions so that sizes at a boundary are right."""
@@ -276,15 +253,21 @@ class _GroupFacts:
     smallest_n: int | None = None  # fewest candidates that exceed the target; None if unknown
 
 
-def plan_from_pilot(
-    labelled: LabelledBatch,
+def plan_calibration(
+    pilot: LabelledBatch | None = None,
     *,
     alpha: Level,
     group: str | None = None,
     n: int | None = None,
-    **options: Unpack[PlanOptions],
+    attainable: float | None = None,
+    slack: float = 0.03,
+    delta: float = 0.1,
+    fit_fraction: float = 0.2,
+    test_fraction: float = 0.2,
+    cost_per_candidate: float = 0.0,
+    cost_per_prompt: float = 0.0,
 ) -> Plan:
-    """Plan a calibration from a small file of labelled records.
+    """Plan a calibration from a few labelled records, or from an assumption in their place.
 
     Coverage counts as attainable for a prompt with any correct candidate, which is exact for the set rules
     `all`, `rank` and `unique` of them, and optimistic for `best_prefix`. As in calibration, one hash-chosen
@@ -293,11 +276,19 @@ def plan_from_pilot(
     prompts: alpha and n would then be chosen from calibration data, not fixed in advance.
 
     Args:
-        labelled: The pilot with m candidates per prompt, such as `tabulate(read_records(path))`.
+        pilot: Prompts with m candidates each, such as `tabulate(read_records(path))`. Without a pilot, the
+            plan has neither intervals nor groups.
         alpha: Error level, 0 < alpha < 1.
         group: A metadata key; the plan has a group for each of its values, as a calibration by `group(KEY)`.
         n: Planned number of candidates per prompt, 1 <= n <= m; m by default.
-        **options: See `PlanOptions`.
+        attainable: Without a pilot, the assumed share of prompts with a correct candidate among n, in [0, 1].
+        slack: Amount by which coverage, given the calibration prompts, may fall short of the target, in
+            [0.001, 1).
+        delta: Probability over calibration sets with which it may fall shorter, in (0, 1).
+        fit_fraction: Share of the prompts not held out that will fit the feature map, in [0, 1).
+        test_fraction: Share of all prompts that will be held out for evaluation, in [0, 1).
+        cost_per_candidate: Cost of drawing, scoring and labelling one candidate, in any unit.
+        cost_per_prompt: Cost of one prompt without its candidates, such as writing a reference answer.
 
     Returns:
         The plan.
@@ -312,7 +303,7 @@ def plan_from_pilot(
         >>> correct = np.arange(60)[:, np.newaxis] >= np.array([6, 30])  # 54 of 60 prompts have a correct one
         >>> draws = CandidateBatch.from_arrays(np.full((60, 2), 0.5))
         >>> pilot = LabelledBatch(draws, correct, tuple(map(str, range(60))), (None,) * 60)
-        >>> plan = plan_from_pilot(pilot, alpha=0.2, cost_per_candidate=0.01, cost_per_prompt=0.5)
+        >>> plan = plan_calibration(pilot, alpha=0.2, cost_per_candidate=0.01, cost_per_prompt=0.5)
         >>> overall = plan.groups[0]
         >>> overall.verdict, overall.attainable, round(overall.smallest_alpha_certain, 3)
         ('attainable', 0.9, 0.188)
@@ -320,90 +311,44 @@ def plan_from_pilot(
         (9, 295, 461)
         >>> round(plan.expected_cost, 2), [(one.n, one.attainable) for one in plan.by_n]
         (239.72, [(1, 0.7), (2, 0.9)])
+        >>> plan_calibration(alpha=0.1, n=10, attainable=0.95).labelled_prompts
+        266
     """
-    if len(labelled) == 0:
-        msg = "the pilot is empty: give labelled prompts, or plan from assumptions"
-        raise InputError(msg)
-    check_unweighted(check_unit(labelled))
-    drawn = labelled.draws.n
-    n = drawn if n is None else _check_candidates(n, drawn)
-    tau = compute_tau(alpha)
-    # 1, 2, 3, 5, 10, 20, 30, 50, ... and all.
-    ladder = (digit * 10**power for power in range(len(str(drawn))) for digit in (1, 2, 3, 5))
-    numbers = [*(number for number in ladder if number < drawn), drawn]
-    by_group = _group_labels(labelled, group)
-    size = len(by_group[ALL_PROMPTS])
-    by_n = []
-    for number in numbers:
-        shares = {name: float(estimate_pass_at(correct, number)) for name, correct in by_group.items()}
-        by_n.append(AttainableAt(n=number, attainable=shares.pop(ALL_PROMPTS), groups=shares))
-    known = [
-        _GroupFacts(
-            name,
-            Fraction(len(correct), size),
-            estimate_pass_at(correct, n),
-            len(correct),
-            find_fewest_candidates(correct, tau),
-        )
-        for name, correct in by_group.items()
-    ]
-    return _make_plan(alpha, n, known, by_n, **options)
-
-
-def plan_from_assumptions(
-    *,
-    alpha: Level,
-    n: int,
-    attainable: float,
-    **options: Unpack[PlanOptions],
-) -> Plan:
-    """Plan a calibration from assumptions about the model, without a pilot.
-
-    Args:
-        alpha: Error level, 0 < alpha < 1.
-        n: Candidates per prompt, at least 1.
-        attainable: Share of prompts with a correct candidate among n, in [0, 1].
-        **options: See `PlanOptions`.
-
-    Returns:
-        The plan, without intervals, groups and other numbers of candidates.
-
-    Raises:
-        InputError: If an argument is out of range.
-
-    Examples:
-        >>> (overall,) = plan_from_assumptions(alpha=0.1, n=10, attainable=0.95).groups
-        >>> overall.recommended_calibration, overall.prompts_needed
-        (170, 266)
-    """
-    n = _check_candidates(n, None)
-    _check_argument(
-        0.0 <= attainable <= 1.0, "attainable", f"in [0, 1]{suggest_share(attainable)}", attainable
-    )
-    overall = _GroupFacts(ALL_PROMPTS, Fraction(1), Fraction(str(attainable)))
-    return _make_plan(alpha, n, [overall], [], **options)
-
-
-def _make_plan(
-    alpha: Level,
-    n: int,
-    known: Sequence[_GroupFacts],
-    by_n: list[AttainableAt],
-    *,
-    slack: float = 0.03,
-    delta: float = 0.1,
-    fit_fraction: float = 0.2,
-    test_fraction: float = 0.2,
-    cost_per_candidate: float = 0.0,
-    cost_per_prompt: float = 0.0,
-) -> Plan:
     make_split_plan(0, fit=fit_fraction, test=test_fraction)
     in_range = _MIN_GAP <= slack < 1.0
     _check_argument(in_range, "slack", f"in [{_MIN_GAP}, 1){suggest_share(slack)}", slack)
     _check_argument(0.0 < delta < 1.0, "delta", f"strictly between 0 and 1{suggest_share(delta)}", delta)
     for name, cost in (("cost_per_candidate", cost_per_candidate), ("cost_per_prompt", cost_per_prompt)):
         _check_argument(0.0 <= cost < math.inf, name, "a finite number, at least 0", cost)
-    tau = compute_tau(alpha)
+    tau, by_n = compute_tau(alpha), list[AttainableAt]()
+    if pilot is None:
+        if n is None or attainable is None or group is not None:
+            msg = "give a pilot file, or state n and attainable without groups"
+            raise InputError(msg)
+        n, in_range = _check_candidates(n, None), 0.0 <= attainable <= 1.0
+        _check_argument(in_range, "attainable", f"in [0, 1]{suggest_share(attainable)}", attainable)
+        known = [_GroupFacts(ALL_PROMPTS, Fraction(1), Fraction(str(attainable)))]
+    else:
+        if attainable is not None:
+            msg = "attainable coverage is measured on the pilot: leave out attainable"
+            raise InputError(msg)
+        if len(pilot) == 0:
+            msg = "the pilot is empty: give labelled prompts, or state n and attainable"
+            raise InputError(msg)
+        check_unweighted(check_unit(pilot))
+        n = pilot.draws.n if n is None else _check_candidates(n, pilot.draws.n)
+        by_group = _group_labels(pilot, group)
+        by_n = list(_list_attainable(by_group, pilot.draws.n))
+        known = [
+            _GroupFacts(
+                name,
+                Fraction(len(correct), len(by_group[ALL_PROMPTS])),
+                estimate_pass_at(correct, n),
+                len(correct),
+                find_fewest_candidates(correct, tau),
+            )
+            for name, correct in by_group.items()
+        ]
     calibrating = (1 - Fraction(str(test_fraction))) * (1 - Fraction(str(fit_fraction)))
     settled = find_settled_size(tau, tau - Fraction(str(slack)), delta)
     groups = [_plan_group(one, alpha, settled, delta, calibrating) for one in known]
@@ -421,6 +366,14 @@ def _make_plan(
         advice=[],
     )
     return plan.model_copy(update={"advice": list(_list_advice(plan))})
+
+
+def _list_attainable(by_group: dict[str, BoolArray], drawn: int) -> Iterator[AttainableAt]:
+    """Yield attainable coverage with 1, 2, 3, 5, 10, 20, 30, 50, ... and all candidates."""
+    ladder = (digit * 10**power for power in range(len(str(drawn))) for digit in (1, 2, 3, 5))
+    for number in (*(number for number in ladder if number < drawn), drawn):
+        shares = {name: float(estimate_pass_at(correct, number)) for name, correct in by_group.items()}
+        yield AttainableAt(n=number, attainable=shares.pop(ALL_PROMPTS), groups=shares)
 
 
 def _plan_group(

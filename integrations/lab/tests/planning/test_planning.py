@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from langchain_cfc_lab import plan_from_assumptions, plan_from_pilot
+from langchain_cfc_lab import plan_calibration
 from langchain_cfc_lab.plan import (
     compute_chance_below,
     estimate_pass_at,
@@ -137,7 +137,7 @@ def test_recommended_calibration_misses_the_slack_at_most_with_delta() -> None:
     4,000, 0.0319 of half as many) with probability 1e-6. At half the size the Beta law says 0.851, below what
     the control asks for in either tier.
     """
-    (overall,) = plan_from_assumptions(alpha="0.2", n=5, attainable=1.0).groups
+    (overall,) = plan_calibration(alpha="0.2", n=5, attainable=1.0).groups
     assert overall.recommended_calibration == 295
     repeats = repetitions(4000, share=0.5)
     error = 4.75 * math.sqrt(0.1 * 0.9 / repeats)
@@ -152,7 +152,7 @@ def test_plan_states_how_often_the_target_is_certifiable() -> None:
 
     The negative control is the minimum (19), where calibration is refused about every fourth time.
     """
-    (overall,) = plan_from_assumptions(alpha="0.1", n=5, attainable=0.95, slack=0.05).groups
+    (overall,) = plan_calibration(alpha="0.1", n=5, attainable=0.95, slack=0.05).groups
     size, chance = overall.recommended_calibration, overall.certifiable_chance
     assert overall.minimum_calibration == 19
     assert size is not None
@@ -180,7 +180,7 @@ def test_plan_states_how_often_the_target_is_certifiable() -> None:
     ],
 )
 def test_plan_verdicts_follow_the_one_sided_bounds(hits: int, alpha: float, verdict: str) -> None:
-    (overall,) = plan_from_pilot(make_pilot_of_one(hits, 20), alpha=alpha).groups
+    (overall,) = plan_calibration(make_pilot_of_one(hits, 20), alpha=alpha).groups
     assert overall.verdict == verdict
     assert overall.smallest_alpha_certain is not None
     assert (alpha > overall.smallest_alpha_certain) == (verdict == "attainable")
@@ -193,7 +193,7 @@ def test_plan_verdicts_follow_the_one_sided_bounds(hits: int, alpha: float, verd
 def test_plan_from_assumptions_at_the_boundary_of_the_target(
     attainable: float, verdict: str, minimum: int | None
 ) -> None:
-    plan = plan_from_assumptions(alpha=0.1, n=4, attainable=attainable)
+    plan = plan_calibration(alpha=0.1, n=4, attainable=attainable)
     (overall,) = plan.groups
     assert (overall.verdict, overall.minimum_calibration) == (verdict, minimum)
     assert (plan.labelled_prompts is None) == (plan.expected_cost is None) == (minimum is None)
@@ -203,8 +203,8 @@ def test_plan_from_assumptions_at_the_boundary_of_the_target(
 
 def test_plan_needs_more_prompts_for_a_narrow_but_certain_margin() -> None:
     """A margin of 0.02 over tau = 0.8 is settled by 2,000 pilot prompts and not by 50."""
-    (sure,) = plan_from_pilot(make_pilot_of_one(1640, 2000), alpha=0.2).groups
-    (unsure,) = plan_from_pilot(make_pilot_of_one(41, 50), alpha=0.2).groups
+    (sure,) = plan_calibration(make_pilot_of_one(1640, 2000), alpha=0.2).groups
+    (unsure,) = plan_calibration(make_pilot_of_one(41, 50), alpha=0.2).groups
     assert (sure.verdict, unsure.verdict) == ("attainable", "uncertain")
     assert sure.recommended_calibration == find_settled_size(compute_tau(0.2), Fraction("0.82"), 0.1) > 295
     assert unsure.recommended_calibration == 295
@@ -221,7 +221,7 @@ def test_plan_from_pilot_groups_equal_a_calculation_by_hand() -> None:
     first = np.array([True] * 30 + [False] * 10 + [True] * 20)
     second = np.array([False] * 40 + [True] * 20)
     labelled = make_pilot(np.stack([first, second], axis=1), ["a"] * 40 + ["b"] * 20)
-    plan = plan_from_pilot(labelled, alpha=0.25, group="topic", fit_fraction=0.0, test_fraction=0.5)
+    plan = plan_calibration(labelled, alpha=0.25, group="topic", fit_fraction=0.0, test_fraction=0.5)
     assert [group.name for group in plan.groups] == ["all prompts", "group(topic)=a", "group(topic)=b"]
     assert [group.pilot_size for group in plan.groups] == [60, 40, 20]
     assert [group.attainable for group in plan.groups] == [pytest.approx(50 / 60), 0.75, 1.0]
@@ -245,15 +245,15 @@ def test_plan_from_pilot_counts_one_prompt_of_each_cluster() -> None:
     """Ten paraphrases of a question are one piece of evidence, not ten."""
     correct = np.ones((30, 1), dtype=np.bool_)
     clusters: list[str | None] = [f"c{i // 10}" for i in range(30)]
-    assert plan_from_pilot(make_pilot(correct), alpha=0.1).groups[0].pilot_size == 30
-    assert plan_from_pilot(make_pilot(correct, clusters=clusters), alpha=0.1).groups[0].pilot_size == 3
+    assert plan_calibration(make_pilot(correct), alpha=0.1).groups[0].pilot_size == 30
+    assert plan_calibration(make_pilot(correct, clusters=clusters), alpha=0.1).groups[0].pilot_size == 3
 
 
 def test_plan_from_pilot_for_fewer_candidates_than_recorded(demo: LabelledBatch) -> None:
     """Planning with n < m uses pass@n of all m; the cost counts n."""
     costs: dict[str, Any] = {"cost_per_candidate": 0.01, "cost_per_prompt": 1.0}
-    few = plan_from_pilot(demo, alpha=0.2, n=5, **costs)
-    many = plan_from_pilot(demo, alpha=0.2, **costs)
+    few = plan_calibration(demo, alpha=0.2, n=5, **costs)
+    many = plan_calibration(demo, alpha=0.2, **costs)
     assert (few.n, many.n) == (5, 10)
     assert few.groups[0].attainable == float(estimate_pass_at(demo.correct, 5))
     assert few.groups[0].attainable < many.groups[0].attainable
@@ -269,7 +269,7 @@ def test_plan_from_pilot_for_fewer_candidates_than_recorded(demo: LabelledBatch)
 
 def test_plan_advice_names_a_target_out_of_reach_and_alternatives() -> None:
     correct = np.tile(np.array([[True, False, False, False]]), (200, 1))  # pass@1 = 1/4, pass@4 = 1
-    (sentence,) = plan_from_pilot(make_pilot(correct), alpha=0.2, n=1).advice
+    (sentence,) = plan_calibration(make_pilot(correct), alpha=0.2, n=1).advice
     assert "all prompts: alpha = 0.2 is out of reach, however many prompts are labelled" in sentence
     assert "n = 1 candidates attain 25 % coverage" in sentence
     assert "n = 4 is estimated to exceed the target" in sentence
@@ -277,7 +277,7 @@ def test_plan_advice_names_a_target_out_of_reach_and_alternatives() -> None:
 
 
 def test_plan_advice_names_a_pilot_too_small_to_tell() -> None:
-    (sentence,) = plan_from_pilot(make_pilot_of_one(17, 20), alpha=0.2).advice
+    (sentence,) = plan_calibration(make_pilot_of_one(17, 20), alpha=0.2).advice
     assert "The pilot of 20 prompts is too small to tell whether alpha = 0.2 is within reach" in sentence
 
 
@@ -285,14 +285,14 @@ def test_plan_advice_names_rare_and_hard_groups() -> None:
     """880 of 1,000 prompts have a correct candidate; 19 of 20 rare ones and 60 of 100 hard ones."""
     correct = np.repeat([True, False, True, False, True, False], [19, 1, 60, 40, 801, 79])[:, np.newaxis]
     topics = ["rare"] * 20 + ["hard"] * 100 + ["usual"] * 880
-    plan = plan_from_pilot(make_pilot(correct, topics), alpha=0.2, group="topic")
+    plan = plan_calibration(make_pilot(correct, topics), alpha=0.2, group="topic")
     hard, rare, uncertain = plan.advice
     assert hard.startswith("group(topic)=hard: alpha = 0.2 is out of reach")
     assert "flagged as not certifiable" in hard
     assert rare.startswith("group(topic)=rare decides how many prompts to label: it is 2 % of them")
     assert "without groups 461 would be enough" in rare
     assert uncertain.endswith("is within reach for group(topic)=rare: label more.")
-    (assumed,) = plan_from_assumptions(alpha=0.2, n=5, attainable=0.9).advice
+    (assumed,) = plan_calibration(alpha=0.2, n=5, attainable=0.9).advice
     assert assumed.startswith("The attainable coverage is an assumption")
 
 
@@ -322,10 +322,10 @@ def test_plan_advice_names_rare_and_hard_groups() -> None:
     ],
 )
 def test_plan_from_assumptions_refuses_values_out_of_range(wrong: dict[str, Any], message: str) -> None:
-    plan_from_assumptions(alpha=0.2, n=5, attainable=0.9)
+    plan_calibration(alpha=0.2, n=5, attainable=0.9)
     settings: dict[str, Any] = {"alpha": 0.2, "n": 5, "attainable": 0.9, **wrong}
     with pytest.raises(InputError, match=message):
-        plan_from_assumptions(**settings)
+        plan_calibration(**settings)
 
 
 @pytest.mark.parametrize(
@@ -335,4 +335,4 @@ def test_plan_from_assumptions_refuses_values_out_of_range(wrong: dict[str, Any]
 def test_plan_from_pilot_refuses_invalid_arguments(wrong: dict[str, Any], message: str) -> None:
     settings: dict[str, Any] = {"alpha": 0.2, **wrong}
     with pytest.raises(InputError, match=message):
-        plan_from_pilot(make_pilot(np.ones((4, 2), dtype=np.bool_)), **settings)
+        plan_calibration(make_pilot(np.ones((4, 2), dtype=np.bool_)), **settings)

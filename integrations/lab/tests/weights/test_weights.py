@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from langchain_cfc_lab import compare, plan_from_pilot, suggest
+from langchain_cfc_lab import compare, plan_calibration, suggest
 from langchain_cfc_lab.report import write_report
 
 from langchain_cfc import calibrate, evaluate
@@ -20,7 +20,7 @@ from tests.cli.running import run
 def test_functions_without_weights_refuse_weighted_tables(weighted: LabelledBatch) -> None:
     refused = pytest.raises(InputError, match="only calibrate, certify and evaluate support")
     with refused:
-        plan_from_pilot(weighted, alpha=ALPHA)
+        plan_calibration(weighted, alpha=ALPHA)
     with refused:
         compare(weighted, alpha=ALPHA)
     with refused:

@@ -38,8 +38,7 @@ from langchain_cfc_lab import (
     Plan,
     compare_bot_promises,
     plan_bot,
-    plan_from_assumptions,
-    plan_from_pilot,
+    plan_calibration,
 )
 
 # Options under headings of their own in the help.
@@ -138,13 +137,12 @@ def plan(
             "cost_per_candidate": cost_per_candidate,
             "cost_per_prompt": cost_per_prompt,
         }
-        if pilot and attainable is not None:
-            msg = "attainable coverage is measured on the pilot: leave out --attainable"
-            raise InputError(msg)
-        if pilot:
+        if not pilot:
+            found = plan_calibration(group=group, n=n, attainable=attainable, **settings)
+        else:
             with open_attempts(pilot) as kept, open_records(pilot) as dataset:
                 labelled = tabulate(dataset.records)
-                found = plan_from_pilot(labelled, group=group, n=n, **settings)
+                found = plan_calibration(labelled, group=group, n=n, attainable=attainable, **settings)
                 shares = {"fit": fit_fraction, "test": test_fraction}
                 promises = compare_bot_promises(
                     labelled, **{f"{one}_fraction": shares[one] for one in shares}
@@ -154,14 +152,6 @@ def plan(
                     rows = make_split_plan(0, **shares).list_rows(labelled)
                     kept.record_look(labelled.take(rows["fit"]), "plan")
                 found = found.model_copy(update={"promises": promises})
-        elif group is not None:
-            msg = "--group needs a pilot: give a file"
-            raise InputError(msg)
-        elif attainable is not None and n is not None:
-            found = plan_from_assumptions(n=n, attainable=attainable, **settings)
-        else:
-            msg = "give a pilot file, or state --n and --attainable"
-            raise InputError(msg)
     print_result(found, _print_plan, as_json=as_json)
     raise typer.Exit(EXIT_NO if found.labelled_prompts is None else 0)
 
