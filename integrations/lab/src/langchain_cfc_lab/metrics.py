@@ -33,7 +33,7 @@ class Figure:
 
     label: str  # name in tables and figures
     definition: str  # with the paper's name if its tables report it
-    column: str = ""  # heading in the terminal's table of methods, if it is shown there
+    column: str = ""  # heading in the terminal's table of methods, if tables of methods show it
 
 
 _WORST_GROUP = Figure(
@@ -119,25 +119,11 @@ _FIGURES: dict[Event, dict[str, Figure]] = {
     "claims": CLAIMS_FIGURES,
     "best_answer": BOT_FIGURES,
 }
-# Figures of the report's main table; those that no method defines are left out.
-MAIN_FIGURES: dict[Event, tuple[str, ...]] = {
-    "answers": (
-        "kept_promise",
-        "coverage",
-        "worst_group_kept_promise",
-        "not_certifiable_rate",
-        "mean_set_size",
-        "mean_distinct_answers",
-        "selective_accuracy",
-    ),
-    "claims": (
-        "kept_promise",
-        "worst_group_kept_promise",
-        "claims_kept",
-        "abstention_rate",
-        "unsupported_kept",
-    ),
-    "best_answer": ("kept_promise", "worst_group_kept_promise", "abstention_rate", "selective_accuracy"),
+# What keeping the promise costs.
+COST_FIGURES: dict[Event, str] = {
+    "answers": "mean_distinct_answers",
+    "claims": "claims_kept",
+    "best_answer": "abstention_rate",
 }
 
 

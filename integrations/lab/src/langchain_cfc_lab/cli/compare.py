@@ -33,18 +33,13 @@ from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc_lab import ComparisonReport, LevelComparison, MethodComparison
 from langchain_cfc_lab.cli import CORE_COUNT, FigureFolder, Jobs, SplitsSeed, split_option
 from langchain_cfc_lab.compare import FEATURES, GROUPS
-from langchain_cfc_lab.metrics import Event, find_event, is_share, list_figures
+from langchain_cfc_lab.metrics import COST_FIGURES, find_event, is_share, list_figures
 from langchain_cfc_lab.report import Sources, check_report, plots, write_report
 
 _COVERAGE_FIGURES = frozenset({"kept_promise", "worst_group_kept_promise"})
 _FAMILY_NAMES = {"ours": "ours", "paper": "the paper's own conventions", "outside": "others"}
 _METHODS = "What is compared"
 _method_option = partial(typer.Option, rich_help_panel=_METHODS)
-_DEFAULT_FIGURES: dict[Event, tuple[str, ...]] = {
-    "answers": ("worst_group_kept_promise", "mean_distinct_answers"),
-    "claims": ("worst_group_kept_promise", "claims_kept"),
-    "best_answer": ("worst_group_kept_promise", "abstention_rate"),
-}
 
 
 def make_methods_table(level: LevelComparison, set_rule: str = "all") -> Table:
@@ -199,7 +194,7 @@ def compare(
         list[str] | None,
         typer.Option(
             help="Metric to print against alpha; repeatable. Default: "
-            f"{' and '.join(_DEFAULT_FIGURES['answers'])}."
+            f"worst_group_kept_promise and {COST_FIGURES['answers']}."
         ),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write the whole comparison as one HTML page.")] = None,
@@ -243,9 +238,8 @@ def compare(
             )
             record_comparison(kept, dataset, "compare")
         write_outputs(found, records, report, figures)
-    shown = partial(
-        _print_comparison, figures=metric or _DEFAULT_FIGURES[find_event(found.set_rule)], page=report
-    )
+    against = metric or ("worst_group_kept_promise", COST_FIGURES[find_event(found.set_rule)])
+    shown = partial(_print_comparison, figures=against, page=report)
     print_result(found, shown, as_json=as_json)
 
 

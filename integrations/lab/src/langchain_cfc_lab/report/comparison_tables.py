@@ -12,7 +12,7 @@ from langchain_cfc_lab.comparison_report import (
     LevelComparison,
     MethodComparison,
 )
-from langchain_cfc_lab.metrics import MAIN_FIGURES, Event, find_event, is_share, list_figures
+from langchain_cfc_lab.metrics import COST_FIGURES, find_event, is_share, list_figures
 from langchain_cfc_lab.report._text import NO_BREAK, format_interval, to_percent
 from langchain_cfc_lab.report.tables import UNDEFINED, Cell, Row, Table, make_group_row, make_promise_cell
 
@@ -42,8 +42,8 @@ def tabulate_comparison(comparison: ComparisonReport) -> Table:
     methods = comparison.methods
     shown = [
         name
-        for name in MAIN_FIGURES[find_event(comparison.set_rule)]
-        if any(name in one.figures for one in methods.values())
+        for name, figure in list_figures(comparison.set_rule).items()
+        if figure.column and any(name in one.figures for one in methods.values())
     ]
     return Table(
         id="comparison",
@@ -61,18 +61,11 @@ def tabulate_comparison(comparison: ComparisonReport) -> Table:
     )
 
 
-_COSTS: dict[Event, str] = {
-    "answers": "mean_set_size",
-    "claims": "claims_kept",
-    "best_answer": "abstention_rate",
-}
-
-
 def tabulate_sweep(comparison: ComparisonReport) -> Iterator[Table]:
     """Tabulate the kept promise and what it costs by level; yield nothing for a single level."""
     if len(comparison.sweep) < 2:  # noqa: PLR2004 - the table above has it
         return
-    for figure in ("kept_promise", _COSTS[find_event(comparison.set_rule)]):
+    for figure in ("kept_promise", COST_FIGURES[find_event(comparison.set_rule)]):
         yield Table(
             id=f"sweep-{figure.replace('_', '-')}",
             caption=f"{_make_heading(comparison, figure)} at every level",

@@ -19,7 +19,7 @@ from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.support.text import pluralize
 from langchain_cfc_lab.comparison_report import ComparisonReport
-from langchain_cfc_lab.metrics import find_event
+from langchain_cfc_lab.metrics import COST_FIGURES, find_event, list_figures
 from langchain_cfc_lab.report import comparison_tables, tables
 from langchain_cfc_lab.report._text import format_interval, to_percent
 from langchain_cfc_lab.report.drawing import create_axes
@@ -187,18 +187,13 @@ def draw_comparison(report: ComparisonReport) -> Iterator[Figure]:
                 "deviations over the splits.",
             )
     if len(report.sweep) > 1:
-        for figure, title in (
-            ("kept_promise", "Promise kept against alpha"),
-            ("worst_group_kept_promise", "Promise kept in the worst group against alpha"),
-            ("mean_set_size", "Candidates per set against alpha")
-            if report.unit == "answers"
-            else ("claims_kept", "Claims kept against alpha"),
-        ):
+        cost = COST_FIGURES[find_event(report.set_rule)]
+        for figure in ("kept_promise", "worst_group_kept_promise", cost):
             if any(figure in method.figures for level in report.sweep for method in level.methods.values()):
                 yield make_figure(
                     f"figure-by-alpha-{figure.replace('_', '-')}",
                     plot_by_alpha(report.sweep, methods=report.list_leading(), figure=figure),
-                    title,
+                    f"{list_figures(report.set_rule)[figure].label.capitalize()} against alpha",
                     "Means and standard deviations over the splits.",
                 )
     figure, title = "selective_accuracy", "Wrong best answers against prompts answered"
