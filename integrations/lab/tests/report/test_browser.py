@@ -52,7 +52,7 @@ def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
     def write(kind: str) -> Path:
         shown: dict[str, Any] = {}
-        if kind in {"hostile", "comparison", "wide"}:
+        if kind in {"comparison", "wide"}:
             comparison: ComparisonReport = request.getfixturevalue("comparison")
             shown["comparison"] = widen_comparison(comparison) if kind == "wide" else comparison
         if kind in {"facts", "claims", "bot", "hostile"}:

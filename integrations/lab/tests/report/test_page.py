@@ -83,14 +83,12 @@ def small() -> ComparisonReport:
 
 
 @pytest.fixture(scope="module")
-def hostile_html(hostile: Case, comparison: ComparisonReport) -> str:
+def hostile_html(hostile: Case) -> str:
     return render_report(
         artifact=hostile.artifact,
         evaluation=hostile.evaluation,
         hardest=hostile.hardest,
-        comparison=comparison,
         sources=Sources(HOSTILE[0], HOSTILE[1:4]),
-        notes=HOSTILE,
     )
 
 
@@ -333,6 +331,7 @@ def test_render_report_refuses_inputs_that_do_not_belong_together(
         {"evaluation": facts.evaluation},
         {"comparison": comparison, "hardest": facts.hardest},
         {"comparison": comparison, "artifact": facts.artifact},
+        {"comparison": comparison, "artifact": facts.artifact, "evaluation": facts.evaluation},
     ):
         with pytest.raises(
             InputError, match="an artifact together with its evaluation, or only a comparison"

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-import langchain_cfc_lab as lab
 from langchain_cfc import evaluation
 from langchain_cfc.artifact import open_attempts, tabulate_draws
 from langchain_cfc.cli.formatting import (
@@ -16,7 +15,6 @@ from langchain_cfc.cli.formatting import (
     emit_json,
     get_console,
     get_error_console,
-    make_tracker,
     report_errors,
 )
 from langchain_cfc.cli.inputs import (
@@ -28,8 +26,6 @@ from langchain_cfc.cli.inputs import (
     open_records,
 )
 from langchain_cfc.cli.verdicts import format_verdict, record_evaluation
-from langchain_cfc.errors import CFCError
-from langchain_cfc_lab import ComparisonReport
 from langchain_cfc_lab import report as reports
 
 
@@ -46,10 +42,6 @@ def report(
     prompts: Annotated[
         int, typer.Option(min=0, help="How many of the hardest prompts to show.")
     ] = reports.MOST_PROMPTS,
-    compare: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="SPLITS", help="Also compare methods, over this many splits."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write one HTML page: promise, data, results and next steps.
@@ -68,33 +60,13 @@ def report(
             seen = evaluation.evaluate(artifact, table, alpha=alpha, provenance=dataset.provenance)
             record_evaluation(kept, artifact, table)
             hardest = reports.find_hardest_prompts(artifact, table, seen.alpha, texts=texts, most=prompts)
-        compared: ComparisonReport | None = None
-        notes = []
-        if compare is not None:
-            try:
-                compared = lab.compare(
-                    table,
-                    alpha=seen.alpha,
-                    features=artifact.feature_map.text,
-                    unit=artifact.unit,
-                    at_most=artifact.at_most or 0,
-                    set_rule=artifact.set_rule if artifact.unit == "answers" else "all",
-                    splits=compare,
-                    provenance=dataset.provenance,
-                    progress=make_tracker("comparing methods"),
-                )
-                kept.record_look(table, "compare")
-            except CFCError as error:  # the page is written without the comparison
-                notes.append(f"Methods are not compared: {error}")
         with get_error_console().status("drawing the report"):
             reports.write_report(
                 out_path,
                 artifact=artifact,
                 evaluation=seen,
-                comparison=compared,
                 hardest=hardest,
                 sources=reports.Sources(str(artifact_path), tuple(records)),
-                notes=notes,
             )
     if as_json:
         emit_json({"report": str(out_path), **seen.model_dump(mode="json")})

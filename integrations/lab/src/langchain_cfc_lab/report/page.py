@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, TypedDict
@@ -211,15 +211,14 @@ def draw_comparison(report: ComparisonReport) -> Iterator[Figure]:
 
 
 class ReportContent(TypedDict, total=False):
-    """The contents of a report: an artifact with its evaluation, a comparison of methods, or both.
+    """The contents of a report: an artifact with its evaluation, or a comparison of methods.
 
     Attributes:
         artifact: The artifact to report on, together with an evaluation of it.
         evaluation: The artifact's evaluation at one of its levels.
-        comparison: A comparison of methods, with the artifact or by itself.
+        comparison: A comparison of methods, without an artifact.
         hardest: The artifact's hardest test prompts; with texts only if they were found with texts.
         sources: Names of files for the recommended commands; placeholders by default.
-        notes: What a reader has to know first, for example that the records come from another model.
     """
 
     artifact: CalibrationArtifact
@@ -227,7 +226,6 @@ class ReportContent(TypedDict, total=False):
     comparison: ComparisonReport | None
     hardest: HardestPrompts | None
     sources: Sources
-    notes: Sequence[str]
 
 
 def render_report(**content: Unpack[ReportContent]) -> str:
@@ -242,8 +240,8 @@ def render_report(**content: Unpack[ReportContent]) -> str:
     names = content.get("sources", Sources()).without_passwords()
     artifact, evaluation = content.get("artifact"), content.get("evaluation")
     comparison, hardest = content.get("comparison"), content.get("hardest")
-    if artifact is not None and evaluation is not None:
-        page = _describe_artifact(artifact, evaluation, comparison, hardest, names)
+    if artifact is not None and evaluation is not None and comparison is None:
+        page = _describe_artifact(artifact, evaluation, hardest, names)
     elif comparison is not None and (artifact, evaluation, hardest) == (None, None, None):
         page = _describe_comparison(comparison, names)
     else:
@@ -252,7 +250,7 @@ def render_report(**content: Unpack[ReportContent]) -> str:
             "need an artifact"
         )
         raise InputError(msg)
-    page |= {"notes": content.get("notes", ()), "contents": tuple(_list_sections(page))}
+    page["contents"] = tuple(_list_sections(page))
     return render_page("langchain_cfc_lab.report/page.html.j2", **page)
 
 
@@ -284,7 +282,6 @@ def _list_sections(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _describe_artifact(
     artifact: CalibrationArtifact,
     evaluation: EvaluationReport,
-    comparison: ComparisonReport | None,
     hardest: HardestPrompts | None,
     sources: Sources,
 ) -> dict[str, Any]:
@@ -292,7 +289,6 @@ def _describe_artifact(
     if evaluation.artifact_digest != artifact.digest:
         msg = "the evaluation is of another artifact: its digest differs"
         raise InputError(msg)
-    compared = () if comparison is None else (_describe_methods(comparison, with_artifact=True),)
     is_listed = hardest is not None and not hardest.is_of_bot
     prompts, unit = hardest.prompts if hardest is not None and is_listed else (), artifact.unit
     return {
@@ -306,12 +302,11 @@ def _describe_artifact(
         "tiles": make_tiles(artifact, evaluation),
         "first": tuple(_describe_bot_answers(hardest)),
         "facts": tuple(list_artifact_facts(artifact, evaluation)),
-        "data_figures": () if comparison is None else tuple(draw_data(comparison)),
+        "data_figures": (),
         "parts": (
             *([] if not artifact.alphas else [_describe_results(artifact, evaluation)]),
             *_describe_bot_mode(artifact, evaluation),
             *_describe_bot_promises(evaluation),
-            *compared,
         ),
         "hardest_words": "" if hardest is None else _describe_hardest(hardest),
         "hardest": tuple(
@@ -344,7 +339,7 @@ def _describe_comparison(comparison: ComparisonReport, sources: Sources) -> dict
         "first": (),
         "facts": tuple(list_comparison_facts(comparison)),
         "data_figures": tuple(draw_data(comparison)),
-        "parts": (_describe_methods(comparison, with_artifact=False),),
+        "parts": (_describe_methods(comparison),),
         "hardest": (),
         "steps": steps,
     }
@@ -424,22 +419,13 @@ def _describe_bot_promises(evaluation: EvaluationReport) -> Iterator[_Section]:
         yield _Section(id="which", heading="Which promise", words=(words,), figures=(), tables=(table,))
 
 
-def _describe_methods(comparison: ComparisonReport, *, with_artifact: bool) -> _Section:
-    """Return the section on a comparison; on the page of an artifact it also says how it was made."""
-    made = (
-        f"{pluralize(len(comparison.methods), 'method')} on {pluralize(comparison.data.prompts, 'prompt')}, "
-        f"split {comparison.splits:,} times into {comparison.n_calibration:,} that calibrate and "
-        f"{comparison.n_test:,} that are tested on. Features {comparison.features}; set rule "
-        f"{comparison.set_rule}."
-    )
-    chosen = "If you pick the best row, expect it to do worse on new data."
+def _describe_methods(comparison: ComparisonReport) -> _Section:
     return _Section(
         id="compared",
         heading="Methods compared",
-        words=(*((made, chosen) if with_artifact else ()), *comparison.notes),
+        words=tuple(comparison.notes),
         figures=tuple(draw_comparison(comparison)),
         tables=(
-            *([comparison_tables.tabulate_promises(comparison)] if with_artifact else []),
             comparison_tables.tabulate_comparison(comparison),
             *comparison_tables.tabulate_compared_groups(comparison),
             *comparison_tables.tabulate_gaps(comparison),
