@@ -74,7 +74,6 @@ class Suggestion(ReportData):
         digest: SHA-256 over the ids of the fit split; an artifact made with these settings holds the same
             digest under `calibration.digests["fit"]`.
         groups: Number of groups whose gaps were measured.
-        tolerance: One standard error of a gap; the median over the options.
         splits: Number of inner splits.
         seed: Seed of the split into fit, calibration and other parts.
         fit_fraction: Share of the prompts not held out on which options were selected.
@@ -94,7 +93,6 @@ class Suggestion(ReportData):
     prompts: int
     digest: str
     groups: int
-    tolerance: float
     splits: int
     seed: str
     fit_fraction: float
@@ -294,7 +292,6 @@ def suggest(
         reason=_explain_choice(order, tolerance, tau),
         runner_up=_explain_loss(order, tolerance) if len(order) > 1 else None,
         options=[one.shown for one in order],
-        tolerance=tolerance,
         unusable=trials.unusable,
         notes=notes,
         prompts=len(pool.labelled),

@@ -458,11 +458,6 @@ def _list_notes(artifact: CalibrationArtifact, evidence: Evidence, counts: Resul
             f"{format_percent(counts.unverified)} of the latest results come from a generator, verifier or "
             "extractor that does not identify itself, so it is unknown whether it is the calibrated one"
         )
-    if not artifact.reference:
-        yield (
-            "drift cannot be tested: the artifact holds no counts of its own prompts, because it is from an "
-            "earlier release; calibrate again"
-        )
     if artifact.reference and not any(one.alpha is not None for one in artifact.reference):
         yield (
             "the decisions of the artifact are not watched, only their inputs, such as scores: calibration "
