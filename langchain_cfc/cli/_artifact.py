@@ -221,8 +221,8 @@ def _format_assumptions(artifact: CalibrationArtifact) -> str:
     if artifact.calibration.weight is not None:
         alike = "new prompts like those from which the labelled ones were selected with known probabilities"
     bound = "generator and verifier as calibrated (unbound: the records did not name them)"
-    if artifact.provenance is not None:
-        parts = [one for one in UNITS[artifact.unit].parts if getattr(artifact.provenance, one) is not None]
+    parts = [one for one in UNITS[artifact.unit].parts if getattr(artifact.provenance, one, None) is not None]
+    if parts:  # a header of records may name none
         named = join_names([f"{part} {artifact.name_part(part)}" for part in parts])
         bound = f"the same {named} (serving compares them)"
     return f"{alike}; correct labels; a level chosen before drawing; {bound} (all: --details)."
