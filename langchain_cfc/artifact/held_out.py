@@ -96,7 +96,7 @@ def _check_held_out_part(artifact: CalibrationArtifact, labelled: LabelledBatch)
         raise InputError(msg)
     if artifact.calibration.split.test == 0.0:
         msg = (
-            "these are the records that the artifact was calibrated on, and none were held out: use other "
-            "records, or calibrate with test_fraction (on the command line --test-fraction) above 0"
+            "the artifact was calibrated on all of these records: use others, or hold some out: calibrate "
+            "with --test-fraction 0.3 (in Python test_fraction=0.3)"
         )
         raise OverlapError(msg)

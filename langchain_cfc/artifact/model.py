@@ -408,9 +408,9 @@ class CalibrationArtifact(ArtifactContent):
             )
             raise InputError(msg)
         msg = (
-            "the artifact keeps no scores for batches: there is an artifact of max_wrong_rate alone only if "
-            "its labels certify the rate, and such labels would promise too much about a batch. Calibrate "
-            "with max_wrong_of_all or alpha, alone or beside max_wrong_rate, or serve max_wrong_rate"
+            "the artifact keeps no scores for batches, because it was calibrated with max_wrong_rate alone. "
+            "For batches calibrate with max_wrong_of_all or alpha as well: calibrate(records, "
+            "max_wrong_of_all=0.05)"
         )
         raise InputError(msg)
 

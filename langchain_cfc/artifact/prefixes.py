@@ -126,9 +126,9 @@ def check_first_wave(rule: DrawRule, provenance: Provenance | None) -> None:
     """Refuse a rule that looks at the agreement of a single candidate with itself."""
     if rule.needs_scores and rule.first_wave == 1 and has_separate_scores(provenance) is False:
         msg = (
-            f"draws = {rule.text}: the verifier scores a candidate by how many others agree with it. A "
-            "single one scores 0, so this rule always stops after one draw. Use rounds= with a first wave of "
-            f"at least 2 draws, such as {rule.condition}({rule.value}, rounds=2+2+4), or use lead or agree"
+            f"draws = {rule.text} always stops after one draw, because a single candidate agrees with "
+            "itself. Draw at least 2 at first, such as "
+            f"{rule.condition}({rule.value}, rounds=2+2+4), or use lead or agree"
         )
         raise InputError(msg)
 

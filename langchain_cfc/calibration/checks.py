@@ -147,18 +147,17 @@ def check_attainable(
     """Refuse an option's level that is out of reach overall; warn if it is so for guaranteed groups."""
     if not is_attainable(strictest, size, reached) and not allow_unattainable:
         needed = compute_smallest_size(strictest, Fraction(reached) / Fraction(size))
-        more = f"add records (at least {needed} such prompts are needed)" if needed else "improve the model"
-        otherwise = "" if needed else "; no number of prompts is enough"
+        more = f"add questions (at least {needed})" if needed else "improve the model"
         msg = (
             f"{option} = {strictest} is out of reach: the promise can be kept for {reached:.9g} of "
-            f"{size:.9g} calibration prompts (attainable coverage {reached / size:.3f}).\n"
-            f"Draw more candidates or {more}{otherwise}. Or have prompts flagged as not certifiable:\n"
-            "  --allow-unattainable   (in Python allow_unattainable=True)"
+            f"{size:.9g} questions (attainable coverage {reached / size:.3f}).\n"
+            f"Draw more answers, {more}, or "
         )
         if reached:
             least = f"{compute_smallest_alpha(size, reached):g}"
             flag = option.replace("_", "-")
-            msg += f"\nSmallest {option} here:\n  --{flag} {least}   (in Python {option}={least})"
+            msg += f"allow more: --{flag} {least} (in Python {option}={least}), or "
+        msg += "--allow-unattainable"
         raise UnattainableTargetError(msg)
     hopeless = [group for group in groups[1:] if promised and not group.is_attainable(strictest)]
     if hopeless:

@@ -141,10 +141,9 @@ def _check_target(config: CalibrationConfig, size: int) -> None:
     if allowed or is_attainable(alpha, size, size):
         return
     msg = (
-        f"alpha = {alpha} is out of reach of {size} calibration prompts, even if each of them gets a correct "
-        f"candidate: at least {compute_smallest_size(alpha, 1)} are needed. Smallest alpha here: "
-        f"{compute_smallest_alpha(size, size):g}. Add more questions, choose a larger alpha, or lower "
-        "test_fraction and fit_fraction"
+        f"alpha = {alpha} is out of reach: it needs at least {compute_smallest_size(alpha, 1)} questions to "
+        f"calibrate on, and there are {size} besides those held out. Add questions, or allow more: "
+        f"alpha={compute_smallest_alpha(size, size):g}"
     )
     raise InputError(msg)
 
@@ -159,9 +158,9 @@ def _check_wrong_rate(config: CalibrationConfig, size: int) -> None:
         least = required_size(0.0, Fraction(rate), config.first_level)
     if least is None or least > size:
         msg = (
-            f"max_wrong_rate = {rate}: even without a wrong answer, certifying it needs "
-            f"{least or f'more than {LARGEST_SIZE:,}'} prompts, and there are {size}"
-            f"{' besides those held out for the evaluation' if config.test_fraction > 0 else ''}. Add more "
-            f"questions{', lower test_fraction' if config.test_fraction > 0 else ''}, or choose a larger rate"
+            f"max_wrong_rate = {rate} needs {least or f'more than {LARGEST_SIZE:,}'} questions even if no "
+            f"answer is wrong, and there are {size}"
+            f"{' besides those held out' if config.test_fraction > 0 else ''}. Add questions"
+            f"{', lower test_fraction' if config.test_fraction > 0 else ''}, or choose a larger rate"
         )
         raise InputError(msg)

@@ -172,8 +172,10 @@ def certify_mean_score(
             else _explain_refusal(rate, level * FIRST_SHARE / (2 if by_group else 1))
         )
     if not (artifact.levels or certificates):
-        reason = " ".join([*refused.values(), *_explain_ties(ranking, artifact)])
-        raise make_refusal(reason, max(max_wrong_rates, key=Fraction), attempt, delta)
+        largest = max(max_wrong_rates, key=Fraction)
+        tied = _explain_ties(ranking, artifact)
+        reason = refused[largest] if tied is None else f"{_name_refused(largest)}: {tied}"
+        raise make_refusal(reason, largest, attempt)
     bot = CertifiedBot(
         certificates=certificates,
         refused=refused,
@@ -367,29 +369,26 @@ def _compute_curve(ranking: _Ranking, delta: float) -> Iterator[TradeOff]:
         )
 
 
+def _name_refused(rate: str) -> str:
+    return f"A wrong-answer rate of {float(rate):g} is not certified"
+
+
 def _explain_refusal(rate: str, level: float) -> str:
     """Say that a rate is not certified, and what its test needs."""
-    return f"A wrong-answer rate of {float(rate):g} is not certified. {explain_needed(rate, level)}"
+    return f"{_name_refused(rate)}: {explain_needed(rate, level)}"
 
 
-def _explain_ties(ranking: _Ranking, artifact: CalibrationArtifact) -> Iterator[str]:
+def _explain_ties(ranking: _Ranking, artifact: CalibrationArtifact) -> str | None:
     """Name the likely cause if many prompts share the smallest mean score; this needs no labels."""
     everyone = len(ranking.scores)
     tied = int((ranking.scores == ranking.scores[0]).sum()) if everyone else 0
     if tied <= MANY_TIES * everyone:
-        return
-    yield f"{tied} of {everyone} prompts share the smallest mean score, so a bot answers all of them or none."
-    if artifact.draw_rule is not None and has_separate_scores(artifact.provenance) is False:
-        yield (
-            f"The draw rule is the likely cause: agreement takes few values among the candidates that "
-            f"{artifact.draw_rule.text} leaves. Keep all that are recorded: calibrate(records, "
-            "max_wrong_rate=..., draws=None)."
-        )
-    else:
-        yield (
-            "Agreement scores take few values among few candidates: draw more, or use a verifier "
-            "that scores each candidate by itself."
-        )
+        return None
+    by_rule = artifact.draw_rule is not None and has_separate_scores(artifact.provenance) is False
+    cure = "calibrate with draws=None" if by_rule else "draw more, or use SequenceProbability"
+    return (
+        f"{tied} of {everyone} questions share the best score, so a bot answers all of them or none ({cure})"
+    )
 
 
 def _explain_stricter_rate(rate: str, stricter: WrongRateCertificate) -> str:

@@ -12,42 +12,35 @@ from fractions import Fraction
 from langchain_cfc.artifact import PlannedAttempt
 from langchain_cfc.certificates.bounds import LARGEST_SIZE, required_size
 from langchain_cfc.errors import UnattainableTargetError
-from langchain_cfc.guarantee import format_share
-from langchain_cfc.guarantee.certified import compute_share
 from langchain_cfc.support.text import format_percent
 
 
 def explain_needed(rate: str, level: float) -> str:
-    """Say how many prompts the test of a rate needs, for assumed shares of wrong answers."""
+    """Say how many questions the test of a rate needs, for assumed shares of wrong answers."""
     target = Fraction(rate)
     steps = []
-    for share in (Fraction(0), target / 4, target / 2):
+    for share in (Fraction(0), target / 2):
         needed = required_size(share, target, level)
-        number = f"more than {LARGEST_SIZE:,}" if needed is None else f"{needed:,}"
-        steps.append(
-            f"{number} if {format_percent(float(share), '.3g') if share else 'none'} of them are wrong"
-        )
-    return f"Its test needs about this many answered prompts: {', '.join(steps)}."
+        steps.append(f"more than {LARGEST_SIZE:,}" if needed is None else f"{needed:,}")
+    at_best, usual = steps
+    share = format_percent(float(target / 2), ".3g")
+    return f"it takes about {at_best} answered questions if none are wrong, {usual} if {share} are"
 
 
-def make_refusal(reason: str, rate: str, attempt: PlannedAttempt, delta: str) -> UnattainableTargetError:
+def make_refusal(reason: str, rate: str, attempt: PlannedAttempt) -> UnattainableTargetError:
     """Build the error for an attempt that certified nothing.
 
     Args:
         reason: What was not certified, without figures from certification labels.
         rate: The largest rate that was asked for.
         attempt: The attempt.
-        delta: Its failure probability.
 
     Returns:
         The error, with the attempts up to this one, and advice that keeps delta.
     """
-    now, later = (format_share(float(compute_share(attempt.number + more))) for more in (0, 1))
     larger = f"{float(min(2 * Fraction(rate), (1 + Fraction(rate)) / 2)):g}"
     msg = (
-        f"{reason}\nThis was test {attempt.number} on these labels ({len(attempt.labelled)} prompts), at "
-        f"{now} of delta = {delta}; the next is at {later}, or at 80 % if all labels are new. Without "
-        "looking at these labels, add records, use a better model or verifier, or allow a larger rate:\n"
-        f"  --max-wrong-rate {larger}   (in Python max_wrong_rate={larger}, after=error, with this error)"
+        f"{reason}.\nThis was test {attempt.number} on these labels. Add questions, or allow more: "
+        f"--max-wrong-rate {larger} (in Python max_wrong_rate={larger}, after=error)"
     )
     return UnattainableTargetError(msg, attempts=attempt.end(certified=False))

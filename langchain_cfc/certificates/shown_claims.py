@@ -110,11 +110,10 @@ def certify_shown_claims(
     if not passed:
         needed = required_outcomes(float(Fraction(max_wrong_rate)), max(STARTS.values()) * parts[0][1])
         refused = (
-            f"A share of unsupported claims among those shown of {float(Fraction(max_wrong_rate)):g} is not "
-            f"certified. Its test needs at least {needed:,} answers that show claims, even if all of these "
-            "claims are supported."
+            f"A rate of {float(Fraction(max_wrong_rate)):g} unsupported claims is not certified: it takes at "
+            f"least {needed:,} answers that show claims, even if all of these are supported"
         )
-        raise make_refusal(refused, max_wrong_rate, attempt, delta)
+        raise make_refusal(refused, max_wrong_rate, attempt)
     chosen = max(passed, key=lambda place: (sum(one.certified for one in tested[place]), place))
     certificate = WrongRateCertificate(
         max_wrong_rate=max_wrong_rate,

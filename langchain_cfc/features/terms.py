@@ -549,11 +549,9 @@ class Group(Term[Category]):
             place = places.get(_add_type(category), -1)
             if place < 0 and not allow_unknown:
                 msg = (
-                    f"{self.key} of prompt {row} is {_describe_category(category)}, which {self.text} did "
-                    "not see when it was fitted; it knows "
-                    f"{format_list(map(_describe_category, self.learned))}. Add prompts of this category to "
-                    "the records, or merge rare categories into one (such as 'other') in the metadata, and "
-                    "calibrate again"
+                    f"{self.key} of prompt {row} is {_describe_category(category)}, but {self.text} was "
+                    f"fitted with {format_list(map(_describe_category, self.learned))}. Calibrate with such "
+                    "prompts as well, or call rare categories 'other' in the metadata"
                 )
                 raise FeatureError(msg, row)
             which.append(place)

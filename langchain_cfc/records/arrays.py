@@ -69,9 +69,8 @@ def tabulate(
     stopped = UNITS[labelled.unit].is_fixed_count and labelled.draws.drawn is not None
     if stopped and not shortened:
         msg = (
-            "a draw rule stopped drawing these candidates, so they can be used only with this rule: pass it "
-            "as draws= (on the command line --draws) to calibrate or compare, evaluate and certify an "
-            "artifact with the same rule, or use records with all n candidates"
+            "a draw rule stopped drawing these candidates, so they can be used only with this rule: "
+            "calibrate(records, draws=RULE), or --draws RULE"
         )
         raise InputError(msg)
     return cluster_repeated_inputs(labelled)

@@ -141,10 +141,8 @@ class QuestionBatch:
         rows = tuple(places.setdefault(one, len(places)) for one in first.tolist())
         if len(places) < 2:  # noqa: PLR2004 - a batch
             msg = (
-                f"a batch needs at least two different questions, got {len(places)}: the share of wrong "
-                "answers holds on average over a batch. For one question at a time calibrate with "
-                "max_wrong_rate (few wrong among the answered, with confidence) or max_wrong_of_all (few "
-                "wrong among all questions)"
+                f"a batch needs at least two different questions, got {len(places)}. For one question at a "
+                "time calibrate with max_wrong_rate or max_wrong_of_all, and call bot.invoke(question)"
             )
             raise InputError(msg)
         questions = tuple(prompts[rows.index(place)] for place in range(len(places)))

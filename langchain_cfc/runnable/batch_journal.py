@@ -140,9 +140,8 @@ class BatchJournal:
         if differing:
             msg = (
                 f"{self._path}: made for another batch, with another {' and another '.join(differing)} (its "
-                f"max_wrong_share is {found.get('max_wrong_share')}). Share and questions are chosen before "
-                "scores are known, so a journal serves one batch: repeat that batch as it was, or write to "
-                "another file"
+                f"max_wrong_share is {found.get('max_wrong_share')}): repeat that batch as it was, or write "
+                "to another file"
             )
             raise InputError(msg)
 

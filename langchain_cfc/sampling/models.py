@@ -22,6 +22,8 @@ from langchain_cfc.support.json_text import short_repr
 
 # Skipped early, because most fields hold these, and a model that replays records has very many of them.
 _SCALARS = (str, float, int, type(None))
+# Characters of an error of another package that are quoted.
+_LONGEST_REASON = 160
 
 
 def resolve_generator(generator: Any, settings: Mapping[str, Any] | None = None) -> Runnable[Any, Any]:
@@ -51,7 +53,8 @@ def resolve_generator(generator: Any, settings: Mapping[str, Any] | None = None)
     try:
         model: Runnable[Any, Any] = module.init_chat_model(generator, **(settings or {}))
     except Exception as error:  # the provider's package may raise anything, for example without a key
-        msg = f"cannot make a chat model from the name {generator!r}: {describe_error(error)}"
+        reason = next(iter(describe_error(error).splitlines()), "")[:_LONGEST_REASON]
+        msg = f"cannot make a chat model from the name {generator!r}: {reason}"
         raise InputError(msg) from error
     return model
 

@@ -98,9 +98,8 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
         others = np.flatnonzero(~_is_in_one_group(features))
         if len(others):
             msg = (
-                "a grouped threshold needs disjoint groups: every row of the features must be a single 1 and "
-                f"zeros otherwise, unlike row {others[0]}, counted from 0; use a single term that "
-                "splits the prompts, such as group(topic) or bins(mean_score, 5), or a ConditionalThreshold"
+                "a grouped threshold needs disjoint groups: a single 1 in every row of the features, unlike "
+                f"row {others[0]} (from 0). Use one term such as group(topic), or a ConditionalThreshold"
             )
             raise InputError(msg)
         members = [success_scores[column == 1.0] for column in features.T]

@@ -126,9 +126,9 @@ class SequenceProbability(BaseVerifier):
         if errors and not any(isinstance(one, float) for one in found):
             if all(one.message is None for one in given.get("answers") or given["candidates"]):
                 msg = (
-                    "the candidates come without the model's messages, which carry token log-probabilities. "
-                    "A parser behind the model (such as StrOutputParser) removes them: end the chain with "
-                    "the chat model, and pass the parser as the answer extractor (answer=)"
+                    "no token log-probabilities: a parser behind the model (such as StrOutputParser) removes "
+                    "the messages that carry them. End the chain with the chat model, and pass the parser as "
+                    "answer="
                 )
                 raise VerifierError(msg)
             raise errors[0]
@@ -139,9 +139,9 @@ class SequenceProbability(BaseVerifier):
         tokens = select_answer_tokens(candidate)
         if not tokens:
             msg = (
-                f"candidate {slot} carries no token log-probabilities: ask the model for them, for example "
-                "ChatOpenAI(logprobs=True). If they were asked for, its server does not return them, or "
-                "as tokens that do not spell the answer, which claims need: use another verifier"
+                f"candidate {slot} carries no token log-probabilities: ask for them, as by "
+                "ChatOpenAI(logprobs=True). If the server does not return them, use "
+                "SelfConsistency()"
             )
             return VerifierError(msg)
         try:

@@ -20,7 +20,7 @@ MANY = 800
 def test_evaluate_refuses_calibration_records_without_a_test_part() -> None:
     records = make_prompts(0, MANY)
     artifact = calibrate(records, alpha="0.2", features="mean_score")
-    with pytest.raises(OverlapError, match=r"none were held out: .* test_fraction"):
+    with pytest.raises(OverlapError, match=r"calibrated on all of these records: .* test_fraction"):
         evaluate(artifact, records)
     # Those that fitted the feature map are no better, nor is any other order.
     fit = [one for one in records if artifact.calibration.split.find_part(one.id, None) == "fit"]

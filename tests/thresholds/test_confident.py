@@ -295,7 +295,7 @@ def test_grouped_threshold_refuses_prompts_in_no_group_or_in_several(row: list[f
     features = np.array([[1.0, 0.0], [0.0, 1.0]] * 20)
     scores = np.arange(40) / 40
     rule = GroupedThreshold("0.2", delta="0.2")
-    with pytest.raises(InputError, match=r"disjoint groups.*row 40, .*; use a single term"):
+    with pytest.raises(InputError, match=r"disjoint groups.*row 40 .*Use one term"):
         rule.fit([*features, row], [*scores, 0.5])
     found = rule.fit(features, scores).thresholds([row, [1.0, 0.0]])
     assert found[0] == math.inf

@@ -139,7 +139,7 @@ def test_sequence_probability_refuses_prompts_without_log_probabilities(candidat
 
 
 def test_sequence_probability_names_the_parser_if_there_are_no_messages() -> None:
-    with pytest.raises(VerifierError, match="A parser behind the model"):
+    with pytest.raises(VerifierError, match="a parser behind the model"):
         score_candidates(DrawnCandidate("x"), DrawnCandidate("y"))
 
 

@@ -171,7 +171,7 @@ def test_server_without_a_batch_interface_is_reported(tmp_path: Path) -> None:
     with serve(Provider()) as url:
         model = ChatOpenAI(model="chat-1", base_url=f"{url}/other", api_key="none")  # type: ignore[arg-type]  # as above
         parts = Components(model, score_by_slot, NormalisedMatch(), N)
-        with pytest.raises(CollectionError, match=r"refuses a batch.*collect without --batch"):
+        with pytest.raises(CollectionError, match=r"refuses a batch.*another --store without --batch"):
             run(tmp_path / "store.db", parts, 5)
 
 

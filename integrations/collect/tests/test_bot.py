@@ -261,7 +261,7 @@ def test_build_bot_out_of_reach_keeps_what_was_paid_for(model: ChatOpenAI, scrip
     wrong = {"max_wrong_rate": 0.1, "labeler": NormalisedMatch(), "verifier": SequenceProbability()}
     # Half of the sure answers are wrong.
     pairs = [(question, answer if place % 2 else "other") for place, (question, answer) in enumerate(PAIRS)]
-    with pytest.raises(UnattainableTargetError, match=r"bot.db keeps 80 labelled questions. Call again"):
+    with pytest.raises(UnattainableTargetError, match=r"bot.db keeps all answers: call build_bot again"):
         build(model, pairs, **wrong)
     asked = len(script.requests)
     build(model, pairs, **{**wrong, "max_wrong_rate": 0.8})
@@ -283,10 +283,10 @@ NOTHING_CORRECT = [(question, f"another {number}") for number, (question, _) in 
 @pytest.mark.parametrize(
     ("examples", "options", "said"),
     [
-        (PAIRS, {"max_wrong_rate": None}, "needs the promise of a bot"),
-        (PAIRS, {"alpha": 0.1}, "For answer sets .* calibrate_chain"),
+        (PAIRS, {"max_wrong_rate": None}, r"build_bot\(..., max_wrong_rate=0.05\)"),
+        (PAIRS, {"alpha": 0.1}, "for answer sets .* calibrate_chain"),
         (PAIRS, {"unit": "claims"}, "pass verifier= and labeler="),
-        (PAIRS[:20], {}, r"max_wrong_rate = 0.1: even without a wrong answer, .* needs 31 prompts"),
+        (PAIRS[:20], {}, "max_wrong_rate = 0.1 needs 31 questions even if no answer is wrong"),
         (PAIRS, {"features": "group(topic)", "wrong_rate_groups": True}, "no metadata 'topic'"),
         ([("a", ""), ("b", "")], {}, "reference"),
         ("missing.csv", {}, "missing.csv"),

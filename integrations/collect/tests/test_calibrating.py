@@ -271,12 +271,12 @@ TOPICS = [
         (
             FORMS["pairs"][:8],
             {"alpha": 0.1},
-            "0.1 is out of reach of [2-8] calibration prompts, even if each",
+            "0.1 is out of reach: it needs at least 9 questions .* there are [2-8] ",
         ),
         (
             FORMS["pairs"],
             {"alpha": None, "max_wrong_rate": [0.01, 0.05]},
-            "0.05: even without .* needs 77 prompts",
+            "0.05 needs 77 questions even if no answer is wrong",
         ),
         (FORMS["pairs"], {"out": "/"}, "cannot write /: it is not a regular file"),
         (FORMS["pairs"], {"out": "a.json", "store": "./a.json"}, "out: a.json is also the store"),

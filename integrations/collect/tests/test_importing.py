@@ -266,7 +266,7 @@ def test_samples_of_the_harness_lead_to_a_bot_by_commands(tmp_path: Path) -> Non
     command += ["--labeler", "langchain_cfc.labelers:NormalisedMatch"]
     # The command line calls a factory; the model that it makes is never called.
     command[command.index("--generator") + 1] = "integrations.collect.tests.test_importing:make_generator"
-    run(*command).assert_refused("Its answers were imported", "generator.id=NAME")
+    run(*command).assert_refused("If this generator drew the imported answers", "generator.id=NAME")
     collected = run(*command, "--set", "generator.id=bot")
     assert collected.code == 0, collected
     assert serve(records, "bot") == "matched"

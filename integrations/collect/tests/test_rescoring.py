@@ -306,7 +306,7 @@ def test_rescoring_refuses_what_would_mix_records(tmp_path: Path) -> None:
     before = read(new)
     with pytest.raises(StoreError, match="other candidates"):
         rescore(other, SelfConsistency(), new, make_silent_options())
-    with pytest.raises(StoreError, match="another configuration"):
+    with pytest.raises(StoreError, match="another verifier"):
         rescore(old, SelfConsistency(), old, make_silent_options())
     for given in ({"relabel": True}, {"call_policy": CallPolicy(batch=True)}):
         with pytest.raises(InputError, match="leave"):

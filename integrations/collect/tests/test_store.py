@@ -328,7 +328,9 @@ def test_store_refuses_another_configuration_by_name(path: Path, changed: dict[s
             store.set_configuration({**CONFIGURATION, **changed})
         assert said in str(refused.value)
         assert str(path) in str(refused.value)
-        advice = "store rescore" if set(changed) == {"verifier"} else "collect into another store"
+        advice = {"verifier": "store rescore", "labeler": "--relabel"}.get(
+            next(iter(changed)), "Use another store"
+        )
         assert advice in str(refused.value)
         assert store.configuration == CONFIGURATION
 

@@ -166,12 +166,12 @@ async def abuild_bot(
     try:
         artifact, seen = await asyncio.to_thread(plan.finish, str(store), ended)
     except UnattainableTargetError as error:
-        kept = (
-            f"Nothing is lost: {store} keeps {pluralize(_count_labelled(store), 'labelled question')}. Call "
-            "again with more examples or a larger rate, and only new questions are paid for."
+        why = str(error).partition("\n")[0]
+        cure = (
+            f"{store} keeps all answers: call build_bot again with more examples, or a larger max_wrong_rate"
         )
-        error.args = (f"{error} {kept}", *error.args[1:])
-        raise
+        msg = f"{why}\n{cure}"
+        raise UnattainableTargetError(msg, attempts=error.attempts) from None
     bot = _make_bot(plan, artifact)
     for line in _summarize(bot, seen, ended, plan):
         print_line(line)
@@ -183,8 +183,8 @@ def _check_promise(options: ChainOptions, *, has_parts: bool) -> None:
         options.get(name) is None for name in ("max_wrong_rate", "max_wrong_of_all")
     ):
         msg = (
-            "build_bot needs the promise of a bot: max_wrong_rate=0.05 (of the answered) or max_wrong_of_all "
-            "(of all questions). For answer sets (alpha) use calibrate_chain"
+            "name the promise: build_bot(..., max_wrong_rate=0.05) for at most 5 % wrong among the answered, "
+            "or max_wrong_of_all=0.05 of all questions; for answer sets (alpha) use calibrate_chain"
         )
         raise InputError(msg)
     if options.get("unit") == "claims" and not has_parts:
@@ -240,8 +240,8 @@ def _choose(
     found = propose(generator, examples, choices, prompt=prompt)
     if choices and not any(found.correct):
         msg = (
-            f"none of {len(found.answers)} trial answers is labelled correct: {_show_answers(found)}. If the "
-            "answers are right, pass labeler= (docs/labelers.md); if they are wrong, use another model"
+            f"none of {len(found.answers)} trial answers is labelled correct: {_show_answers(found)}.\n"
+            "If they are right, pass labeler=, such as NormalisedMatch(anywhere=True)"
         )
         raise InputError(msg)
     print_line(f"answers: {_show_answers(found, found.correct)}")

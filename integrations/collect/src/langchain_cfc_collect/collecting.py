@@ -248,11 +248,8 @@ def _explain_failures(status: CollectionStatus, errors: Sequence[str]) -> str:
     tried = status.failed + status.labelled
     share = status.failed / tried
     return (
-        f"{status.failed} of {tried} prompts failed ({100 * share:.1f} %), and a calibration without them "
-        "is only about the other prompts. If such prompts also fail in serving, the guarantee holds for "
-        "those that are answered. If they are answered, at worst all of them are misses: a guaranteed "
-        f"coverage c then ensures only {1 - share:.3f} c over all prompts. Retry them (--retry-failed). The "
-        f"most frequent causes (langchain-cfc store status lists all):{causes}"
+        f"{status.failed} of {tried} prompts failed ({100 * share:.1f} %), and the promise will be about the "
+        f"other ones alone. Try them again: --retry-failed. Why they failed:{causes}"
     )
 
 
@@ -292,8 +289,8 @@ def explain_unverified_parts(configuration: Mapping[str, Any]) -> str | None:
     settings = " ".join(f"--set {table}.id=NAME" for table in tables)
     return (
         f"serving cannot verify that it uses the same {' and '.join(doubts)}, so every result will say "
-        f"'unverified' ({reasons}). With an id you vouch for it, here and while serving: {settings}, in "
-        f"Python {', '.join(f'{name}_id=' for name in doubts)}. The store can be continued with it later"
+        f"'unverified' ({reasons}). To vouch for it, name it here and in serving: {settings}, in "
+        f"Python {', '.join(f'{name}_id=' for name in doubts)}"
     )
 
 

@@ -23,6 +23,7 @@ from langchain_cfc.sampling import SamplingName, resolve_generator
 from langchain_cfc.support.plugins import complete_path, is_plugin_source, load_object
 from langchain_cfc.support.serialization import compute_sha256
 from langchain_cfc.support.suggestions import suggest_file
+from langchain_cfc.support.text import join_names
 from langchain_cfc.verifiers import VerifierEnsemble
 from langchain_cfc_collect.calls import CallPolicy
 from langchain_cfc_collect.costs import Budget, Price
@@ -453,8 +454,13 @@ def _merge_settings(given: Mapping[str, Any], update: Mapping[str, Any]) -> dict
 
 def _format_errors(error: ValidationError, source: str) -> str:
     lines = []
+    absent = (one["loc"] for one in error.errors() if one["type"] == "missing")
+    if missing := [str(place[0]) for place in absent if len(place) == 1]:
+        return (
+            f"{source}: missing are {join_names(missing)}; `langchain-cfc init` writes all into collect.toml"
+        )
     for detail in error.errors(include_url=False):
         where = ".".join(str(step) for step in detail["loc"] if step != "columns")
         message = detail["msg"].removeprefix("Value error, ")
         lines.append(f"{where}: {message}" if where else message)
-    return f"{source}: " + (lines[0] if len(lines) == 1 else "\n  " + "\n  ".join(lines))
+    return f"{source}: {'; '.join(lines)}"

@@ -189,9 +189,8 @@ class Trials:
             )
             problem = (
                 f"alpha = {self.alpha} is out of reach: {reached} of {size} selection prompts have a correct "
-                f"candidate that can enter the set by {rule} (attainable coverage {reached / size:.3f}), and "
-                f"about {self.calibration_size} calibrate in an inner split. {least}. Draw more candidates, "
-                "improve the model, choose a larger alpha, or raise fit_fraction"
+                f"candidate that can enter the set by {rule}, and about {self.calibration_size} calibrate. "
+                f"{least}. Draw more candidates, or raise fit_fraction"
             )
             refused.append((reached, problem))
             self.unusable[f"set rule {rule}"] = problem

@@ -38,10 +38,8 @@ class Traffic:
         if len(whole) < len(known) and not leave_out_incomplete:
             msg = (
                 f"{len(known) - len(whole)} of {len(known)} labels do not say for every candidate whether "
-                "it is correct, so it is unknown what a new threshold would have accepted. Without them, "
-                "results would be selected by their outcome: label all candidates, those of empty sets "
-                "included; or leave them out, if whether a label is complete depends neither on what is "
-                "correct nor on what results look like"
+                "it is correct. Label all candidates; or leave these results out, if which labels are "
+                "complete was chosen at random"
             )
             raise InputError(msg)
         return replace(self, results=tuple(whole))

@@ -298,18 +298,15 @@ class Submissions:
         return CollectionError(
             f"{row.provider} ({row.address}) returns the results of other requests for {batch.name}: "
             f"{len(foreign):,} ids such as {foreign[0][:40]!r}, none of them {make_id(row.key, '...')!r}. "
-            "Nothing was submitted again, because the batch was charged. Ask the provider for them, and "
-            "run the same command again, or collect into another store, which pays for its requests again"
+            "The batch was charged: ask the provider, or pay again with another --store"
         )
 
     def _make_refused_error(self, batch: OpenBatch, reason: str) -> CollectionError:
         row = batch.row
         return CollectionError(
             f"{row.provider} ({row.address}) refuses a batch of {len(batch.requests):,} requests to "
-            f"{row.model}: {reason}. It was not charged, and finished work is kept. If the account's limit "
-            "of queued tokens is reached, collect fewer prompts at a time (--limit), and later run again "
-            "without --limit. If this server or model does not support batches, collect without --batch "
-            "into another store"
+            f"{row.model}: {reason}. It was not charged. If too many tokens are queued, use --limit; if "
+            "batches are not supported, another --store without --batch"
         )
 
     async def _retry(

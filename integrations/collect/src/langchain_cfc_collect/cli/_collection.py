@@ -251,11 +251,12 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws:
     # random half of N, the share with a correct candidate has a standard deviation of sqrt(p (1 - p) / N).
     margin = max(_LEAST_MARGIN, 2.0 * math.sqrt(coverage * (1.0 - coverage) / labelled))
     alpha = next((one for one in _ALPHAS if float(one) >= 1.0 - coverage + margin), _ALPHAS[-1])
-    yield f"next          {calibrate} --alpha {alpha} --test-fraction 0.3"
     # Rates that could be certified if none of this many answers were wrong.
     certifiable = (one for one in _WRONG_RATES if (1.0 - float(one)) ** labelled <= _LEVEL)
-    if (rate := next(certifiable, None)) is not None:
-        yield f"or, for a bot {calibrate} --max-wrong-rate {rate}"
+    rate = next(certifiable, None)
+    if rate is not None:
+        yield f"next          {calibrate} --max-wrong-rate {rate}"
+    yield f"{'or, for sets ' if rate else 'next, for sets'} {calibrate} --alpha {alpha} --test-fraction 0.3"
 
 
 def _explain_low_coverage(status: CollectionStatus) -> str:
@@ -263,12 +264,9 @@ def _explain_low_coverage(status: CollectionStatus) -> str:
         return "follow the notes on candidates above, and collect into another store"
     right = "supported claim" if status.unit == "claims" else "correct candidate"
     return (
-        f"check the labels: hardly any prompt has a {right}, so almost "
-        "nothing can be certified. If the answers above are right, the labeler does not recognise them. "
-        "NormalisedMatch compares whole answers, NumericMatch final numbers; "
-        "NormalisedMatch(anywhere=True) finds the reference in a sentence, PatternMatch compares what a "
-        "pattern finds, and JudgeLabels asks a model (docs/labelers.md). Use one of these, or an answer "
-        "extractor, and run the command again with --relabel, which draws no candidates again"
+        f"hardly any prompt has a {right}. If the answers above are right, choose another labeler, such as "
+        "NormalisedMatch(anywhere=True) for sentences (docs/labelers.md), and run this again with --relabel, "
+        "which draws nothing again"
     )
 
 

@@ -137,7 +137,8 @@ class Columns(BaseModel):
     def _check_columns(self) -> Columns:
         given = [name for name in ("input", "prompt", "inputs") if getattr(self, name) is not None]
         if len(given) != 1:
-            msg = f"found {' and '.join(given) or 'none'} of input, prompt and inputs; expected exactly one"
+            found = " and ".join(given) or "none"
+            msg = f"found {found} of input, prompt and inputs; expected one, such as --prompt '{{question}}'"
             raise ValueError(msg)
         optional = self._template.optional if self._template else ()
         used = {*(name for _, name in self._required), *optional}

@@ -15,6 +15,8 @@ VERIFIER_KEYS = ("verifier", "verifiers", "separate_scores")
 # A new version of the dataset (`source`) is among them, because the inputs are compared prompt by prompt.
 LABEL_KEYS = ("labeler", "reads", "answer", "metadata", "source")
 _MADE_BY = "made_by"
+# Number of differences to name.
+_MOST_LISTED = 2
 # The files that answers were imported from, each with its format. They do not affect records.
 IMPORTED = "imported"
 # Tables of the parts that `build_bot` or `init` chose, so that `build_bot` can make them again. Their
@@ -49,26 +51,27 @@ def explain_differences(
     """
     if list(different) == ["endpoint"]:
         return (
-            f"{name} was collected {_ENDPOINT_NAMES[known.get('endpoint')]}, but this run would "
-            f"continue {_ENDPOINT_NAMES[given.get('endpoint')]}: a provider may serve the two "
-            "differently, so records of both would not be exchangeable. Continue as it was started, "
-            "or collect into another store"
+            f"{name} was collected {_ENDPOINT_NAMES[known.get('endpoint')]}, and a provider may serve the "
+            "two differently. Continue like that, or use another --store"
         )
-    pairs = ((key, known.get(key), given.get(key)) for key in different)
-    lines = (line for pair in pairs for line in _list_differences(*pair))
-    made_with = f"{name} was made with another configuration: {'; '.join(lines)}. "
+    # How a part is made says least: what it does differently has a key of its own.
+    keys = sorted(different, key=lambda key: key == _MADE_BY)
+    pairs = ((key, known.get(key), given.get(key)) for key in keys)
+    lines = [line for pair in pairs for line in _list_differences(*pair)]
+    more = f" and {len(lines) - _MOST_LISTED} more differences" if len(lines) > _MOST_LISTED else ""
+    made_with = f"{name} was made with another configuration: {'; '.join(lines[:_MOST_LISTED])}{more}.\n"
     others = replace_parts(given, known, VERIFIER_KEYS)
     if all(known.get(key) == others.get(key) for key in different):  # only the verifier differs
-        return made_with + _advise_rescoring(name, given)
+        return f"{name} was made with another verifier ({lines[0]}). {_advise_rescoring(name, given)}"
     if list(different) == ["generator"] and IMPORTED in known:
         return made_with + (
-            "Its answers were imported. If this generator drew them, say so: name it by --set "
-            "generator.id=NAME (generator_id= in Python), and give a bot the same id"
+            "If this generator drew the imported answers, name it, here and in the bot: --set "
+            "generator.id=NAME (in Python generator_id=)"
         )
-    return made_with + (
-        "Its records and new ones would not be exchangeable: collect into another store, or go back to the "
-        "old configuration. If only labels are affected, --relabel makes all of them again"
-    )
+    others = replace_parts(given, known, LABEL_KEYS)
+    if all(known.get(key) == others.get(key) for key in different):
+        return made_with + "To make its labels again: --relabel (in Python CollectionOptions(relabel=True))"
+    return made_with + "Use another store, such as --store new.db (in Python store=), or the old settings"
 
 
 def replace_parts(
@@ -114,13 +117,8 @@ def _advise_rescoring(name: str, given: Mapping[str, Any]) -> str:
     verifier = given.get("verifier") or {}
     has_arguments = any({"arguments", "model"} & set(one) for one in made.values())
     has_weights = "*" in str(verifier.get("method", verifier.get("id")))
-    more = "Add its arguments and weights, by the same --config and --set. "
-    return (
-        "To score the answers that it holds with the new verifier, without drawing any again:\n"
-        f"  {shlex.join(command)}\n"
-        f"{more if has_arguments or has_weights else ''}Then run this again with --store {shlex.quote(new)}. "
-        "In Python: rescore(STORE, verifier, NEW)"
-    )
+    more = " (with its arguments and weights, by --config and --set)" if has_arguments or has_weights else ""
+    return f"To score its answers again{more}, for --store {shlex.quote(new)}:\n{shlex.join(command)}"
 
 
 def _list_differences(key: str, known: Any, given: Any) -> Iterator[str]:
@@ -129,6 +127,6 @@ def _list_differences(key: str, known: Any, given: Any) -> Iterator[str]:
             if known.get(name) != given.get(name):
                 yield from _list_differences(f"{key}.{name}", known.get(name), given.get(name))
     elif known is None:
-        yield f"{key} is now {given!r:.80}, and was not set before"
+        yield f"{key} is now {given!r:.40}, and was not set before"
     else:
-        yield f"{key} was {known!r:.80} and is now {given!r:.80}"
+        yield f"{key} was {known!r:.40} and is now {given!r:.40}"
