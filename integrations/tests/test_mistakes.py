@@ -90,7 +90,7 @@ IN_PYTHON: dict[str, Callable[[], Any]] = {
     "out of reach": lambda: build(lambda _: "a1", PAIRS, labeler=NormalisedMatch()),
     "another n": lambda: rebuild(n=N + 1),
     "another labeler": lambda: rebuild(labeler=NormalisedMatch(anywhere=True)),
-    "another verifier": lambda: rebuild(verifier=SelfConsistency(answer="final number")),
+    "another verifier": lambda: rebuild(verifier=SelfConsistency(answer=str.lower)),
     "another generator": lambda: rebuild(generator_id="you"),
     "fewer questions": lambda: rebuild(examples=PAIRS[:70]),
     "no log-probabilities": lambda: serve(SequenceProbability(), max_wrong_rate=0.1),

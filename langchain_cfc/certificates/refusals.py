@@ -18,13 +18,11 @@ from langchain_cfc.support.text import format_percent
 def explain_needed(rate: str, level: float) -> str:
     """Say how many questions the test of a rate needs, for assumed shares of wrong answers."""
     target = Fraction(rate)
-    steps = []
-    for share in (Fraction(0), target / 2):
-        needed = required_size(share, target, level)
-        steps.append(f"more than {LARGEST_SIZE:,}" if needed is None else f"{needed:,}")
-    at_best, usual = steps
-    share = format_percent(float(target / 2), ".3g")
-    return f"it takes about {at_best} answered questions if none are wrong, {usual} if {share} are"
+    half = target / 2
+    sizes = (required_size(share, target, level) for share in (Fraction(0), half))
+    none, some = (f"more than {LARGEST_SIZE:,}" if size is None else f"{size:,}" for size in sizes)
+    wrong = format_percent(float(half), ".3g")
+    return f"it takes about {none} answered questions if none are wrong, {some} if {wrong} are"
 
 
 def make_refusal(reason: str, rate: str, attempt: PlannedAttempt) -> UnattainableTargetError:
