@@ -410,13 +410,13 @@ def state_abstentions(bot: CertifiedBot) -> str | None:
         return None
     wrong_rate = everyone.wrong / everyone.answered
     shares = [
-        f"at most {format_percent(rate)} wrong answers at least "
-        f"{format_percent(compute_least_abstention(wrong_rate, rate))} (this bot: "
+        f"at most {format_percent(rate)} wrong at least "
+        f"{format_percent(compute_least_abstention(wrong_rate, rate))} (this one: "
         f"{format_percent(1.0 - one.groups[0].answered / one.prompts)})"
         for one in bot.certificates
         for rate in [float(one.max_wrong_rate)]
     ]
     return (
-        f"If every prompt were answered, {format_percent(wrong_rate)} of the answers would be wrong. So "
-        f"every bot with these answers must abstain on some prompts: for {', for '.join(shares)}."
+        f"If it answered every question, {format_percent(wrong_rate)} of its answers would be wrong. So a "
+        f"bot must leave some without an answer: for {', for '.join(shares)}."
     )

@@ -156,7 +156,7 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     if artifact.batch is not None:
         yield "Batch", f"Serves ask --batch, by the scores of {artifact.batch.prompts} labelled prompts."
     if artifact.is_bot_alone or artifact.make_guarantee(artifact.alphas[0]).kind != "heuristic":
-        yield "Rests on", _format_assumptions(artifact)
+        yield "Holds if", _format_assumptions(artifact)
     yield from _list_limits(artifact)
     yield from _list_origin(artifact)
 
@@ -217,15 +217,15 @@ def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
 
 
 def _format_assumptions(artifact: CalibrationArtifact) -> str:
-    alike = "new prompts like those calibrated on (exchangeable)"
+    alike = "new questions are like those calibrated on"
     if artifact.calibration.weight is not None:
-        alike = "new prompts like those from which the labelled ones were selected with known probabilities"
-    bound = "generator and verifier as calibrated (unbound: the records did not name them)"
+        alike = "new questions are like those from which the labelled ones were chosen by known probabilities"
+    bound = "generator and verifier are the same (serving cannot compare them: the records name none)"
     parts = [one for one in UNITS[artifact.unit].parts if getattr(artifact.provenance, one, None) is not None]
     if parts:  # a header of records may name none
         named = join_names([f"{part} {artifact.name_part(part)}" for part in parts])
-        bound = f"the same {named} (serving compares them)"
-    return f"{alike}; correct labels; a level chosen before drawing; {bound} (all: --details)."
+        bound = f"serving uses the same {named} (which it checks)"
+    return f"{alike}; the labels are right; the rate is chosen beforehand; {bound}. All: --details."
 
 
 def print_curve(console: Console, artifact: CalibrationArtifact) -> None:

@@ -380,14 +380,8 @@ def test_mean_score_bot_certifies_several_rates() -> None:
         assert certified.find_certificate(float(one.max_wrong_rate)) == one
     said = state_abstentions(certified)
     assert said is not None
-    assert (
-        len(
-            re.findall(
-                r" for at most [\d.]+ % wrong answers at least [\d.]+ % \(this bot: [\d.]+ %\)[,.]", said
-            )
-        )
-        == 3
-    )
+    stated = r" for at most [\d.]+ % wrong at least [\d.]+ % \(this one: [\d.]+ %\)[,.]"
+    assert len(re.findall(stated, said)) == 3
     with pytest.raises(
         InputError, match=r"several .* are certified \(0.05, 0.1, 0.2\): before asking any question, choose"
     ):

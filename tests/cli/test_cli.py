@@ -487,7 +487,7 @@ def test_commands_report_unwritable_folders_and_failing_factories(
 def test_commands_print_no_guarantee_without_a_theorem(records: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     calibrate(read_records(records), alpha="0.2", test_fraction=0.3, pac=PaperPAC(ridge=0.001)).save(path)
-    assert "Rests on" not in run("inspect", path).out
+    assert "Holds if" not in run("inspect", path).out
     assert "Assumptions" not in run("inspect", path, "--details").out
     assert "No promise to check" in run("evaluate", path, records).out
 

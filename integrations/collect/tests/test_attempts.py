@@ -376,7 +376,14 @@ def show(*statuses: CollectionStatus) -> str:
 
 def test_progress_bar_shows_prompts_coverage_scores_failures_and_cost() -> None:
     shown = show(make_status(), make_status(labelled=6, cost=0.0123))
-    for words in ("7/8", "/min", "pass@n 0.50", "correct 0.20, wrong 0.80", "1 failed", "cost 0.0123"):
+    for words in (
+        "7/8",
+        "/min",
+        "a right answer for 50 %",
+        "correct 0.20, wrong 0.80",
+        "1 failed",
+        "cost 0.0123",
+    ):
         assert words in shown, words
 
 

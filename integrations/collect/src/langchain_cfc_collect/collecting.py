@@ -29,7 +29,7 @@ from langchain_cfc.records import Example
 from langchain_cfc.sampling import resolve_generator
 from langchain_cfc.sampling.comparison import explain_doubt, simplify_model_name
 from langchain_cfc.sampling.fingerprints import CLASS
-from langchain_cfc.support.text import pluralize
+from langchain_cfc.support.text import format_percent, pluralize
 from langchain_cfc_collect.batches.batcher import Batcher
 from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.executor import Components, Executor
@@ -364,7 +364,7 @@ def _format_details(status: CollectionStatus) -> Iterator[str]:
     if status.unit == "claims" and status.supported is not None:
         yield f"{sum(status.candidates)} claims, {status.supported:.2f} of them supported"
     elif status.coverage is not None:
-        yield f"pass@n {status.coverage:.2f}"
+        yield f"a right answer for {format_percent(status.coverage)}"
     if any(status.candidates):
         yield f"scores {format_mean_scores(status)}"
     if status.failed:

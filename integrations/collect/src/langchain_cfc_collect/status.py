@@ -342,7 +342,7 @@ class EarlyWarnings:
         if self._drawn == _FIRST_CHECK == self._identical and self._n > 1:
             yield (
                 f"all {self._n} candidates were identical for each of the first {_FIRST_CHECK} prompts: "
-                "is the temperature 0, or are answers cached? Every set would hold a single answer"
+                "is the temperature 0, or are answers cached? Then agreement says nothing"
             )
         models = {simplify_model_name(one.model) for one in usage.calls if one.drew and one.model}
         if self._models and not models <= self._models:

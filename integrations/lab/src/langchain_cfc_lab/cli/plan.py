@@ -208,9 +208,9 @@ def _list_given_options(context: typer.Context) -> set[str]:
 
 def _print_bot_plan(console: Console, found: BotPlan) -> None:
     console.print(
-        f"If every prompt were answered, {format_percent(found.wrong_rate)} of the answers would be wrong "
+        f"If every question were answered, {format_percent(found.wrong_rate)} of the answers would be wrong "
         f"(95 % interval {format_interval(found.wrong_rate_ci)} %, from {found.pilot_size} pilot prompts). "
-        "Labels of the pilot do not certify a rate that is first tried after this plan: label new prompts."
+        "To certify a rate that you choose by this plan, label new questions."
     )
     for one in found.rates:
         _print_rate(console, one)
