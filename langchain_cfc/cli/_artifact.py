@@ -45,7 +45,7 @@ def _count_prompts(artifact: CalibrationArtifact) -> str:
 def _describe_drawn(artifact: CalibrationArtifact) -> str:
     if not UNITS[artifact.unit].is_fixed_count:
         return f"the {artifact.unit} of one answer{'' if artifact.n == 1 else f', the first of {artifact.n}'}"
-    most = f"{artifact.n} candidates per prompt"
+    most = f"{artifact.n} answers to each"
     return most if artifact.draws is None else f"at most {most}: {artifact.draws}"
 
 
@@ -186,17 +186,17 @@ def _list_levels(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
 
 def _list_limits(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     facts = artifact.calibration
-    attainable = f"{format_percent(facts.attainable_coverage)} of the calibration prompts{facts.by_weight}"
+    attainable = f"{format_percent(facts.attainable_coverage)} of the calibration questions{facts.by_weight}"
     if not artifact.is_bot_alone:
         yield (
             "Flagged",
             (
-                f"{attainable} can keep the promise. Where too few can, prompts are flagged as not "
+                f"{attainable} can keep the promise. Where too few can, questions are flagged as not "
                 "certifiable: no answer."
             ),
         )
     elif artifact.parsed_set_rule.option == "alpha" and UNITS[artifact.unit].is_fixed_count:
-        yield "Possible", f"{attainable} have a right answer among the {artifact.n} candidates."
+        yield "Possible", f"{attainable} have a right answer among the {artifact.n} drawn."
 
 
 def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
@@ -204,9 +204,9 @@ def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     yield (
         "Made from",
         (
-            f"{_count_prompts(artifact)} prompts, {drawn}"
+            f"{_count_prompts(artifact)} questions, {drawn}"
             if artifact.is_bot_alone
-            else f"{facts.size} calibration prompts{facts.weighing}, {drawn}; features "
+            else f"{facts.size} calibration questions{facts.weighing}, {drawn}; features "
             f"{artifact.feature_map.text}; set rule {artifact.set_rule}"
         ),
     )
@@ -223,7 +223,8 @@ def _format_assumptions(artifact: CalibrationArtifact) -> str:
     bound = "generator and verifier are the same (serving cannot compare them: the records name none)"
     parts = [one for one in UNITS[artifact.unit].parts if getattr(artifact.provenance, one, None) is not None]
     if parts:  # a header of records may name none
-        named = join_names([f"{part} {artifact.name_part(part)}" for part in parts])
+        names = {"answer": "answer extractor"}
+        named = join_names([f"{names.get(part, part)} {artifact.name_part(part)}" for part in parts])
         bound = f"serving uses the same {named} (which it checks)"
     return f"{alike}; the labels are right; the rate is chosen beforehand; {bound}. All: --details."
 

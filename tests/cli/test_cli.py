@@ -207,7 +207,7 @@ def test_calibrate_prints_facts_and_json_alike(records: Path, tmp_path: Path) ->
     assert ran.data["digest"] == CalibrationArtifact.load(path).digest
     assert [promise["alpha"] for promise in ran.data["guarantees"]] == ["0.2", "0.3"]
     readable = run("calibrate", records, "-o", path, "--alpha", "0.2").out
-    assert "10 candidates per prompt" in " ".join(readable.split())
+    assert "10 answers to each" in " ".join(readable.split())
     assert "smallest alpha" in readable
 
 
@@ -226,7 +226,7 @@ def test_calibrate_exits_with_1_if_alpha_is_out_of_reach(records: Path, tmp_path
     assert ran.code == 1
     assert "alpha = 0.05 is out of reach" in ran.err
     assert list(tmp_path.iterdir()) == []
-    shortest = ran.err.splitlines()[-1].split()[:2]
+    shortest = ran.err.partition("allow more: ")[2].split()[:2]
     assert shortest[0] == "--alpha"
     assert run("calibrate", records, "-o", tmp_path / "a.json", *shortest).code == 0
 

@@ -47,7 +47,7 @@ def test_inspect_explains_the_demo_artifact_in_half_a_screen(tmp_path: Path) -> 
         "On average over calibration sets",
         "How many of the answers shown are wrong is not certified",
         "qwen2.5-coder-1.5b",
-        "calibration prompts",
+        "calibration questions",
         "sha256:",
     ):
         assert needed in said, needed
