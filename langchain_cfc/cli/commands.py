@@ -67,8 +67,20 @@ def _hide_flag_types(params: list[Any]) -> list[Any]:
     return params
 
 
+# What else people call the column of the questions, whose option has one name in every command.
+_QUESTION, _OTHER_NAMES = "--question", {"--column", "--input", "--prompt", "--questions", "--query"}
+
+
 class Command(TyperCommand):
-    """Command whose help names no type for switches."""
+    """Command whose help names no type for switches, and whose errors name the option that was meant."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; the error for another name of `--question` names that."""
+        known = {name for one in self.params for name in one.opts}
+        for name in (one.partition("=")[0] for one in args):
+            if _QUESTION in known and name in _OTHER_NAMES - known:
+                ctx.fail(f"No such option: {name}. The column of the questions is {_QUESTION}.")
+        return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> Any:
         """Return the parameters, with the help option."""

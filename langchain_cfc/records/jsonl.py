@@ -10,6 +10,7 @@ from typing import Any
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records.dataset import make_empty_dataset_error
 from langchain_cfc.records.schema import (
+    NO_CANDIDATES,
     ClaimsRecord,
     LabelledRecord,
     PromptRecord,
@@ -17,6 +18,8 @@ from langchain_cfc.records.schema import (
     validate_fields,
 )
 from langchain_cfc.support.json_text import parse_object, read_lines
+
+_TABLES = {".csv", ".tsv"}
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,11 @@ class JsonLinesFile:
         """Yield numbers and parsed contents of the lines that are not blank."""
         for line, raw in read_lines(self.path, self.max_line_bytes):
             if content := raw.rstrip():
+                if line == 1 and self.path.suffix.lower() in _TABLES:
+                    raise RecordError(str(self.path), line, "candidates", NO_CANDIDATES)
+                if line == 1 and content == b"{":
+                    problem = "one object over several lines, as artifacts are; expected one record per line"
+                    raise RecordError(str(self.path), line, "", problem)
                 yield line, parse_object(content, str(self.path), line)
 
 

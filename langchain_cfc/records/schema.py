@@ -308,12 +308,20 @@ _UNLABELLED_CANDIDATE = (
 _UNLABELLED_CLAIM = _UNLABELLED_CANDIDATE.replace("candidate", "claim").replace('"correct"', '"supported"')
 
 
+NO_CANDIDATES = (
+    "missing. If this is a table of answers, with their scores and labels, make records of it:\n"
+    "  langchain-cfc store import answers.csv answers.db"
+)
+
+
 def validate_fields(model: type[ModelT], fields: dict[str, Any], source: str, line: int) -> ModelT:
     """Validate the fields of one parsed line; a RecordError names the first field that does not fit."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:
         details = error.errors(include_url=False)
+    if model in {PromptRecord, ClaimsRecord} and not fields.keys() & {"candidates", "claims"}:
+        raise RecordError(source, line, "candidates", NO_CANDIDATES)
     detail = _find_misspelling(details) or details[0]
     flaw = _find_flaw(detail)
     path = detail["loc"]

@@ -37,6 +37,28 @@ def calibrate_quietly(records: Any) -> CalibrationArtifact:
         return calibrate(records, alpha=0.3, features="1", test_fraction=0.3)
 
 
+@pytest.mark.parametrize("form", ["dicts", "frame", "x.csv", "x.TSV", "x.jsonl", "x.parquet"])
+def test_table_of_answers_is_refused_with_the_command_that_imports_it(form: str, tmp_path: Path) -> None:
+    frame = pytest.importorskip("pandas").DataFrame(
+        {"question": ["Which?"], "answer": ["Lima"], "score": [0.1]}
+    )
+    given: Any = {"dicts": frame.to_dict("records"), "frame": frame}.get(form, tmp_path / form)
+    if form in {"x.csv", "x.TSV"}:
+        frame.to_csv(given)
+    elif form == "x.jsonl":
+        frame.to_json(given, orient="records", lines=True)
+    elif form == "x.parquet":
+        frame.to_parquet(given)
+    with pytest.raises(RecordError, match=r"candidates: missing.*\n  langchain-cfc store import"):
+        calibrate_quietly(given)
+
+
+def test_artifact_in_place_of_records_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{\n  "format": "other"\n}\n')
+    with pytest.raises(RecordError, match=r"line 1: one object over several lines, as artifacts are"):
+        calibrate_quietly(tmp_path / "a.json")
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_records_in_any_form_calibrate_to_the_same_artifact(form: str, tmp_path: Path) -> None:
     expected = calibrate_quietly(RECORDS)

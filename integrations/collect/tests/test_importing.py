@@ -466,6 +466,25 @@ def test_collection_draws_nothing_beside_imported_answers(tmp_path: Path) -> Non
         import_samples(make_long_rows(), collected)
 
 
+def test_imported_answers_are_labelled_again_by_corrected_references(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    import_samples(make_long_rows(), path, generator_id="bot")
+    parts = make_parts(generator_id="bot")
+    collect(list_examples(path), parts, path, make_silent_options())
+
+    def count_correct() -> int:
+        with Store(path) as store:
+            return sum(one.correct for record in store.read_records() for one in record.candidates)
+
+    before = count_correct()
+    corrected = [one.model_copy(update={"reference": "town 0"}) for one in list_examples(path)]
+    with pytest.raises(StoreError, match="--relabel"):
+        collect(corrected, parts, path, make_silent_options())
+    assert collect(corrected, parts, path, make_silent_options(relabel=True)).complete
+    # Every fifth question has one answer "town 0"; `make_parts` refuses every call of the model.
+    assert (before > SIZE, count_correct()) == (True, SIZE // 5)
+
+
 def test_imported_scores_are_of_no_verifier_of_this_library(tmp_path: Path) -> None:
     import_samples([{**row, "score": 0.5} for row in make_long_rows()], tmp_path / "a.db", generator_id="bot")
     with pytest.raises(StoreError, match="rescore"):

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from langchain_cfc_collect import Components, Store, collect, collecting
+from langchain_cfc_collect import Components, Executor, Store, collect, collecting
 from langchain_cfc_collect.trial import MOST_WITHOUT_ANSWER, try_first
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
@@ -18,8 +18,10 @@ from langchain_core.messages import AIMessage
 from integrations.collect.tests.batch_server import Provider, serve
 from integrations.collect.tests.batching import (
     N,
+    SimulatedKill,
     check_collection,
     examples,
+    kill_at,
     make_components,
     make_model,
     run,
@@ -72,6 +74,41 @@ def test_two_live_candidates_come_before_the_batch_and_their_usage_counts(tmp_pa
     assert provider.log.submitted == [SIZE * N, N]
     assert ended.complete
     check_collection(path, provider, again, SIZE + 1)  # usage equals the server's log
+
+
+@pytest.mark.parametrize("where", ["draw", "score", "label", "create"])
+def test_kill_during_the_trial_repeats_its_two_requests_at_most(tmp_path: Path, where: str) -> None:
+    provider, path = Provider(), tmp_path / "store.db"
+    with serve(provider) as url:
+        with kill_trial_after(where), pytest.raises(SimulatedKill):
+            run(path, make_components(url), SIZE)
+        submitted = list(provider.log.submitted)
+        ended = run(path, make_components(url), SIZE)
+    assert (submitted, provider.log.submitted) == ([SIZE * N] if where == "create" else [], [SIZE * N])
+    assert provider.log.live.total() == (2 if where == "create" else 4)
+    if where == "draw":
+        # Their usage is lost with the process, and they count as requests without an answer.
+        provider.log.live.subtract({next(iter(provider.log.live)): 2})
+        with Store(path) as store:
+            assert sum(store.read_request_history().unanswered.values()) == 2
+    check_collection(path, provider, ended, SIZE, in_flight=2 * (where == "draw"))
+
+
+@contextmanager
+def kill_trial_after(step: str) -> Iterator[None]:
+    """Die once a stage of the trial has ended, before its usage is stored; or once a batch is submitted."""
+    if step == "create":
+        with kill_at("create"):
+            yield
+        return
+    stage = getattr(Executor, step)
+
+    async def finish_and_die(*given: Any) -> None:
+        await stage(*given)
+        raise SimulatedKill
+
+    with mock.patch.object(Executor, step, finish_and_die):
+        yield
 
 
 def test_log_probabilities_that_are_missing_stop_before_any_batch(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from langchain_cfc_collect import Components, collect
 from langchain_cfc_collect.calibrating import calibrate_chain
@@ -199,10 +200,19 @@ def test_collect_warns_if_one_model_scores_and_labels(tmp_path: Path, same: bool
     assert len(said) == int(same)
 
 
-@pytest.mark.parametrize("given", [[("Which?", "Lima")], [{"question": "Which?"}], "questions.csv", [None]])
-def test_collect_refuses_what_is_no_example_before_a_call(given: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([("Which?", "Lima")], "tuple"),
+        ([{"question": "Which?"}], "dict"),
+        ("questions.csv", "'questions.csv'"),
+        ([None], "NoneType"),
+        (pd.DataFrame({"question": ["Which?"]}), "DataFrame"),
+    ],
+)
+def test_collect_refuses_what_is_no_example_before_a_call(given: Any, said: str, tmp_path: Path) -> None:
     model = CountingModel(calls=[])
     parts = Components(model, SelfConsistency(), NormalisedMatch(), n=2)
-    with pytest.raises(InputError, match=r"expected examples, found \w+: use read_examples"):
+    with pytest.raises(InputError, match=f"expected examples, found {said}: use read_examples"):
         collect(given, parts, tmp_path / "store.db", make_silent_options())
     assert not model.calls

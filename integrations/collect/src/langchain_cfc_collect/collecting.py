@@ -29,6 +29,7 @@ from langchain_cfc.records import Example
 from langchain_cfc.sampling import resolve_generator
 from langchain_cfc.sampling.comparison import explain_doubt, simplify_model_name
 from langchain_cfc.sampling.fingerprints import CLASS
+from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.text import format_percent, pluralize
 from langchain_cfc_collect.batches.batcher import Batcher
 from langchain_cfc_collect.costs import Stage
@@ -36,6 +37,7 @@ from langchain_cfc_collect.executor import Components, Executor
 from langchain_cfc_collect.relabeling import check_relabeling, discard_labels
 from langchain_cfc_collect.run import CollectionOptions, CollectionResult, Run
 from langchain_cfc_collect.sources import Examples
+from langchain_cfc_collect.sources.files import is_frame
 from langchain_cfc_collect.status import CollectionStatus, mask_numbers
 from langchain_cfc_collect.store import Store
 from langchain_cfc_collect.trial import make_trial_executor, try_first
@@ -152,9 +154,12 @@ def _check_each(examples: Iterable[Example], check: Callable[[Example], None]) -
     problems: list[str] = []
     for example in examples:
         if not isinstance(example, Example):
+            found = examples if isinstance(examples, str) or is_frame(examples) else example
+            what = short_repr(found) if isinstance(found, str) else type(found).__name__
             msg = (
-                f"expected examples, found {type(example).__name__}: use read_examples(path_or_dicts, "
-                'Columns(input="question", reference="answer")), or calibrate_chain for pairs'
+                f"expected examples, found {what}: "
+                'use read_examples(path_or_rows, Columns(input="question", reference="answer")), or '
+                "build_bot for pairs"
             )
             raise InputError(msg)
         try:

@@ -82,7 +82,12 @@ class _Trial:
     async def run(self, unit: Unit) -> list[Any]:
         """Draw, score and label; return for each candidate why it is no answer, None if it is one."""
         example, executor = self._prompt.example, self._executor
-        draws = await self._take(Stage.DRAWN, executor.draw(example, Journal()))
+        # A kill leaves them as requests without an answer, which the budget charges.
+        expected: int = executor.configuration["n"]
+        await asyncio.to_thread(
+            self._store.write, announce_requests(self._prompt.position, Stage.DRAWN, expected)
+        )
+        draws = await self._take(Stage.DRAWN, executor.draw(example, Journal()), expected)
         given, answers = draws, None
         if unit == "claims":
             spans = await self._take(Stage.SCORED, executor.split(draws[0], Journal()))
@@ -92,10 +97,10 @@ class _Trial:
             await self._take(Stage.LABELLED, executor.label(example, given, Journal()))
         return [one.no_answer for one in draws]
 
-    async def _take(self, stage: Stage, work: Awaitable[Outcome]) -> Any:
+    async def _take(self, stage: Stage, work: Awaitable[Outcome], announced: int = 0) -> Any:
         outcome = await work
         position, calls = self._prompt.position, outcome.usage.calls
-        writes = announce_requests(position, stage, sum(one.answered for one in calls))
+        writes = announce_requests(position, stage, sum(one.answered for one in calls) - announced)
         await asyncio.to_thread(self._store.write, [*writes, *insert_calls(position, stage, outcome.usage)])
         if isinstance(outcome.result, CFCError):
             error = outcome.result

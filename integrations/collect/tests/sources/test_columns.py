@@ -274,8 +274,18 @@ def test_answers_of_all_reference_columns_count(row: dict[str, Any], expected: o
     assert "no column 'c'" in find_problem({"q": "?", **row}, input="q", reference=["a", "c"])
 
 
-@pytest.mark.parametrize("cell", ["['A', 'B']", '["A", "B"]', " ['A', \"B\"]"])
-def test_json_cells_are_lists_as_python_writes_them(cell: str) -> None:
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "['A', 'B']",
+        '["A", "B"]',
+        " ['A', \"B\"]",
+        "array(['A', 'B'], dtype=object)",
+        "['A' 'B']",
+        "['A'\n 'B']",
+    ],
+)
+def test_json_cells_are_lists_as_python_and_numpy_write_them(cell: str) -> None:
     assert read_one({"q": "?", "r": cell}, input="q", reference="r", cells={"r": "json"}).reference == [
         "A",
         "B",
@@ -302,9 +312,27 @@ def test_separators_split_cells(cell: str, how: str, expected: object) -> None:
     assert Columns(input="q", reference="r").find_lists(rows[1:] + rows[2:]) == {}
 
 
+def test_json_cells_hold_arrays_inside_objects_and_texts_with_quotes() -> None:
+    cell = "{'text': array([\"O'Higgins\", 'say \\'a\\' \\'b\\''], dtype=object), 'start': array([1, 2])}"
+    found = read_one({"q": "?", "r": cell}, input="q", reference="r", cells={"r": "json"}).reference
+    assert found == {"text": ["O'Higgins", "say 'a' 'b'"], "start": [1, 2]}
+    for other in ("array(['A'", "zeros(['A'])", "array()"):
+        assert "which cells says" in find_problem(
+            {"q": "?", "r": other}, input="q", reference="r", cells={"r": "json"}
+        )
+
+
 def test_only_cells_of_the_input_are_part_of_it() -> None:
     columns = Columns(inputs=("a.b", "c"), reference="r", cells={"a": "json", "c": ";", "r": "json"})
     assert columns.input_cells == {"a": "json", "c": ";"}
+
+
+def test_column_path_reads_one_item_of_a_list() -> None:
+    row = {"q": "?", "r": [{"text": "A"}, {"text": "B"}], "s.0": "column"}
+    assert read_one(row, input="q", reference="r.0.text").reference == "A"
+    assert read_one(row, input="q", reference=["r.1.text", "r.2.text"]).reference == ["B"]
+    assert read_one(row, input="q", reference="s.0").reference == "column"
+    assert "no column 'r.0.answer'" in find_problem(row, input="q", reference="r.0.answer")
 
 
 def test_column_path_reads_inside_json_cells() -> None:

@@ -10,6 +10,10 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from io import StringIO
+from itertools import pairwise
+from token import NL, STRING
+from tokenize import TokenError, generate_tokens
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from langchain_core.load import dumpd
@@ -358,6 +362,9 @@ def _follow_path(value: Any, path: str) -> Any:
     """Return the value at a dotted path, None inside null, and `_MISSING` if the path does not exist."""
     if value is None:
         return None
+    head, dot, rest = path.partition(".")
+    if isinstance(value, list) and head.isdecimal():
+        value = {head: value[int(head)] if int(head) < len(value) else None}
     if isinstance(value, list):  # of objects, as in [{"text": "Lima"}]
         found = [_follow_path(one, path) for one in value]
         if any(one is _MISSING for one in found):
@@ -368,7 +375,6 @@ def _follow_path(value: Any, path: str) -> Any:
         return _MISSING
     if path in value:
         return value[path]
-    head, dot, rest = path.partition(".")
     return _follow_path(value[head], rest) if dot and head in value else _MISSING
 
 
@@ -390,8 +396,9 @@ def parse_cell(value: Any, how: str) -> Any:
     try:
         return parse_json(value)
     except ValueError as error:
-        with suppress(ValueError, SyntaxError, MemoryError):  # ['A', 'B'], as pandas writes lists to CSV
-            tree = ast.parse(value.strip(), mode="eval")
+        # ['A', 'B'] as pandas writes lists to CSV, and array(['A', 'B']) or ['A' 'B'], as NumPy does.
+        with suppress(ValueError, SyntaxError, TokenError, MemoryError):
+            tree = _ListReader().visit(ast.parse(_separate_texts(value.strip()), mode="eval"))
             objects = [node.keys for node in ast.walk(tree) if isinstance(node, ast.Dict)]
             is_unique = all(len({ast.dump(one) for one in keys if one}) == len(keys) for keys in objects)
             written = ast.literal_eval(tree)
@@ -399,6 +406,26 @@ def parse_cell(value: Any, how: str) -> Any:
                 return check_json(written)
         msg = f"found {short_repr(value)}, which cells says is JSON: {error}"
         raise ValueError(msg) from error
+
+
+class _ListReader(ast.NodeTransformer):
+    """Replaces `array([...], dtype=object)`, as NumPy writes lists, by the list."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        is_array = isinstance(node.func, ast.Name) and node.func.id == "array" and node.args
+        return node.args[0] if is_array else node
+
+
+def _separate_texts(written: str) -> str:
+    """Put commas between the texts of NumPy's `['A' 'B']`, which Python would join."""
+    tokens = [one for one in generate_tokens(StringIO(written).readline) if one.type != NL]
+    lines = written.splitlines(keepends=True)
+    for before, after in reversed(list(pairwise(tokens))):
+        if before.type == after.type == STRING:
+            row, column = before.end
+            lines[row - 1] = f"{lines[row - 1][:column]},{lines[row - 1][column:]}"
+    return "".join(lines)
 
 
 def _to_text(value: Any) -> Any:
@@ -424,8 +451,8 @@ def read_examples(
     """Open an evaluation dataset as a stream of examples.
 
     Args:
-        source: A file or `SCHEME:REST` as `open_rows` takes it, its `Rows`, or anything that iterates over
-            mappings, such as a list of dicts or a Hugging Face dataset.
+        source: A file or `SCHEME:REST` as `open_rows` takes it, its `Rows`, a pandas DataFrame, or anything
+            that iterates over mappings, such as a list of dicts or a Hugging Face dataset.
         columns: What its columns mean. The first readable row must have all of them, even with `set_aside`;
             a later row that lacks one is a bad row.
         bad_rows: How to handle rows that cannot be used or that repeat an earlier id: `refuse` the whole

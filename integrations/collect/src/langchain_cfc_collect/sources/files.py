@@ -99,13 +99,22 @@ class Rows:
 
     @classmethod
     def from_iterable(cls, rows: Iterable[Mapping[str, Any]]) -> Rows:
-        """Number rows in memory from 1; raises `InputError` for a mapping, such as a mapping of datasets."""
+        """Number rows in memory, or of a pandas DataFrame, from 1; raises `InputError` for a mapping."""
+        if is_frame(rows):
+            frame: Any = rows
+            # Missing cells are NaN, also in columns of text.
+            rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
         if isinstance(rows, Mapping):
             msg = (
                 f"found a mapping of {', '.join(map(short_repr, rows))}; expected rows, so choose one of them"
             )
             raise InputError(msg)
         return cls(IN_MEMORY, "row", partial(_number_rows, rows))
+
+
+def is_frame(value: object) -> bool:
+    """Whether a value is a pandas DataFrame, or as good as one."""
+    return hasattr(value, "to_dict") and hasattr(value, "notna")
 
 
 def _number_rows(values: Iterable[Any]) -> Iterator[Row | BadRow]:

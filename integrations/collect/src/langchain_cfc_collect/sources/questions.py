@@ -19,7 +19,7 @@ from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.support.text import pluralize
 from langchain_cfc_collect.sources.columns import Columns, References, read_examples
 from langchain_cfc_collect.sources.detection import describe_lists, detect_columns
-from langchain_cfc_collect.sources.files import IN_MEMORY, BadRow, Rows, open_rows, to_plain
+from langchain_cfc_collect.sources.files import IN_MEMORY, BadRow, Rows, is_frame, open_rows, to_plain
 from langchain_cfc_collect.sources.templates import serialize_messages
 
 # A question with its reference: a pair, a mapping of both under usual names, or an `Example`.
@@ -53,11 +53,8 @@ def list_examples(given: Questions, notify: Callable[[str], None]) -> list[Examp
     """
     if isinstance(given, str | os.PathLike):
         return _read_table(open_rows(given), notify)
-    if hasattr(given, "to_dict") and hasattr(given, "notna"):
-        frame: Any = given
-        # Missing cells are NaN, also in columns of text.
-        rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-        return _read_table(Rows.from_iterable(rows), notify)
+    if is_frame(given):
+        return _read_table(Rows.from_iterable(given), notify)  # type: ignore[arg-type]  # it was looked at
     if isinstance(given, Mapping) or not isinstance(given, Iterable):
         msg = f"examples are {short_repr(given)}; expected pairs, mappings, Examples, a DataFrame or a path"
         raise InputError(msg)

@@ -227,14 +227,8 @@ def _take_n(
 
 def _open_table(source: Any) -> _Table:
     """Open a file, rows or a DataFrame, and recognise what wrote it."""
-    if hasattr(source, "to_dict") and hasattr(source, "columns"):
-        # Missing cells are NaN.
-        source = [
-            {key: None if one != one else one for key, one in row.items()}  # noqa: PLR0124 - NaN
-            for row in source.to_dict("records")
-        ]
     if not isinstance(source, str | os.PathLike):
-        rows = source if isinstance(source, Rows) else Rows.from_iterable(list(source))
+        rows = source if isinstance(source, Rows) else Rows.from_iterable(source)
     elif _get_ending(Path(source)) == ".json":
         rows = _open_json(Path(source))
     else:
