@@ -320,7 +320,8 @@ def validate_fields(model: type[ModelT], fields: dict[str, Any], source: str, li
         return model.model_validate(fields)
     except ValidationError as error:
         details = error.errors(include_url=False)
-    if model in {PromptRecord, ClaimsRecord} and not fields.keys() & {"candidates", "claims"}:
+    is_record = model in {PromptRecord, ClaimsRecord}
+    if is_record and line == 1 and not fields.keys() & {"candidates", "claims"}:
         raise RecordError(source, line, "candidates", NO_CANDIDATES)
     detail = _find_misspelling(details) or details[0]
     flaw = _find_flaw(detail)

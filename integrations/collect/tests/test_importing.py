@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 from langchain_cfc_collect import Components, Store, collect, import_samples, rescore
 from langchain_core.runnables import RunnableLambda
@@ -133,18 +134,6 @@ def frame(columns: dict[str, Any]) -> dict[str, Any]:
     return {"prompt": columns["prompts"], "response": columns["responses"], **columns}
 
 
-class Table:
-    """What a pandas DataFrame offers here."""
-
-    def __init__(self, rows: Rows) -> None:
-        self.columns = list(rows[0])
-        self._rows = rows
-
-    def to_dict(self, orient: str) -> Rows:
-        assert orient == "records"
-        return self._rows
-
-
 def by_row(columns: dict[str, list[Any]]) -> Rows:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -156,7 +145,7 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
     "long parquet": lambda path: write_parquet(path / "a.parquet", turn(make_long_rows())),
     "long json": lambda path: write_json(path / "a.json", make_long_rows()),
     "rows": lambda _: make_long_rows(),
-    "DataFrame": lambda _: Table(make_long_rows()),
+    "DataFrame": lambda _: pd.DataFrame(make_long_rows()),
     "uqlm dict": lambda path: write_json(path / "a.json", {"data": make_uqlm_columns(), "metadata": {}}),
     "uqlm csv": lambda path: write_csv(path / "a.csv", by_row(frame(make_uqlm_columns()))),
     "uqlm parquet": lambda path: write_parquet(path / "a.parquet", frame(make_uqlm_columns())),

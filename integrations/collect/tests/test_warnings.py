@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 from langchain_cfc_collect import Components, collect
 from langchain_cfc_collect.calibrating import calibrate_chain
