@@ -152,7 +152,7 @@ def test_attainability_follows_the_total_weight(table: LabelledBatch, weight: fl
     options: dict[str, Any] = {"features": "1", "fit_fraction": 0.0}
     artifact = calibrate(given, alpha=f"{lowest + 1e-4:.4f}", **options)
     assert np.isfinite(artifact.solve(np.ones((1, 1))).values).all()
-    with pytest.raises(UnattainableTargetError, match=f"{weight * size:g} of {weight * size:g} calibration"):
+    with pytest.raises(UnattainableTargetError, match=f"{weight * size:g} of {weight * size:g} questions"):
         calibrate(given, alpha=f"{lowest - 1e-3:.4f}", **options)
 
 
