@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from langchain_cfc_lab.comparison_report import Histogram
 from langchain_cfc_lab.report.drawing import assign_styles
@@ -15,7 +14,6 @@ from langchain_cfc_lab.report.plots import (
     plot_group_miscoverage,
     plot_score_histogram,
     plot_selective_risk,
-    plot_stated_coverage,
     plot_threshold_by_difficulty,
 )
 from matplotlib.axes import Axes
@@ -39,10 +37,8 @@ from integrations.lab.tests.plots.reading import (
     map_legend_to_drawn,
     read_legend,
 )
-from langchain_cfc import calibrate, evaluate
 from langchain_cfc.errors import InputError
 from langchain_cfc.support.curves import RiskCurve
-from tests.calibration.test_adaptive import draw_world
 
 WORDS = make_bin_words(3)
 METHODS = ["conditional", "TopK", "CFC"]
@@ -183,17 +179,6 @@ def test_plot_attainable_draws_points_with_intervals() -> None:
         assert (centre.get_xdata()[0], centre.get_ydata()[0]) == (predicted.mean, seen.mean)
         assert across.get_segments()[0][:, 0] == pytest.approx(predicted.interval)
         assert up.get_segments()[0][:, 1] == pytest.approx(seen.interval)
-
-
-def test_plot_stated_coverage_shows_stated_and_kept() -> None:
-    artifact = calibrate(draw_world(1, 600), alpha="0.1", adaptive_alpha=True)
-    methods = evaluate(artifact, draw_world(6, 500)).methods
-    points: Any = plot_stated_coverage(methods["conditional"]).containers[0]
-    shown = np.array(points.lines[0].get_xydata())
-    expected = [(one.stated_coverage, one.kept_promise) for one in methods["conditional"].stated_levels]
-    assert shown.tolist() == [list(one) for one in expected]
-    with pytest.raises(InputError, match="not adaptive"):
-        plot_stated_coverage(methods["marginal"])
 
 
 EMPTY = Histogram(edges=[0.0, 1.0], correct=[0], wrong=[0])

@@ -31,7 +31,6 @@ from langchain_cfc_lab.report.plots import (
     plot_group_miscoverage,
     plot_score_histogram,
     plot_selective_risk,
-    plot_stated_coverage,
     plot_threshold_by_difficulty,
 )
 from langchain_cfc_lab.report.recommendations import (
@@ -354,17 +353,7 @@ def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationRepor
     compared_with = f", beside {others}, calibrated on the same data" if is_compared else ""
     figures: tuple[Figure, ...] = ()
     own = evaluation.methods["conditional"]
-    if own.stated_levels:
-        figures = (
-            make_figure(
-                "figure-stated",
-                plot_stated_coverage(own),
-                "Stated and kept coverage",
-                "Prompts by their stated coverage. Points on or above the line keep it; the promise is on "
-                "average over prompts and not at each point. Bars are 95 % intervals that hold together.",
-            ),
-        )
-    elif any(method.groups for method in evaluation.methods.values()):
+    if not own.stated_levels and any(method.groups for method in evaluation.methods.values()):
         figures = (
             make_figure(
                 "figure-groups",

@@ -57,7 +57,6 @@ __all__ = [
     "plot_group_miscoverage",
     "plot_score_histogram",
     "plot_selective_risk",
-    "plot_stated_coverage",
     "plot_threshold_by_difficulty",
 ]
 
@@ -257,34 +256,6 @@ def plot_attainable(level: LevelComparison, ax: Axes | None = None) -> Axes:
     coverage = "attainable coverage"
     label_axes(ax, f"{coverage}, predicted", f"{coverage}, seen on test prompts", shares="xy")
     return finish_axes(ax, handles, names, shared)
-
-
-def plot_stated_coverage(method: MethodReport, ax: Axes | None = None) -> Axes:
-    """Plot how often the promise was kept against the coverage stated for prompts, with 95 % intervals.
-
-    Points on or above the diagonal keep what is stated.
-
-    Args:
-        method: The results of an artifact with adaptive levels, such as
-            `evaluate(artifact, records).methods["conditional"]`.
-        ax: The axis to draw on.
-    """
-    levels = method.stated_levels
-    _require_data(levels, "all prompts have the same stated coverage: the levels are not adaptive")
-    names = ["as stated", "promise kept"]
-    ax = ax or create_axes(SQUARE_WIDTH, names)
-    stated = [one.stated_coverage for one in levels]
-    handles: list[Any] = ax.plot((0.0, 1.0), (0.0, 1.0), color=get_ink_colour(ax), **TARGET_LINE)
-    errors = [
-        [one.kept_promise - one.kept_promise_ci[0] for one in levels],
-        [one.kept_promise_ci[1] - one.kept_promise for one in levels],
-    ]
-    handles.append(draw_points(ax, 0, stated, [one.kept_promise for one in levels], yerr=errors))
-    low = min(*(one.kept_promise_ci[0] for one in levels), *stated)
-    ax.set_xlim(min(stated) - EDGE_SPACE, max(stated) + EDGE_SPACE)
-    ax.set_ylim(max(low - 5 * EDGE_SPACE, -EDGE_SPACE), 1.0 + EDGE_SPACE)
-    label_axes(ax, "stated coverage", "share of test prompts", shares="xy")
-    return finish_axes(ax, handles, names)
 
 
 def plot_selective_risk(
