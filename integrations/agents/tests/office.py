@@ -32,7 +32,7 @@ class Clerk(BaseChatModel):
     seed: int = 0
     broken: float = 0.0  # share of requests that fail
     drawn: list[str] = Field(default_factory=list)
-    _counts: dict[str, int] = PrivateAttr(default_factory=dict)
+    counts: dict[str, int] = Field(default_factory=dict)
     _lock: Any = PrivateAttr(default_factory=threading.Lock)
 
     @property
@@ -47,7 +47,7 @@ class Clerk(BaseChatModel):
         turn = sum(isinstance(one, AIMessage) for one in messages)
         state = f"{self.seed}:{task['name']}:{turn}"
         with self._lock:
-            count = self._counts[state] = self._counts.get(state, -1) + 1
+            count = self.counts[state] = self.counts.get(state, -1) + 1
         name = f"{state}:{count}"
         chance = random.Random(name)  # noqa: S311 - no secret
         if chance.random() < self.broken:
