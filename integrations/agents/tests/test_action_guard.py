@@ -12,6 +12,7 @@ from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddlewar
 from langchain.agents.structured_output import ToolStrategy
 from langchain_cfc_agents import RecordedRun, acting, make_run_records, read_outcome
 from langchain_core.messages import AIMessage
+from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import MessagesState
@@ -38,7 +39,7 @@ from integrations.tests.graphs import (
     run_invoke,
     thread,
 )
-from langchain_cfc import CalibrationArtifact, calibrate
+from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
 from langchain_cfc.errors import (
     AttainabilityWarning,
     CFCError,
@@ -426,3 +427,11 @@ def test_nothing_runs_if_the_run_did_not_begin(bot: CalibrationArtifact) -> None
         guard.after_model({"messages": []}, None)
     with pytest.raises(InputError, match="expected a list of names"):
         guarding(bot, unguarded="look_up")
+
+
+def test_chain_of_answers_refuses_an_artifact_of_runs(bot: CalibrationArtifact) -> None:
+    with pytest.raises(FingerprintError, match="the generator is not the one"):
+        CFCRunnable(generator=Clerk(), verifier=SelfConsistency(), artifact=bot, generator_id="other")
+    model = ChatOpenAI(model="gpt-4o-mini", api_key="none")  # type: ignore[arg-type]  # it takes text
+    with pytest.raises(FingerprintError, match="class is 'langchain_openai"):
+        CFCRunnable(generator=model, verifier=SelfConsistency(), artifact=bot)
