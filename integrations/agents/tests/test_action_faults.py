@@ -48,7 +48,8 @@ class FaultyDesk(Desk):
 
     def __init__(self, chance: random.Random) -> None:
         super().__init__()
-        book = self.tools[0].func
+        tool: Any = self.tools[0]
+        book = tool.func
 
         def book_or_fail(day: str, room: str = "small") -> str:
             if chance.random() < FAULTS:
@@ -57,7 +58,7 @@ class FaultyDesk(Desk):
                 raise RuntimeError(msg)
             return str(book(day=day, room=room))
 
-        self.tools[0].func = book_or_fail
+        tool.func = book_or_fail
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +127,8 @@ def test_faults_run_no_undecided_call_and_leak_nothing(
         name = f"run-{place}"
         folder = tmp_path / name
         folder.mkdir()
-        desk, model = FaultyDesk(chance), Clerk(seed=place, broken=FAULTS)
+        desk: Desk = FaultyDesk(chance)
+        model = Clerk(seed=place, broken=FAULTS)
         # Redrawn calls would have the ids of the first ones, and days of their own tell them apart.
         example = task(name, *[chance.choice([1.0, 0.9, 0.5]) for _ in range(chance.randint(1, 3))])
         seen: list[str] = []

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -281,7 +282,7 @@ def test_wrong_share_of_all_runs_is_kept_on_average() -> None:
     assert wrong > 3.72 * error
 
 
-def test_served_run_is_the_recorded_one_until_it_leaves_the_path(tmp_path: Steps) -> None:
+def test_served_run_is_the_recorded_one_until_it_leaves_the_path(tmp_path: Path) -> None:
     examples = [task(f"task {place}", (0.99, 0.6)[place % 2], 0.99) for place in range(24)]
     # One draw after the other, since ties are broken by their order.
     config: Any = {"max_concurrency": 1}

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired, TypeAlias
 
 from langchain.agents.middleware import AgentMiddleware, AgentState, HumanInTheLoopMiddleware
 from langchain.agents.middleware.types import OmitFromInput
@@ -58,14 +57,8 @@ class ActionState(PeopleState):
     cfc_outcome: NotRequired[Annotated[dict[str, Any] | None, OmitFromInput]]
 
 
-@dataclass(frozen=True)
-class Setup:
-    """What of an agent must be the same in recording and in serving.
-
-    Attributes:
-        toolbox: Its tools.
-        generator: Fingerprint of its model, tools and settings.
-    """
+class Setup(NamedTuple):
+    """The tools of an agent, and the fingerprint of its model, tools and settings."""
 
     toolbox: Toolbox
     generator: dict[str, Any]
@@ -79,17 +72,7 @@ class AgentPart:
 
 
 class ActionMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
-    """Base of the middleware that draws the turns of an agent n times.
-
-    Args:
-        verifier: Scores actions; a mapping of several by name gives the mean.
-        n: Number of messages of a guarded turn, at least 1.
-        unguarded: Names of the tools that need no guard.
-        max_turns: Number of turns after which a run fails.
-        memory: `thread` if a run may begin with earlier answers; `none` if that is an error.
-        agent_id: Name of the agent; it vouches for parts that cannot be described.
-        verifier_id: Name of the verifier, likewise.
-    """
+    """Base of the middleware that draws turns n times; `RecordActions` describes the arguments."""
 
     state_schema = ActionState
 
@@ -326,12 +309,11 @@ _CHANGES_CALLS = HumanInTheLoopMiddleware.wrap_tool_call is not AgentMiddleware.
 
 
 def _get_run(state: Mapping[str, Any]) -> dict[str, Any]:
-    run = state.get("cfc_run")
+    run: dict[str, Any] | None = state.get("cfc_run")
     if run is None:
         msg = "the agent's state has no cfc_run: the run did not begin where the middleware begins it"
         raise ServingError(msg)
-    found: dict[str, Any] = run
-    return found
+    return run
 
 
 def _make_key(call: Call) -> str:

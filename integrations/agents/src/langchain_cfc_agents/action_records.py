@@ -35,7 +35,8 @@ class RecordActions(ActionMiddleware):
     from the results of the agent, its checkpoints, and its traces.
 
     Args:
-        verifier: Scores actions, whose canonical JSON is the text of the candidates.
+        verifier: Scores actions, whose canonical JSON is the text of the candidates; of several by name, the
+            mean counts.
         n: Number of messages drawn at a turn that calls a guarded tool, at least 1.
         unguarded: Names of the tools that need no guard, such as those that only read.
         supervised: Whether a person is asked about each guarded action, by the interrupt of LangChain's

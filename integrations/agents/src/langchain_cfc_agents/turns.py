@@ -33,13 +33,7 @@ RULE = "lowest score, first drawn; mean score"
 
 
 class TurnDrawer:
-    """Draws the n messages of a turn and scores their actions.
-
-    Args:
-        verifier: Scores actions, which are the texts of the candidates.
-        n: Number of messages, at least 1.
-        unguarded: Names of the tools that need no guard.
-    """
+    """Draws the n messages of a turn, and scores their actions, which are the texts of the candidates."""
 
     def __init__(self, verifier: Verifier | VerifierEnsemble, n: int, unguarded: Collection[str]) -> None:
         self._scorer = CandidateScorer(verifier)
