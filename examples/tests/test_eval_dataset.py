@@ -1,4 +1,4 @@
-"""The example of the tutorial: its questions, and every output and figure that the tutorial quotes."""
+"""The example of the tutorial: its questions, the bot made of them, and all that the tutorial quotes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from examples.tests.quotations import Quotations, find_missing_parts, quote_outputs
-from examples.tests.running import REPOSITORY, list_readme_commands, read_section
+from examples.tests.running import REPOSITORY
 from langchain_cfc import CalibrationArtifact, read_records
 from langchain_cfc.demo import load_recording
 from tests.cli.running import run
@@ -22,8 +23,10 @@ from tests.serving.openai_server import Script, serving
 
 EXAMPLE = REPOSITORY / "examples" / "eval_dataset"
 TUTORIAL = (REPOSITORY / "docs" / "tutorial.md").read_text(encoding="utf-8")
+OWN_DATA = (REPOSITORY / "docs" / "your-own-data.md").read_text(encoding="utf-8")
 FILES = ("questions.csv", "collect.toml", "eval_dataset_parts.py")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TUTORIAL, re.DOTALL | re.MULTILINE)
+BLOCK = r"^```(\w+)\n(.*?)^```$"
+BLOCKS = re.findall(BLOCK, TUTORIAL, re.DOTALL | re.MULTILINE)
 # Figures of the prose that no command prints: what is asked for, and what another page measures.
 SAID_ELSEWHERE = {"0.2", "90", "95"}
 
@@ -69,11 +72,17 @@ def test_tutorial_asks_held_out_questions_and_flags_a_hopeless_one() -> None:
     assert not any(one.correct for one in records["516 * 869"].candidates)
 
 
-def test_eval_dataset_commands_are_those_of_the_tutorial() -> None:
-    activate, copy, *commands = "\n".join(list_readme_commands(read_section("eval_dataset"))).splitlines()
-    assert activate in TUTORIAL
-    assert copy in TUTORIAL
-    assert all(line in TUTORIAL for line in commands)
+def test_page_builds_a_bot_from_the_example(tmp_path: Path) -> None:
+    section = OWN_DATA.partition("\n## No questions yet?\n")[2].partition("\n## ")[0]
+    ((_, block),) = re.findall(BLOCK, section, re.DOTALL | re.MULTILINE)
+    shutil.copytree(EXAMPLE, tmp_path / "examples" / "eval_dataset")
+    command = ["bash", "-euo", "pipefail", "-c", block.replace("\npython ", f"\n{sys.executable} ")]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    found = re.search(r"^answered: (\S+) of (\S+) questions .*?, (\S+) wrongly", ran.stderr, re.MULTILINE)
+    assert found
+    assert "It answers {} of the {} questions, {} wrongly.".format(*found.groups()) in section
+    assert ran.stdout == "Jakarta\n"
 
 
 def test_eval_dataset_model_can_be_changed_in_one_line(
