@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from operator import itemgetter
 
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records.schema import (
@@ -26,7 +23,7 @@ _IN_MEMORY = "records"
 class DatasetChecker:
     """Checks that all records have the same number of candidates and different ids, across files.
 
-    Keeps the ids and where each was seen, nothing else of a record. A provenance fixes the number of
+    Keeps the ids, nothing else of a record. A provenance fixes the number of
     candidates, or claims, and the draw rule; errors name `origin` as the reason.
     """
 
@@ -37,11 +34,7 @@ class DatasetChecker:
         if provenance is not None:
             self._n = _CLAIMS if provenance.unit == "claims" else provenance.n
             self._max_candidates = None if provenance.draws is None else provenance.n
-        # Each record's position by id, its line by position, and where each source begins. For a million
-        # records, objects would take more memory than all of their scores.
-        self._positions: dict[str, int] = {}
-        self._lines = array("Q")
-        self._sources: list[tuple[int, str]] = []
+        self._ids: set[str] = set()
 
     def add(self, record: LabelledRecord, source: str, line: int) -> None:
         """Check one more record."""
@@ -58,22 +51,10 @@ class DatasetChecker:
             at_most = "" if self._max_candidates is None else "at most "
             problem = f"found {n}; expected {at_most}{self._n} for every prompt, by {self._n_origin}"
             raise RecordError(source, line, "candidates", problem)
-        position = len(self._positions)
-        first = self._positions.setdefault(record.id, position)
-        if first != position:
-            known, its_line = self._locate(first)
-            problem = (
-                f"{short_repr(record.id)} is also the id of {known}, line {its_line}; expected unique ids"
-            )
+        if record.id in self._ids:
+            problem = f"{short_repr(record.id)} is the id of an earlier record too; expected unique ids"
             raise RecordError(source, line, "id", problem)
-        if not self._sources or self._sources[-1][1] != source:
-            self._sources.append((position, source))
-        self._lines.append(line)
-
-    def _locate(self, position: int) -> tuple[str, int]:
-        """Return source and line of the record at a position."""
-        after = bisect_right(self._sources, position, key=itemgetter(0))
-        return self._sources[after - 1][1], self._lines[position]
+        self._ids.add(record.id)
 
 
 def check_records(

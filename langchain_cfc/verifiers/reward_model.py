@@ -13,7 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http.client import HTTPException
 from typing import Any, TypeAlias
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
@@ -116,11 +116,8 @@ class RewardModel(TextVerifier):
             return _logistic(-reward / self.scale)
         if 0.0 <= reward <= 1.0:
             return 1.0 - reward
-        msg = (
-            f"the reward model at {self._url} gave a reward of {reward}, outside [0, 1]: pass scale=, the "
-            "size of a typical reward, to map it to [0, 1]"
-        )
-        raise VerifierError(msg)
+        problem = f"gave a reward of {reward}, outside [0, 1]: pass scale=, the size of a typical reward"
+        raise self._make_error(problem)
 
     def _post(self, body: Mapping[str, Any]) -> Any:
         """Return the JSON that the server answers with; raise a `VerifierError` if there is none."""
@@ -132,14 +129,25 @@ class RewardModel(TextVerifier):
             with build_opener(_NoRedirect).open(request, timeout=self._timeout) as response:
                 content = response.read()
         except HTTPError as error:
-            raise self._make_status_error(error) from error
+            problem = f"answered with status {error.code}: {self._quote(_read_error_body(error))}"
+            raise self._make_error(problem) from error
         except (OSError, HTTPException) as error:
-            raise self._make_connection_error(error) from error
+            reason = getattr(error, "reason", error)
+            problem = f"failed ({type(reason).__name__}: {reason})"
+            if isinstance(reason, TimeoutError):
+                problem = (
+                    f"did not answer within {self._timeout:g} seconds: is it still loading? Pass a larger "
+                    "timeout= to wait longer"
+                )
+            raise self._make_error(problem) from error
         try:
             return json.loads(content)
         except ValueError as error:
-            msg = f"the reward model at {self._url} did not answer with JSON: {self._quote(content)}"
-            raise VerifierError(msg) from error
+            problem = f"did not answer with JSON: {self._quote(content)}"
+            raise self._make_error(problem) from error
+
+    def _make_error(self, problem: str) -> VerifierError:
+        return VerifierError(f"the reward model at {self._url} {problem}")
 
     async def _apost(self, body: Mapping[str, Any]) -> Any:
         """Post in a new thread, because the loop's own pool has few more threads than there are cores."""
@@ -148,26 +156,6 @@ class RewardModel(TextVerifier):
             return await asyncio.wrap_future(executor.submit(self._post, body))
         finally:
             executor.shutdown(wait=False)
-
-    def _make_status_error(self, error: HTTPError) -> VerifierError:
-        with error:
-            try:
-                content = error.read()
-            except (OSError, HTTPException):
-                content = b""
-        msg = f"the reward model at {self._url} answered with status {error.code}: {self._quote(content)}"
-        return VerifierError(msg)
-
-    def _make_connection_error(self, error: OSError | HTTPException) -> VerifierError:
-        reason = error.reason if isinstance(error, URLError) else error
-        if isinstance(reason, TimeoutError):
-            return VerifierError(
-                f"the reward model at {self._url} did not answer within {self._timeout:g} seconds: is it "
-                "still loading? Pass a larger timeout= to wait longer"
-            )
-        return VerifierError(
-            f"the request to the reward model at {self._url} failed ({type(reason).__name__}: {reason})"
-        )
 
     def _quote(self, content: bytes) -> str:
         """Return the beginning of a body without the key, because servers may quote a key they refuse."""
@@ -184,13 +172,20 @@ class RewardModel(TextVerifier):
         found = {one.get("index"): one.get("score") for one in entries if isinstance(one, Mapping)}
         rewards = [found.get(index) for index in range(count)]
         if len(entries) != count or not all(map(_is_reward, rewards)):
-            msg = (
-                f"the reward model at {self._url} answered for {count} texts with "
-                f"{quote(repr(answer))[:_MAX_LENGTH]}; expected 'data' with one 'index' and one finite "
-                "'score' per text"
+            problem = (
+                f"answered for {count} texts with {quote(repr(answer))[:_MAX_LENGTH]}; expected 'data' with "
+                "one 'index' and one finite 'score' per text"
             )
-            raise VerifierError(msg)
+            raise self._make_error(problem)
         return [float(reward) for reward in rewards if reward is not None]
+
+
+def _read_error_body(error: HTTPError) -> bytes:
+    with error:
+        try:
+            return error.read()
+        except (OSError, HTTPException):
+            return b""
 
 
 class _NoRedirect(HTTPRedirectHandler):

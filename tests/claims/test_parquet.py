@@ -109,7 +109,7 @@ def test_claims_round_trip_between_parquet_and_json_lines(
 
 # Cells that JSON does not have, and one of each check across cells; the values are checked as in JSON Lines.
 BAD: list[tuple[dict[str, Any], str, str]] = [
-    (make_row("fine 3"), "id", "'fine 3' is also the id of"),
+    (make_row("fine 3"), "id", "'fine 3' is the id of an earlier record"),
     (make_row(claims=None), "claims", "missing"),
     (make_row(claims=[None, make_claim()]), "claims[0]", "found None"),
     (change_second(score=float("nan")), "claims[1].score", "found nan"),

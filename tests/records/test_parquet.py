@@ -85,7 +85,7 @@ def test_write_records_gives_equal_parquet_bytes_for_equal_records(tmp_path: Pat
 def test_write_records_keeps_the_old_parquet_file_after_a_failure(path: Path) -> None:
     write_records(path, [make_record("q1")])
     before = path.read_bytes()
-    with pytest.raises(RecordError, match="the id of records, line 1"):
+    with pytest.raises(RecordError, match="the id of an earlier record too"):
         write_records(path, [make_record("q1"), make_record("q1")])
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
@@ -106,7 +106,7 @@ def test_read_records_joins_parquet_and_json_lines(path: Path, tmp_path: Path) -
     assert [one.id for one in both] == ["q1", "q2", "q3"]
     assert tabulate(both).ids == ("q1", "q2", "q3")
     write_records(tmp_path / "more.jsonl", [make_record("q2")])
-    expected = rf"more\.jsonl, line 1: id: 'q2' is also the id of {path}, line 2"
+    expected = r"more\.jsonl, line 1: id: 'q2' is the id of an earlier record too"
     for read in (tabulate, list):
         with pytest.raises(RecordError, match=expected):
             read(both)
@@ -144,7 +144,7 @@ GOOD: list[dict[str, Any]] = [
 BAD: list[tuple[dict[str, Any], str, str]] = [
     (make_row(id=None), "id", "missing"),
     (make_row(name=""), "id", "found ''; expected text, not empty"),
-    (make_row("fine 3"), "id", "'fine 3' is also the id of"),
+    (make_row("fine 3"), "id", "'fine 3' is the id of an earlier record"),
     (make_row(cluster=""), "cluster", "found ''"),
     (make_row(input=None), "input", "missing"),
     (make_row(input="What?"), "input", "not JSON"),

@@ -211,14 +211,13 @@ def test_read_records_takes_n_from_the_first_record_or_provenance(
 def test_read_records_refuses_a_repeated_id(path: Path) -> None:
     error = catch_first_error(write_lines(path, make_fields("q1"), make_fields("q2"), make_fields("q1")))
     assert (error.line, error.field) == (3, "id")
-    assert f"'q1' is also the id of {path}, line 1" in error.problem
+    assert "'q1' is the id of an earlier record too" in error.problem
 
 
 def test_read_records_compares_ids_and_n_across_files(tmp_path: Path) -> None:
     one = write_lines(tmp_path / "a.jsonl", make_fields("q1"))
     error = catch_first_error(one, write_lines(tmp_path / "b.jsonl", make_fields("q2"), make_fields("q1")))
     assert (error.source, error.line, error.field) == (str(tmp_path / "b.jsonl"), 2, "id")
-    assert f"{one}, line 1" in error.problem
     error = catch_first_error(one, write_lines(tmp_path / "c.jsonl", make_fields("q2", n=5)))
     assert (error.source, error.line, error.field) == (str(tmp_path / "c.jsonl"), 1, "candidates")
     assert f"{one}, line 1" in error.problem

@@ -144,7 +144,7 @@ BAD: list[tuple[list[Any], Provenance | None, tuple[int, str], str]] = [
         [make_record("q1"), make_record("q2"), make_record("q1")],
         None,
         (3, "id"),
-        "'q1' is also the id of records, line 1",
+        "'q1' is the id of an earlier record too",
     ),
     (
         [make_record()],

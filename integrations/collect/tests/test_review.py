@@ -275,7 +275,12 @@ INVALID_ARGUMENTS: list[tuple[list[PromptRecord], Any, str, str]] = [
         "a.csv",
         "32001 characters, and a spreadsheet would",
     ),
-    ([*make_numbered_records(3), *make_numbered_records(1)], 1, "a.csv", "'p0' is also the id of"),
+    (
+        [*make_numbered_records(3), *make_numbered_records(1)],
+        1,
+        "a.csv",
+        "'p0' is the id of an",
+    ),
     ([], 1, "a.csv", "no records"),
 ]
 
