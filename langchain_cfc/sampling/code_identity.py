@@ -8,11 +8,13 @@ reformatting or Python version. So own code is not compared: it is unnamed, unle
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import Any, TypeGuard
 
 from langchain_core.runnables.base import RunnableBinding, RunnableBindingBase
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 # First parts of the names of packages with LangChain's classes, those of its providers included.
 _PREFIXES = ("langchain", "langgraph")
@@ -84,3 +86,23 @@ def is_described_by_base(part: object, attribute: str) -> bool:
         if attribute in vars(one) or attribute in vars(one).get("__annotations__", {}):
             return False
     return False
+
+
+def list_shadowed_methods(value: BaseModel) -> list[str]:
+    """Return the names of attributes of an object that replace methods of its class."""
+    kind = type(value)
+    return [
+        name
+        for name in vars(value)
+        if name not in kind.model_fields and inspect.isfunction(getattr(kind, name, None))
+    ]
+
+
+def is_default(field: FieldInfo | None, value: Any) -> bool:
+    """Return whether a field has its default value; False if that cannot be found out."""
+    if field is None:
+        return False
+    try:
+        return bool(value == field.get_default(call_default_factory=True, validated_data={}))
+    except Exception:  # noqa: BLE001 - a provider's default factory, or a comparison without a boolean result
+        return False

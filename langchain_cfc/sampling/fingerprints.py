@@ -29,8 +29,10 @@ from langchain_cfc.execution.langgraph_compat import get_tracing_params
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.sampling.code_identity import (
     find_named_class,
+    is_default,
     is_described_by_base,
     is_known_code,
+    list_shadowed_methods,
     name_code,
 )
 from langchain_cfc.sampling.connections import (
@@ -41,7 +43,6 @@ from langchain_cfc.sampling.connections import (
     list_custom_clients,
     select_headers,
 )
-from langchain_cfc.sampling.step_descriptions import ChainDescription, is_default, list_shadowed_methods
 from langchain_cfc.support.serialization import compute_sha256
 
 # LangChain's tracing parameters, with their names in a fingerprint.
@@ -172,6 +173,9 @@ def _describe_part(part: object) -> dict[str, Any]:
     That is the last model, or the last part that states anything. Without any, it is the part's class with a
     digest; empty if the part cannot be described.
     """
+    # Late: LangChain's prompts and tools take a while to import, and a process that needs them has them.
+    from langchain_cfc.sampling.step_descriptions import ChainDescription
+
     chain = ChainDescription(_describe_model)
     tree = chain.describe(part)
     steps = tree if isinstance(tree, list) else [tree]

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from langchain_core.language_models import BaseLanguageModel
-from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.runnables.base import RunnableBindingBase, coerce_to_runnable
 from langchain_core.runnables.configurable import RunnableConfigurableAlternatives
@@ -116,6 +115,8 @@ def has_model(part: Any) -> bool:
 
 def has_retriever(part: Any) -> bool:
     """Return whether a part is or holds a retriever, including in a function's closure."""
+    from langchain_core.retrievers import BaseRetriever  # late, as in fingerprints
+
     return any(isinstance(one, BaseRetriever) for one in _walk_with_closures(part, set()))
 
 

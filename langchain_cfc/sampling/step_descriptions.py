@@ -38,14 +38,15 @@ from langchain_core.runnables.passthrough import RunnableAssign
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel, SecretStr
-from pydantic.fields import FieldInfo
 from typing_extensions import is_typeddict
 
 from langchain_cfc.sampling.code_identity import (
     find_named_class,
+    is_default,
     is_known_code,
     is_known_module,
     is_transparent,
+    list_shadowed_methods,
     name_code,
 )
 
@@ -222,26 +223,6 @@ _DESCRIBE: Mapping[Any, Callable[[Any, Callable[[Any], Any]], Any]] = {
     _GETTERS: lambda value, again: {type(value).__name__: again(value.__reduce__()[1])},
     (FunctionType, BuiltinFunctionType, MethodType, MethodDescriptorType): _describe_function,
 }
-
-
-def list_shadowed_methods(value: BaseModel) -> list[str]:
-    """Return the names of attributes of an object that replace methods of its class."""
-    kind = type(value)
-    return [
-        name
-        for name in vars(value)
-        if name not in kind.model_fields and inspect.isfunction(getattr(kind, name, None))
-    ]
-
-
-def is_default(field: FieldInfo | None, value: Any) -> bool:
-    """Return whether a field has its default value; False if that cannot be found out."""
-    if field is None:
-        return False
-    try:
-        return bool(value == field.get_default(call_default_factory=True, validated_data={}))
-    except Exception:  # noqa: BLE001 - a provider's default factory, or a comparison without a boolean result
-        return False
 
 
 def _describe_class(kind: Any) -> Any:
