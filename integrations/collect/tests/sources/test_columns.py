@@ -388,7 +388,7 @@ FEW_SHOT = FewShotPromptTemplate(
     input_variables=["q"],
 )
 INVALID_COLUMNS = [
-    ({}, "found none of input, prompt and inputs; expected exactly one"),
+    ({}, "found none of input, prompt and inputs; expected one, such as"),
     ({"input": "q", "prompt": "{q}"}, "found input and prompt of"),
     ({"input": "q", "inputs": ["q"]}, "found input and inputs of"),
     ({"input": "q", "metdata": ["a"]}, "Extra inputs are not permitted"),

@@ -138,6 +138,14 @@ def test_read_examples_reports_all_bad_rows_in_one_error(tmp_path: Path) -> None
     assert str(again) == str(error)
 
 
+def test_error_of_many_bad_rows_ends_with_what_is_wrong_with_one() -> None:
+    problem = catch_record_error([{"q": 1}] * 60, INPUT, "refuse").problem
+    assert problem.startswith("60 bad rows;")
+    assert "; the first 20:\n" in problem
+    assert problem.count("\n") == 20
+    assert problem.split("\n")[-1].startswith("  row 20: input: found 1; expected text")
+
+
 def test_read_examples_yields_nothing_after_a_bad_row() -> None:
     examples = iter(read_examples([{"q": "a"}, {"q": None}, {"q": "b"}], INPUT))
     assert next(examples).input == "a"

@@ -570,9 +570,8 @@ class Examples:
 
     def _make_error(self, bad: list[BadRow]) -> RecordError:
         lines = [f"{self._rows.unit} {row}" for row in bad[:_MAX_LISTED]]
-        if len(bad) > _MAX_LISTED:
-            lines.append(f"and {len(bad) - _MAX_LISTED} more")
         rows = "row" if len(bad) == 1 else "rows"
+        first = f"; the first {_MAX_LISTED}" if len(bad) > _MAX_LISTED else ""
         advice = "correct them, or leave them out with bad_rows='set_aside'"
-        problem = f"{len(bad)} bad {rows}; {advice}:"
+        problem = f"{len(bad)} bad {rows}; {advice}{first}:"
         return RecordError(self.source, 0, "", "\n  ".join([problem, *lines]))
