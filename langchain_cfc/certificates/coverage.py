@@ -176,14 +176,20 @@ def certify(
         OverlapError: If these are the calibration records and none were held out, or other figures from all
             the labels held out were looked at.
         CalibrationError: If no prompt is left to certify on.
-        InputError: If the artifact lacks a level or has a certificate for it already, a record cannot be
-            used, or answers are not distinguished as in calibration.
+        InputError: If the artifact has no sets, lacks a level or has a certificate for it already, a record
+            cannot be used, or answers are not distinguished as in calibration.
         FeatureError: If metadata that the feature map needs is missing.
         FingerprintError: If the records come from another generator, verifier or extractor.
         MissingExtraError: If SciPy is not installed.
     """
     text = format_delta(delta)
     levels = artifact.alphas if alpha is None else (artifact.select_level(alpha),)
+    if not levels:
+        msg = (
+            "this bot's rates were certified by `calibrate`, and it has no answer sets to certify: for its "
+            "figures on held-out questions run langchain-cfc evaluate ARTIFACT RECORDS"
+        )
+        raise InputError(msg)
     known = [one.alpha for one in artifact.certificates if one.alpha in levels]
     if known:
         msg = (

@@ -71,6 +71,13 @@ def name_code(part: Any) -> str:
     return f"{part.__module__.partition('.')[0]}.{name}" if is_known_code(part) else name
 
 
+def name_in_words(part: Any) -> str:
+    """Return what people read about a part that has no fingerprint: its name, or its class's."""
+    # Not `getattr`, which would make a model that is only made when it is called.
+    name = part.__name__ if inspect.isroutine(part) or isinstance(part, type) else type(part).__name__
+    return "a function without a name" if name == "<lambda>" else str(name)
+
+
 def is_described_by_base(part: object, attribute: str) -> bool:
     """Return whether an attribute of an own class's object comes from a class of LangChain or this library.
 

@@ -48,6 +48,7 @@ from langchain_cfc.sampling.code_identity import (
     is_transparent,
     list_shadowed_methods,
     name_code,
+    name_in_words,
 )
 
 # Fields that concern tracing, caching and schemas, and that do not change what a step returns.
@@ -111,8 +112,7 @@ class ChainDescription:
         try:
             described = self._describe(value, bound)
         except Exception:  # noqa: BLE001 - a schema or a setting may fail in ways of its own
-            # Not `getattr`, which would make a model that is only made when it is called.
-            self.unnamed.append(value.__name__ if inspect.isroutine(value) else type(value).__name__)
+            self.unnamed.append(name_in_words(value))
         is_chain = isinstance(value, (RunnableSequence, RunnableBindingBase, RunnableWithFallbacks))
         return described if is_chain or len(self.unnamed) == known else None
 

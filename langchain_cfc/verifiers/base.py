@@ -35,6 +35,7 @@ from langchain_cfc.execution import (
 )
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.sampling.candidates import Description
+from langchain_cfc.sampling.code_identity import name_in_words
 from langchain_cfc.sampling.fingerprints import compute_fingerprint, is_identified
 from langchain_cfc.support.text import quote
 
@@ -220,7 +221,7 @@ def combine_fingerprints(
     left out). The method is the `id` only if every part identifies itself, as an id vouches for all of them.
     """
     stated = {
-        role: compute_fingerprint(part) or {"unnamed": [getattr(part, "__name__", type(part).__name__)]}
+        role: compute_fingerprint(part) or {"unnamed": [name_in_words(part)]}
         for role, part in parts.items()
         if part is not None
     }

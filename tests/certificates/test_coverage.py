@@ -265,6 +265,12 @@ def test_certify_counts_one_prompt_of_each_cluster() -> None:
     assert certify_and_get(artifact, prompts(1, 300)).prompts == 300
 
 
+def test_certify_refuses_a_bot_without_sets() -> None:
+    bot = calibrate(KNOWN, max_wrong_rate=0.5)
+    with pytest.raises(InputError, match=r"no answer sets to certify.*langchain-cfc evaluate"):
+        certify(bot, FRESH)
+
+
 def test_certify_refuses_calibration_records() -> None:
     words = r"calibrated on all of these records: .* test_fraction"
     with pytest.raises(OverlapError, match=words):

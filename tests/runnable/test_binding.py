@@ -174,7 +174,9 @@ def test_function_in_the_generator_is_unverified_unless_generator_id_is_given() 
         RunnableLambda(lambda prompt: prompt) | make_model(),
         make_model() | RunnableLambda(lambda message: message.text),
     ):
-        with pytest.warns(FingerprintWarning, match=r"parts that cannot be compared \(<lambda>"):
+        with pytest.warns(
+            FingerprintWarning, match=r"parts that cannot be compared \(a function without a name"
+        ):
             chain = make_matching(make_bound(), generator=generator)
         assert chain.invoke("x").guarantee.binding == "unverified"
         vouched = make_matching(make_bound(), generator=generator, generator_id="my-model")

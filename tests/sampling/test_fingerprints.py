@@ -213,7 +213,7 @@ def test_fingerprint_of_a_sequence_holds_a_prompt_digest() -> None:
     assert of("Be brief.") == of("Be brief.")
     assert of("Be brief.")["prompt_digest"] != of("Be long.")["prompt_digest"]
     made_by_code = ChatPromptTemplate.from_template("{q} {now}").partial(now=lambda: "today")
-    assert compute_fingerprint(made_by_code | make_model())["unnamed"] == ["<lambda>"]
+    assert compute_fingerprint(made_by_code | make_model())["unnamed"] == ["a function without a name"]
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_build_bot_says_its_defaults_and_returns_a_bot_that_serves(
         "'no idea' (wrong, reference 'city A0')",
         "prompt: 'Give the answer alone: {question}'",
         "verifier: SequenceProbability, because the model returns log-probabilities",
-        "labeler: NormalisedMatch, because all references are texts; it calls 4 of 5 answers correct",
+        "labeler: NormalisedMatch, because all references are texts; it labels 4 of 5 trial answers correct",
         f"n: {N} answers to each of {SIZE} questions: {N * SIZE} requests, about ",
         "store: bot.db keeps everything",
     ):

@@ -264,7 +264,8 @@ def test_propose_searches_sentences_for_the_reference(tmp_path: Path) -> None:
         "arguments": {"anywhere": True},
     }
     assert found.found.correct == [True] * 5
-    assert "calls 5 of 5 answers correct, NormalisedMatch() 0" in found.found.reasons["labeler.factory"]
+    reason = found.found.reasons["labeler.factory"]
+    assert "labels 5 of 5 trial answers correct (others: 0 by NormalisedMatch()" in reason
     assert "arguments = { anywhere = true }" in format_toml(found.settings, {})
 
 

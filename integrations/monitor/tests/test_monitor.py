@@ -249,6 +249,7 @@ def test_monitor_status_command_exits_with_1_on_an_alarm(
     loud = run("status", saved, store)
     assert loud.code == 1
     assert "The rate of kept promises, certified at least" in loud.out
+    assert "…" not in loud.out
     data = json.loads(run("status", saved, store, "--json").out)
     assert data["alarms"] >= 1
     assert data["results"] == len(served)

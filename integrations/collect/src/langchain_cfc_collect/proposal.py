@@ -449,9 +449,9 @@ def _explain_labeler(
     choice: LabelerChoice, choices: Sequence[LabelerChoice], labels: Mapping[str, Sequence[bool]]
 ) -> str:
     found = labels[choice.name]
-    text = f"all references are {choice.reads}; it calls {sum(found)} of {len(found)} answers correct"
-    others = [f"{one.name} {sum(labels[one.name])}" for one in choices if one is not choice]
-    return f"{text}, {', '.join(others)}" if others else text
+    text = f"all references are {choice.reads}; it labels {sum(found)} of {len(found)} trial answers correct"
+    others = [f"{sum(labels[one.name])} by {one.name}" for one in choices if one is not choice]
+    return f"{text} (others: {', '.join(others)})" if others else text
 
 
 def name_store(path: str) -> str:

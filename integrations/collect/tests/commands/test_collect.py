@@ -196,7 +196,7 @@ def test_id_given_on_the_command_line_to_a_store_ends_the_notice(
     for options in (("--dry-run",), ("--dry-run", "--json"), ("--limit", "4")):
         ran = collect(*options)
         assert ran.err.count("unverified") == 1
-        assert "<lambda>" in ran.err
+        assert "a function without a name" in ran.err
         assert "--set generator.id=NAME" in ran.err
     spent = len(script.requests)
     assert spent == 4 * N

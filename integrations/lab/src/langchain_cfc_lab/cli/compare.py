@@ -83,7 +83,7 @@ def _format_figure(method: MethodComparison, figure: str) -> str:
 def _make_gaps_table(level: LevelComparison, names: Sequence[str], most: int = 8) -> Table:
     table = make_table("points below target", width=20)
     for name in names:
-        table.add_column(f"{escape(name)}, and where", no_wrap=True, max_width=28)
+        table.add_column(f"{escape(name)}, and where")
     gaps = level.methods[names[0]].gaps
     for one in sorted(gaps, key=lambda one: -gaps[one].shortfall.mean)[:most]:
         found = (level.methods[name].gaps[one] for name in names)

@@ -380,8 +380,8 @@ def _make_test_table(found: MonitorStatus) -> Table:
     listed = tests[: max(_MOST_LISTED, len(found.alarms))]
     left = len(tests) - len(listed)
     table = make_table(title=f"Tests by evidence{f', {left} with less not shown' if left else ''}")
-    for heading, width in (("what", 24), ("of", 18)):
-        table.add_column(heading, no_wrap=True, max_width=width)
+    for heading in ("what", "of"):
+        table.add_column(heading)
     for heading, width in (("seen", 6), ("share", 5), ("evidence", 8), ("alone at", 8)):
         table.add_column(heading, justify="right", no_wrap=True, min_width=width)
     for one in listed:
