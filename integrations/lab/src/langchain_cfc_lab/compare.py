@@ -427,8 +427,8 @@ def _list_notes(sweep: Sequence[LevelComparison], data: DataFacts, left_out: int
             "with a cap flag prompts there; others miss the target."
         )
     yield (
-        f"These figures are from the labels of all {data.prompts} prompts, which cannot certify a setting "
-        "chosen by them: certify it on new records. `suggest` chooses by the fit split alone."
+        f"If you pick the best row, expect it to do worse on new data, and certify it on new records: all "
+        f"{data.prompts} prompts are behind these figures. `suggest` chooses by the fit split alone."
     )
     if left_out:
         yield f"{left_out} prompts were left out: only one prompt per cluster is used."

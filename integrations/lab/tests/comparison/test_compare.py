@@ -211,7 +211,7 @@ def test_compare_leads_with_the_strictest_level_within_reach() -> None:
             f"{level.alpha:g}" for level in found.sweep if level.target_coverage > level.attainable_coverage
         ]
         *notes, used = found.notes
-        assert "labels of all 300 prompts" in used
+        assert "all 300 prompts are behind" in used
         assert len(notes) == bool(out)
         assert not out or notes[0].startswith(f"At alpha = {', '.join(out)} the target is out of reach")
 

@@ -75,7 +75,7 @@ def test_compare_names_an_unknown_category_for_any_number_of_jobs() -> None:
     with_one = replace(labelled, draws=replace(labelled.draws, metadata=tuple(metadata)))
     messages = []
     for jobs in (1, 2):
-        with pytest.raises(FeatureError, match="Add prompts of this category") as caught:
+        with pytest.raises(FeatureError, match="Calibrate with such prompts") as caught:
             compare(with_one, features="group(topic)", methods=["conditional"], splits=8, jobs=jobs)
         messages.append(str(caught.value))
     assert messages[0] == messages[1]

@@ -218,7 +218,8 @@ def test_suggest_command_prints_a_calibrate_command_that_runs(
 ) -> None:
     assert ran.code == 0
     assert ran.err == ""
-    command = ran.out.splitlines()[-1]
+    conclusion, command, *_ = ran.out.splitlines()
+    assert conclusion.startswith("Of ")
     program, *words = shlex.split(command)
     assert program == "langchain-cfc"
     assert words[:2] == ["calibrate", str(records)]

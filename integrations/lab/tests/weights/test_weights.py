@@ -42,5 +42,5 @@ def test_report_and_inspect_command_state_labelling_weights(weighted: LabelledBa
     assert "of the calibration prompts by weight" in said
     artifact.save(tmp_path / "artifact.json")
     shown = run("inspect", tmp_path / "artifact.json").out
-    assert f"{facts.size} calibration prompts (weighing {facts.weight:.4g})" in " ".join(shown.split())
-    assert "from which the labelled ones were selected" in " ".join(shown.split())
+    assert f"{facts.size} calibration questions (weighing {facts.weight:.4g})" in " ".join(shown.split())
+    assert "calibrated on were chosen for labelling" in " ".join(shown.split())

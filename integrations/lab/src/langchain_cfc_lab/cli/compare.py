@@ -81,14 +81,14 @@ def _format_figure(method: MethodComparison, figure: str) -> str:
 
 
 def _make_gaps_table(level: LevelComparison, names: Sequence[str], most: int = 8) -> Table:
-    table = make_table("points below target", width=20)
+    table = make_table(title="points below target, and in which group")
     for name in names:
-        table.add_column(f"{escape(name)}, and where")
+        table.add_column(escape(name))
     gaps = level.methods[names[0]].gaps
     for one in sorted(gaps, key=lambda one: -gaps[one].shortfall.mean)[:most]:
         found = (level.methods[name].gaps[one] for name in names)
         cells = (f"{100 * gap.shortfall.mean:+5.1f} [dim]{format_group(gap.group)}[/]" for gap in found)
-        table.add_row(escape(one), *cells)
+        table.add_row(*cells)
     return table
 
 

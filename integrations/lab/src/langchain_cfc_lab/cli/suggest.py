@@ -190,19 +190,30 @@ def _suggest_draws(
 def _print_draws(console: Console, found: DrawSuggestion) -> None:
     is_bot = found.alpha is None
     cost = [] if found.rules[0].cost is None else ["cost of 1,000"]
+    useful = "answers" if is_bot else "covers"
+    everything = next(one for one in found.rules if one.rule == f"fixed({found.n})")
+    chosen = next(one for one in found.rules if one.rule == found.chosen)
+    saved = format_percent(1.0 - chosen.mean_draws / everything.mean_draws)
+    console.print(
+        f"[bold]{escape(chosen.rule)}[/] saves {saved} of the draws, and is the cheapest that {useful} at "
+        f"most {100 * found.most_lost:g} points less than drawing all {found.n}. Next:"
+    )
+    _print_command(console, found.command)
+    if found.warning is not None:
+        console.print(f"[yellow]warning: {found.warning}[/]\n")
     if is_bot:
         rate = format_share(float(found.max_wrong_rate or 0))
         console.print(
             f"{len(found.rules)} draw rules for a bot with at most {rate} wrong answers, on {found.prompts} "
             "prompts that will not certify it\n"
         )
-        headings, useful = ["answered", "wrong"], "answers"
+        headings = ["answered", "wrong"]
     else:
         console.print(
             f"{len(found.rules)} draw rules on {found.prompts} prompts that will not calibrate, means over "
             f"{found.splits} inner splits\n"
         )
-        headings, useful = ["covered", "answered", "flagged", "answers"], "covers"
+        headings = ["covered", "answered", "flagged", "answers"]
     table = make_table("draw rule", "draws", *headings, *cost, width=27)
     for one in found.rules:
         shares = (one.coverage, one.answered_rate, one.not_certifiable_rate, one.wrong_rate)
@@ -218,21 +229,15 @@ def _print_draws(console: Console, found: DrawSuggestion) -> None:
     console.print(f"[dim]* no other rule draws less and {useful} as much; {', '.join(headings[:3])} in %[/]")
     if is_bot:
         console.print("[dim]wrong: of the answers given; expected with the prompts left to certify[/]")
-    everything = next(one for one in found.rules if one.rule == f"fixed({found.n})")
-    chosen = next(one for one in found.rules if one.rule == found.chosen)
-    saved = format_percent(1.0 - chosen.mean_draws / everything.mean_draws)
-    console.print(
-        f"\n[bold]{escape(chosen.rule)}[/] saves {saved} of the draws, and is the cheapest that {useful} at "
-        f"most {100 * found.most_lost:g} points less than drawing all {found.n}."
-    )
-    if found.warning is not None:
-        console.print(f"\n[yellow]warning: {found.warning}[/]")
-    _print_command(console, found.command)
 
 
 def _print_suggestion(console: Console, found: Suggestion) -> None:
     console.print(
-        f"{len(found.options)} options tried on {found.prompts} prompts that will not calibrate, in "
+        f"Of {len(found.options)} options the best is [bold]{escape(found.options[0].words)}[/]. Next:"
+    )
+    _print_command(console, found.command)
+    console.print(
+        f"Tried on {found.prompts} prompts that will not calibrate, in "
         f"{found.splits} inner splits; target {format_share(found.target_coverage)} in each of "
         f"{found.groups} groups\n"
     )
@@ -247,13 +252,11 @@ def _print_suggestion(console: Console, found: Suggestion) -> None:
     console.print()
     print_list(console, found.notes)
     print_list(console, (f"Not usable: {what}. {why}" for what, why in found.unusable.items()))
-    _print_command(console, found.command)
 
 
 def _print_command(console: Console, command: str) -> None:
     """Print the next command on one line, without wrapping it, so that it can be copied."""
-    console.print("\nNext:")
-    console.print(escape(command), soft_wrap=True, style="bold")
+    console.print(escape(command), "", soft_wrap=True, style="bold", sep="\n")
 
 
 def _make_options_table(found: Suggestion) -> Table:
