@@ -33,7 +33,7 @@ Cut: TypeAlias = float | None
 
 
 def read_recording() -> list[RecordedRun]:
-    """Read the recorded runs."""
+    """Return the runs that come with the example."""
     with gzip.open(RECORDING, "rt", encoding="utf-8") as file:
         return [RecordedRun.model_validate_json(line) for line in file]
 
@@ -113,7 +113,7 @@ def compare(runs: Sequence[RecordedRun], rate: str, per: Per) -> dict[str, tuple
 
 
 def main() -> None:
-    """Print the table of `examples/README.md`."""
+    """Print the table of figures in `examples/README.md`."""
     runs = [run for run in read_recording() if run.guarded or run.error is not None]
     calls = sum(len(run.guarded) for run in runs)
     print(f"{len(runs)} runs with {calls} guarded calls; {SPLITS} splits, {CALIBRATED:.0%} calibrate")

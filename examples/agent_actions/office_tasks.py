@@ -52,7 +52,7 @@ _HOURS = (
 
 @dataclass(frozen=True)
 class Task:
-    """One task.
+    """What a person asks of the agent, and the calls that are right.
 
     Attributes:
         id: Kind and number, unique.

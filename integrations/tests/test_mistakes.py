@@ -85,7 +85,7 @@ IN_PYTHON: dict[str, Callable[[], Any]] = {
     "no file": lambda: build(examples="nothing.csv"),
     "unknown columns": lambda: build(examples="other.csv"),
     "wrong answers": lambda: build(FakeListChatModel(responses=["no idea"])),
-    "no provider": lambda: build("nobody:gpt"),
+    "no provider": lambda: build("noprovider:gpt"),
     "no key": lambda: build("openai:gpt-4o-mini"),
     "out of reach": lambda: build(lambda _: "a1", PAIRS, labeler=NormalisedMatch()),
     "another n": lambda: rebuild(n=N + 1),
