@@ -289,3 +289,14 @@ def test_draws_fill_the_concurrency_limit_prompt_by_prompt() -> None:
 def test_local_executor_refuses_an_invalid_number_of_candidates(n: Any) -> None:
     with pytest.raises(InputError, match="expected a whole number of candidates"):
         Executor(Components(lambda prompt: prompt, score_half, NormalisedMatch(), n))
+
+
+def test_collections_of_one_process_share_the_clients_of_models(tmp_path: Path, script: Script) -> None:
+    # Models of one address share an async client, whose kept connections belong to an event loop.
+    with serving(script, keep_alive=True) as url:
+        for number in range(3):
+            parts = Components(make_recorded_model(url), SequenceProbability(), NormalisedMatch(), N)
+            assert collect_records(tmp_path / f"{number}.db", parts).complete
+            failing = replace(parts, labeler=RunnableLambda(lambda _: 1 / 0), labeler_id="fails")
+            with pytest.raises(CollectionError):
+                collect_records(tmp_path / f"{number}-fails.db", failing)

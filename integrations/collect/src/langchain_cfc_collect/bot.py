@@ -40,7 +40,7 @@ from langchain_cfc.support.plugins import load_object
 from langchain_cfc.support.text import format_percent, pluralize
 from langchain_cfc.verifiers import SelfConsistency, Verifier, VerifierEnsemble
 from langchain_cfc_collect.calibrating import ChainOptions, ChainPlan
-from langchain_cfc_collect.collecting import acollect, format_cost, print_line, run_in_new_loop
+from langchain_cfc_collect.collecting import acollect, format_cost, print_line, run_in_kept_loop
 from langchain_cfc_collect.costs import Budget, ModelCalls, Stage, Usage
 from langchain_cfc_collect.proposal import (
     LabelerChoice,
@@ -107,7 +107,7 @@ def build_bot(
         print(bot.invoke("What is the capital of Peru?").best or "I do not know.")
     """
     run = abuild_bot(generator, examples, verifier=verifier, labeler=labeler, **options)
-    return run_in_new_loop("abuild_bot(...)", run)
+    return run_in_kept_loop("abuild_bot(...)", run)
 
 
 async def abuild_bot(

@@ -35,7 +35,7 @@ from langchain_cfc.support.files import check_target
 from langchain_cfc.support.imports import require
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble
-from langchain_cfc_collect.collecting import acollect, run_in_new_loop
+from langchain_cfc_collect.collecting import acollect, run_in_kept_loop
 from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.executor import Components, Executor
 from langchain_cfc_collect.run import CollectionOptions, CollectionResult
@@ -145,7 +145,7 @@ def calibrate_chain(
         CollectionWarning: As in `collect`.
     """
     run = acalibrate_chain(generator, examples, verifier=verifier, labeler=labeler, **options)
-    return run_in_new_loop("acalibrate_chain(...)", run)
+    return run_in_kept_loop("acalibrate_chain(...)", run)
 
 
 async def acalibrate_chain(

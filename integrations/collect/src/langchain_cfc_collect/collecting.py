@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
+import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -83,17 +86,51 @@ def collect(
             component is the same; as soon as there are signs that the records will not calibrate well, and at
             the end if prompts failed.
     """
-    return run_in_new_loop("acollect(...)", acollect(examples, components, store, options))
+    return run_in_kept_loop("acollect(...)", acollect(examples, components, store, options))
 
 
-def run_in_new_loop(instead: str, run: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end; where a loop is running already, the error says what to await instead."""
+def run_in_kept_loop(instead: str, run: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end; where a loop is running already, the error says what to await instead.
+
+    A chat model keeps the connections of its client, which belong to a loop, and models of one address share
+    a client. If the loop were closed, their next run would fail. So a thread keeps its loop until it ends.
+    """
     with suppress(RuntimeError):
         asyncio.get_running_loop()
         run.close()
         msg = f"an event loop is already running, as in a notebook: await {instead} with the same arguments"
         raise InputError(msg)
-    return asyncio.run(run)
+    if sys.version_info < (3, 11):
+        return asyncio.run(run)
+    runner = _find_runner()
+    try:
+        return cast("T", runner.run(run))
+    finally:
+        runner.get_loop().run_until_complete(_cancel_rest())
+
+
+async def _cancel_rest() -> None:
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+
+
+_KEPT = threading.local()
+
+
+def _find_runner() -> Any:
+    """Return the runner of this thread; a forked process has one of its own."""
+    process = os.getpid()
+    if getattr(_KEPT, "process", None) != process:
+        _KEPT.process, _KEPT.runner = process, asyncio.Runner()
+        weakref.finalize(threading.current_thread(), _close, process, _KEPT.runner)
+    return _KEPT.runner
+
+
+def _close(process: int, runner: Any) -> None:
+    if os.getpid() == process:
+        runner.close()
 
 
 async def acollect(

@@ -28,7 +28,7 @@ from langchain_cfc.support.database import StoreNotFoundError
 from langchain_cfc.support.files import check_target
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble, VerifierInput
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierScores
-from langchain_cfc_collect.collecting import explain_unverified_parts, run_executor, run_in_new_loop
+from langchain_cfc_collect.collecting import explain_unverified_parts, run_executor, run_in_kept_loop
 from langchain_cfc_collect.costs import Stage, Usage
 from langchain_cfc_collect.executor import Components, Executor
 from langchain_cfc_collect.relabeling import try_stage
@@ -82,7 +82,7 @@ def rescore(
         StoreError: If a store cannot be read or written, or the new one holds something else.
         InputError: If candidates were drawn by a rule that looks at scores, or an option cannot be used.
     """
-    return run_in_new_loop(
+    return run_in_kept_loop(
         "arescore(...)", arescore(source, verifier, store, options, weights=weights, verifier_id=verifier_id)
     )
 
