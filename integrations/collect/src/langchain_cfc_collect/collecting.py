@@ -106,14 +106,15 @@ def run_in_kept_loop(instead: str, run: Coroutine[Any, Any, T]) -> T:
     try:
         return cast("T", runner.run(run))
     finally:
-        runner.get_loop().run_until_complete(_cancel_rest())
+        loop = runner.get_loop()
+        rest = asyncio.all_tasks(loop)
+        for task in rest:  # at once, before any of them goes on
+            task.cancel()
+        loop.run_until_complete(_wait_for_all(rest))
 
 
-async def _cancel_rest() -> None:
-    rest = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in rest:
-        task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
+async def _wait_for_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 _KEPT = threading.local()
