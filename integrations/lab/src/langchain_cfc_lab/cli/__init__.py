@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 
 CORE_COUNT = os.cpu_count() or 1
 Jobs = Annotated[
@@ -18,3 +20,8 @@ FigureFolder = Annotated[
 ]
 split_option = partial(typer.Option, rich_help_panel="Splits")
 SplitsSeed = Annotated[str, split_option(help="Seed of the random splits.")]
+
+
+def print_command(console: Console, command: str) -> None:
+    """Print the next command on one line, without wrapping it, so that it can be copied."""
+    console.print(escape(command), "", soft_wrap=True, style="bold", sep="\n")

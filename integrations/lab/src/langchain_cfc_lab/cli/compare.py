@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Sequence
 from functools import partial
@@ -28,10 +29,12 @@ from langchain_cfc.cli.formatting import (
 )
 from langchain_cfc.cli.inputs import AsJson, Dataset, RecordPaths, open_records
 from langchain_cfc.errors import InputError
+from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import tabulate
 from langchain_cfc.support.suggestions import suggest_name
+from langchain_cfc.support.text import format_percent
 from langchain_cfc_lab import ComparisonReport, LevelComparison, MethodComparison
-from langchain_cfc_lab.cli import CORE_COUNT, FigureFolder, Jobs, SplitsSeed, split_option
+from langchain_cfc_lab.cli import CORE_COUNT, FigureFolder, Jobs, SplitsSeed, print_command, split_option
 from langchain_cfc_lab.compare import FEATURES, GROUPS
 from langchain_cfc_lab.metrics import COST_FIGURES, find_event, is_share, list_figures
 from langchain_cfc_lab.report import Sources, check_report, plots, write_report
@@ -239,14 +242,71 @@ def compare(
             record_comparison(kept, dataset, "compare")
         write_outputs(found, records, report, figures)
     against = metric or ("worst_group_kept_promise", COST_FIGURES[find_event(found.set_rule)])
-    shown = partial(_print_comparison, figures=against, page=report)
+    shown = partial(_print_comparison, records=records, figures=against, page=report)
     print_result(found, shown, as_json=as_json)
 
 
+def _conclude(found: ComparisonReport) -> tuple[str, str]:
+    """Return what a comparison says about methods that `calibrate` has, and the name of the best one.
+
+    Of those that keep the promise in every group, the best answers most prompts, or keeps most claims. If
+    none keeps it, the best comes nearest.
+    """
+    ours = [name for name in found.methods if name.partition(":")[0] in {"conditional", "marginal"}]
+    if not ours:
+        return "", ""
+    of_claims = find_event(found.set_rule) == "claims"
+
+    def get_mean(name: str, figure: str) -> float:
+        return found.methods[name].figures[figure].mean
+
+    def get_gain(name: str) -> float:
+        return get_mean(name, "claims_kept") if of_claims else 1.0 - get_mean(name, "abstention_rate")
+
+    worst = {name: get_mean(name, "worst_group_kept_promise") for name in ours}
+    target = format_share(found.target_coverage)
+    best = max((name for name in ours if worst[name] >= found.target_coverage), key=get_gain, default=None)
+    if best is None:
+        best = max(ours, key=lambda name: worst[name])
+        nearest = f"{best} comes nearest, with {format_percent(worst[best], '.1f')} in the worst."
+        return f"no method keeps {target} in every group; {nearest}", best
+    if not get_gain(best):
+        return f"the methods that keep {target} in every group answer nothing: choose a larger alpha.", ""
+    did = f"keeps {format_percent(get_gain(best))} of the claims" if of_claims else ""
+    did = did or f"answers {format_percent(get_gain(best))} of the prompts"
+    return (
+        f"{best} keeps the promise of {target} in every group "
+        f"({format_percent(worst[best], '.1f')} in the worst) and {did}, more than others that keep it."
+    ), best
+
+
+def _make_command(found: ComparisonReport, name: str, records: Sequence[str]) -> str:
+    """Return the command that calibrates a method on records."""
+    kind, _, rule = name.partition(":")
+    event = find_event(found.set_rule)
+    level = "--max-wrong-of-all" if event == "best_answer" else "--alpha"
+    options = [level, f"{found.alpha:g}", "--features", found.features if kind == "conditional" else "1"]
+    if event == "claims":
+        options += ["--unit", "claims", "--at-most", str(found.at_most)]
+    elif event == "answers" and (rule or found.set_rule) != "all":
+        options += ["--set-rule", rule or found.set_rule]
+    return shlex.join(["langchain-cfc", "calibrate", *records, *options, "--out", "artifact.json"])
+
+
 def _print_comparison(
-    console: Console, found: ComparisonReport, *, figures: Sequence[str], page: Path | None
+    console: Console,
+    found: ComparisonReport,
+    *,
+    records: Sequence[str],
+    figures: Sequence[str],
+    page: Path | None,
 ) -> None:
     """Print a comparison, with a table against alpha for each of `figures`, and the path of its page."""
+    conclusion, best = _conclude(found)
+    if conclusion:
+        console.print(f"At alpha = {found.alpha:g}, {escape(conclusion)}{' Next:' if best else ''}")
+    if best:
+        print_command(console, _make_command(found, best, records))
     data = found.data
     auroc = "" if data.auroc is None else f", AUROC of scores {data.auroc:.2f}"
     drawn = (

@@ -32,7 +32,7 @@ from langchain_cfc.records import tabulate
 from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.support.text import format_percent
 from langchain_cfc_lab import DrawSuggestion, Suggestion
-from langchain_cfc_lab.cli import CORE_COUNT, Jobs, split_option
+from langchain_cfc_lab.cli import CORE_COUNT, Jobs, print_command, split_option
 
 # Most rows of the table; the JSON holds all options.
 _MOST_ROWS = 10
@@ -198,7 +198,7 @@ def _print_draws(console: Console, found: DrawSuggestion) -> None:
         f"[bold]{escape(chosen.rule)}[/] saves {saved} of the draws, and is the cheapest that {useful} at "
         f"most {100 * found.most_lost:g} points less than drawing all {found.n}. Next:"
     )
-    _print_command(console, found.command)
+    print_command(console, found.command)
     if found.warning is not None:
         console.print(f"[yellow]warning: {found.warning}[/]\n")
     if is_bot:
@@ -235,7 +235,7 @@ def _print_suggestion(console: Console, found: Suggestion) -> None:
     console.print(
         f"Of {len(found.options)} options the best is [bold]{escape(found.options[0].words)}[/]. Next:"
     )
-    _print_command(console, found.command)
+    print_command(console, found.command)
     console.print(
         f"Tried on {found.prompts} prompts that will not calibrate, in "
         f"{found.splits} inner splits; target {format_share(found.target_coverage)} in each of "
@@ -252,11 +252,6 @@ def _print_suggestion(console: Console, found: Suggestion) -> None:
     console.print()
     print_list(console, found.notes)
     print_list(console, (f"Not usable: {what}. {why}" for what, why in found.unusable.items()))
-
-
-def _print_command(console: Console, command: str) -> None:
-    """Print the next command on one line, without wrapping it, so that it can be copied."""
-    console.print(escape(command), "", soft_wrap=True, style="bold", sep="\n")
 
 
 def _make_options_table(found: Suggestion) -> Table:
