@@ -54,7 +54,7 @@ def test_compare_begins_with_its_conclusion_and_the_next_command(
     ("names", "is_kept"),
     [(("marginal", "conditional", "conditional:best_prefix"), True), (("marginal",), False)],
 )
-def test_compare_concludes_for_the_method_that_answers_most_of_those_that_keep_the_promise(
+def test_compare_names_the_method_that_keeps_its_promise_and_answers_most(
     names: tuple[str, ...], *, is_kept: bool
 ) -> None:
     methods = [f"--method={name}" for name in names]
