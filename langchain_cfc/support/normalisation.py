@@ -246,6 +246,8 @@ _SENTENCE_END = " .,;:\u3001\u060c\u061b\u0964\u0965\u06d4"
 # After a digit or a single Latin letter, an exclamation mark is a factorial.
 _EXCLAMATION = re.compile(r"(?:[^\W\d_]{2}|[^\x00-\x7f]|[\"'*?.,]|^)!+$")
 _SENTENCE_START = "\u00a1\u00bf "
+# Most answers are words of ASCII, in which the rules change nothing but the case of letters.
+_PLAIN = re.compile(r"[A-Za-z0-9]+(?: [A-Za-z0-9]+)*")
 # Marks on both sides of an answer. One on one side only may belong to it: 5', A*, f'.
 _MARKS = (
     ("**", "**"),
@@ -288,6 +290,8 @@ def normalise_answer(text: str) -> str:
         >>> normalise_answer(' "New  York." '), normalise_answer('{"b": 1.0, "a": "x"}')
         ('new york', '{"a":"x","b":1}')
     """
+    if _PLAIN.fullmatch(text):
+        return text.lower()
     plain = unify_characters(text)
     if plain[:1] in {"{", "["} and plain[-1:] in {"}", "]"} and '"' in plain:
         return _normalise_json(text) or _normalise_json(plain) or plain
