@@ -138,6 +138,13 @@ COMMANDS = (
     "init --source other.csv --model openai:x",
     "store status nothing.db",
     "store status records.jsonl",
+    "calibrate",
+    "calibrate records.jsonl --alpah 0.1",
+    "calibrate records.jsonl --unit claim",
+    "calibrate records.jsonl --alpha",
+    "calibrat records.jsonl",
+    "store state nothing.db",
+    "collect --column question",
 )
 
 

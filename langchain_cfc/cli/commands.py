@@ -8,6 +8,8 @@ found by their entry points; one that is not in the table is listed with the sum
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
@@ -16,6 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from langchain_cfc.support import __version__
+from langchain_cfc.support.text import escape_controls
 
 # Entry points of this group are named like their command, and load a `typer.Typer` or a function for one.
 _ENTRY_POINT_GROUP = "langchain_cfc.commands"
@@ -67,6 +70,25 @@ def _hide_flag_types(params: list[Any]) -> list[Any]:
     return params
 
 
+# The error of wrong usage: of click, or of the copy of click that newer releases of typer hold.
+_UsageError: Any = typer.BadParameter.__base__
+
+
+@contextmanager
+def _shorten_usage_errors(ctx: Any) -> Iterator[None]:
+    """Print an error of usage as one line, and below it the command that shows the help; then exit."""
+    try:
+        yield
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # typer prints the help
+            raise
+        said = escape_controls(" ".join(error.format_message().split())).replace("Value error, ", "")
+        typer.echo(
+            f"{typer.style('error:', fg='red', bold=True)} {said}\n  {ctx.command_path} --help", err=True
+        )
+        raise typer.Exit(error.exit_code) from None
+
+
 # What else people call the column of the questions, whose option has one name in every command.
 _QUESTION, _OTHER_NAMES = "--question", {"--column", "--input", "--prompt", "--questions", "--query"}
 
@@ -77,10 +99,11 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; the error for another name of `--question` names that."""
         known = {name for one in self.params for name in one.opts}
-        for name in (one.partition("=")[0] for one in args):
-            if _QUESTION in known and name in _OTHER_NAMES - known:
-                ctx.fail(f"No such option: {name}. The column of the questions is {_QUESTION}.")
-        return super().parse_args(ctx, args)
+        with _shorten_usage_errors(ctx):
+            for name in (one.partition("=")[0] for one in args):
+                if _QUESTION in known and name in _OTHER_NAMES - known:
+                    ctx.fail(f"No such option: {name}. The column of the questions is {_QUESTION}.")
+            return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> Any:
         """Return the parameters, with the help option."""
@@ -88,7 +111,17 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Command group whose help names no type for switches."""
+    """Command group whose help names no type for switches, and whose errors take two lines."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options before the command."""
+        with _shorten_usage_errors(ctx):
+            return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return name, command and other arguments of the command that the first argument names."""
+        with _shorten_usage_errors(ctx):
+            return super().resolve_command(ctx, args)
 
     def get_params(self, ctx: Any) -> Any:
         """Return the parameters, with the help option."""

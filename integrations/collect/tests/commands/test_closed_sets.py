@@ -69,4 +69,4 @@ def test_certificates_of_yes_no_questions_are_true_or_refused(
 def test_other_names_of_the_column_of_questions_lead_to_its_option(command: str, name: str) -> None:
     ran = run(command, "questions.csv", name, "question")
     assert ran.code == 2
-    assert "column of the questions is --question" in " ".join(ran.err.replace("│", " ").split())
+    assert "column of the questions is --question" in " ".join(ran.err.split())
