@@ -31,6 +31,7 @@ from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.guarantee import CoverageCertificate, PaperPAC, PeopleCertificate
 from langchain_cfc.records import Provenance
+from langchain_cfc.records.schema import name_part
 from langchain_cfc.set_rules import SetRule, parse_set_rule
 from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.support.normalisation import NORMALISATION
@@ -120,9 +121,7 @@ class ArtifactContent(ArtifactData):
         if self.provenance is None:
             return "unknown: not in the records (unbound)"
         known = getattr(self.provenance, part)
-        if known is None:
-            return "none"
-        return str(known.get("id") or known.get("model") or "not named")
+        return "none" if known is None else name_part(known)
 
     def list_stated_levels(self, alpha: str) -> tuple[str, ...]:
         """List the error levels that may be stated at `alpha`, ascending; only `alpha` if not adaptive."""

@@ -267,6 +267,18 @@ def make_provenance(configuration: Mapping[str, Any], models: Sequence[str]) -> 
     return Provenance(**fields)
 
 
+def name_part(fingerprint: Mapping[str, Any] | None) -> str:
+    """Return what people call a part: its id or model, or the class of a verifier or labeler of this package.
+
+    Without a given id, the id of such a class names its method.
+    """
+    known = fingerprint or {}
+    kind, is_named = str(known.get("class", "")), "model" in known or {"id", "method"} <= set(known)
+    if kind.startswith("langchain_cfc") and not is_named:
+        return kind.rpartition(".")[2]
+    return str(known.get("id") or known.get("model") or "not named")
+
+
 def encode_provenance(provenance: Provenance) -> bytes:
     """Return a provenance as it is written to files."""
     # Not `exclude_defaults`, which would leave out the format and its version.

@@ -54,6 +54,7 @@ from langchain_cfc.runnable.running import Flow, FlowRunner
 from langchain_cfc.runnable.serving import ServedPromise, ServingPipeline
 from langchain_cfc.sampling import Sampler, SamplingName, resolve_generator
 from langchain_cfc.sampling.candidates import Description
+from langchain_cfc.sampling.code_identity import name_in_words
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.thresholds import Level
@@ -507,6 +508,6 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
 
 def _get_name(part: Any) -> str | None:
     """Return a part's name in the code: a function's name, or the class name of anything else."""
-    if part is None:
-        return None
-    return str(getattr(part, "__name__", None) or type(part).__name__)
+    # LangChain names a RunnableLambda like its function.
+    known = getattr(part, "name", None) if isinstance(part, RunnableLambda) else None
+    return known if part is None or known else name_in_words(part)

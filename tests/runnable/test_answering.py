@@ -191,6 +191,8 @@ def test_get_graph_names_the_parts_of_a_chain() -> None:
     names = [node.name for node in chain.get_graph().nodes.values()]
     assert names == ["CFCRunnableInput", "ScriptedModel", "verify", "CFCRunnable", "CFCResult"]
     assert "4" in chain.get_graph().draw_mermaid()
+    nameless = make_chain(verifier=lambda _, candidates: [0.1] * len(candidates))
+    assert "lambda" not in nameless.get_graph().draw_mermaid() + repr(nameless)
     graph = chain.or_else(RunnableLambda(lambda _: "x", name="person")).get_graph()
     assert [node.name for node in graph.nodes.values()][1:3] == ["CFCRunnable", "person"]
     assert "abstained" in graph.draw_mermaid()

@@ -415,7 +415,7 @@ _PROMISES_LESS = "less than the paper says: a set without a correct candidate co
 _OUR_RULES: dict[str, tuple[RuleName, str, str]] = {
     "conditional": (
         "conditional",
-        "exact conditional thresholds (CFC, corrected)",
+        "a threshold for each prompt, from its features (CFC, corrected)",
         "every weighting that the features span, on average over calibration sets",
     ),
     "marginal": ("marginal", "one threshold for all prompts (ICP, corrected)", _HOLDS_ON_AVERAGE),

@@ -26,6 +26,8 @@ def test_compare_prints_every_method_in_80_columns() -> None:
     assert max(map(len, lines)) <= 80
     for needed in ("conditional", "marginal", "TopK", "CFC-PAC-FULL", "sampling", "back-off", "worst group"):
         assert needed in ran.out, needed
+    # Names as `--method` takes them are explained.
+    assert "marginal: one threshold for all prompts" in " ".join(ran.out.split())
     assert "points below target" in ran.out
     assert "…" not in ran.out
 

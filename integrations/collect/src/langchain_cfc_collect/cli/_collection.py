@@ -27,6 +27,7 @@ from langchain_cfc.cli.formatting import (
 from langchain_cfc.errors import CFCWarning
 from langchain_cfc.records import Example, write_records
 from langchain_cfc.records.files import check_records_target
+from langchain_cfc.records.schema import name_part
 from langchain_cfc.support.database import StoreNotFoundError
 from langchain_cfc_collect.cli.store import print_status, summarize_status
 from langchain_cfc_collect.collecting import (
@@ -313,10 +314,8 @@ def _list_estimate(
     found: Estimate, first: Example, parts: Mapping[str, Any], *, is_batch: bool
 ) -> Iterable[str]:
     for part in ("generator", "splitter", "verifier", "labeler", "answer"):
-        known = parts.get(part)
-        if known is not None:
-            name = known.get("id") or known.get("model") or "unnamed: give it an id"
-            yield f"{part:<13} {name}"
+        if parts.get(part) is not None:
+            yield f"{part:<13} {name_part(parts[part])}"
     yield f"first prompt  {first.input!r:.200}"
     yield f"reference     {first.reference!r:.200}"
     yield f"to do         {found.prompts} prompts, {found.draws} requests for their candidates"

@@ -320,10 +320,15 @@ def _print_comparison(
         f"{escape(found.features)}\n"
     )
     console.print(make_methods_table(found, found.set_rule))
-    legend = "; ".join(
+    figures_in_words = [
         f"{one.column}: {one.definition}" for one in list_figures(found.set_rule).values() if one.column
-    )
-    console.print(f"[dim]{legend}; red: below the target[/]\n")
+    ]
+    own = {name: one for name, one in found.methods.items() if one.family == "ours" and ":" not in name}
+    for legend in (
+        [*figures_in_words, "red: below the target"],
+        [f"{name}: {one.words}" for name, one in own.items()],
+    ):
+        console.print(f"[dim]{escape('; '.join(legend))}[/]\n")
     for name in figures if len(found.sweep) > 1 else ():
         console.print(make_sweep_table(found.sweep, name, found.set_rule), "")
     names = [name for name in ("conditional", "marginal") if name in found.methods]
