@@ -106,7 +106,8 @@ LANGCHAIN = PLAIN | {"langchain_core"}
 PLOTS = frozenset({"matplotlib"})  # `plot` methods, at the call
 OUTSIDE: dict[str, frozenset[str]] = {
     **dict.fromkeys(["errors", "no_answers", "extend"], NOTHING),
-    "support": PLOTS | {"numpy", "pydantic", "filelock", "sqlalchemy", "markdown_it", "pandas"},
+    "support": PLOTS
+    | {"numpy", "pydantic", "pydantic_core", "filelock", "sqlalchemy", "markdown_it", "pandas"},
     **dict.fromkeys(["candidates", "set_rules", "features", "draw_rules", "decision"], NUMPY),
     "thresholds": NUMPY | {"scipy"},  # for ranks that hold with confidence
     **dict.fromkeys(["scoring", "guarantee"], PLAIN),
