@@ -32,7 +32,7 @@ PAGES = sorted(
 MODULES = sorted([*ROOT.glob("langchain_cfc/**/*.py"), *ROOT.glob("integrations/*/src/**/*.py")])
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 # Options of scripts of the repository, of podman and of promptfoo, which sentences name.
-FOREIGN = {"--output", "--base-url", "--build-arg", "--questions", "--folder", "--chain"}
+FOREIGN = {"--output", "--base-url", "--build-arg", "--questions", "--folder", "--chain", "--artifact"}
 COMPANIONS = ("langchain_cfc_collect", "langchain_cfc_lab", "langchain_cfc_monitor")
 
 

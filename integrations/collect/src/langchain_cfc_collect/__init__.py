@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from langchain_cfc_collect.agreement import (
         Agreement,
         IntervalEstimate,
-        bound_true_coverage,
-        bound_true_coverage_at_worst,
         compare_labels,
     )
     from langchain_cfc_collect.bot import abuild_bot, build_bot
@@ -72,8 +70,6 @@ __all__ = [
     "acalibrate_chain",
     "acollect",
     "arescore",
-    "bound_true_coverage",
-    "bound_true_coverage_at_worst",
     "build_bot",
     "calibrate_chain",
     "collect",
@@ -93,8 +89,6 @@ _NAMES = {
     "agreement": (
         "Agreement",
         "IntervalEstimate",
-        "bound_true_coverage",
-        "bound_true_coverage_at_worst",
         "compare_labels",
     ),
     "bot": ("abuild_bot", "build_bot"),

@@ -301,8 +301,7 @@ def find_shared_judge(verifier: Mapping[str, Any], labeler: Mapping[str, Any]) -
 
     A shared model makes the same mistakes twice: it gives a wrong candidate the best score and labels it
     correct. The records then make the verifier look better than it is, and the guarantee is about what the
-    judge believes. In terms of `langchain_cfc.labelers.bound_true_coverage`, the mistakes are not independent
-    and only `bound_true_coverage_at_worst` holds. Only fingerprints that name a model are compared.
+    judge believes. Only fingerprints that name a model are compared.
     """
     shared = sorted(_list_model_names(verifier) & _list_model_names(labeler))
     if not shared:

@@ -21,19 +21,9 @@ records again. Which texts are changed depends on program and country. So every 
 in starts with an apostrophe. So do the names of these columns, which tells `HumanLabels` to remove it.
 
 **What a filled sheet says.** Let each row of a sheet be a candidate drawn at random among all, one per
-prompt, as `write_review` draws them. Then three counts are binomial: of the w wrong candidates, the number
-labelled correct, with w and e0; of the c correct ones, the number labelled wrong, with c and e1; and of all k
-rows, the number that are wrong and labelled correct, with k and f = e0 W / n, where W of the n candidates of
-a prompt are wrong on average. All three intervals are those of `estimate_rate`.
-
-For claims, f is the share of answers with a claim that is unsupported and labelled supported. Among the
-answers of the sheet, their number is binomial. In any other answer, every unsupported claim is labelled so:
-if at most k claims labelled unsupported are left, at most k unsupported ones are. So the true coverage is at
-least the guaranteed one less f, for mistakes of any kind.
-
-What remains of a guarantee are the bounds of `bound_true_coverage` and `bound_true_coverage_at_worst`, with
-e0 and f n = e0 W at the upper ends of their intervals. So each bound holds with the confidence of one end,
-97.5 % for intervals of 95 %.
+prompt, as `write_review` draws them. Then two counts are binomial: of the w wrong candidates, the number
+labelled correct, with w and e0; and of the c correct ones, the number labelled wrong, with c and e1. Both
+intervals are those of `estimate_rate`.
 """
 
 from __future__ import annotations
@@ -42,11 +32,9 @@ import csv
 import hashlib
 import io
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.candidates import UNITS, Unit
 from langchain_cfc.errors import InputError, RecordError, VerifierError
@@ -63,14 +51,7 @@ from langchain_cfc.records.splits import digest_inputs
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.support.files import atomic_writer
 from langchain_cfc.verifiers.prompts import read_prompt
-from langchain_cfc_collect.agreement import (
-    Agreement,
-    IntervalEstimate,
-    bound_true_coverage,
-    bound_true_coverage_at_worst,
-    compare_labels,
-    estimate_rate,
-)
+from langchain_cfc_collect.agreement import Agreement, compare_labels
 from langchain_cfc_collect.human import TEXT_MARK, HumanLabels, Sheet, format_value, make_key, read_sheet
 
 COLUMNS = ("id", "input", "reference", "text")
@@ -302,26 +283,6 @@ def _format_input(value: Any) -> Any:
         return value
 
 
-# If either side gave one of the labels fewer times, kappa's interval is too short; see `Agreement`.
-_MIN_LABEL_COUNT = 10
-
-
-class AdjustedCoverage(BaseModel):
-    """Lower bounds on true coverage, given the guaranteed one and the labels' mistakes; 0 is no information.
-
-    For claims, both kinds are equal: bounds on the share of answers with at most k unsupported claims left.
-    """
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-    coverage: float  # guaranteed share of prompts whose set holds a candidate labelled correct
-    independent: float  # lower bound on the share whose set holds a correct one, for independent mistakes
-    # The same if people had found no mistake: the most that a sheet of this size can show
-    independent_limit: float
-    at_worst: float  # lower bound on the share whose set holds a correct one, for mistakes of any kind
-    at_worst_limit: float  # the same if people had found no mistake
-
-
 class ReviewReport(Agreement):
     """Comparison of labels with people's labels, which are taken to be right.
 
@@ -330,115 +291,63 @@ class ReviewReport(Agreement):
             instead of correct or wrong.
         rows: Number of different candidates on the sheet.
         unfilled: Number of candidates on the sheet that are not judged yet.
-        n: Number of candidates per prompt that sets are made from; 1 for claims.
-        flattering: Share of all candidates that are wrong and labelled correct, f; for claims, share of
-            answers with a claim that is unsupported and labelled supported.
-        promises: Lower bounds on true coverage for each guaranteed coverage.
         notes: Caveats.
     """
 
     unit: Unit
     rows: int
     unfilled: int
-    n: int
-    flattering: IntervalEstimate
-    promises: tuple[AdjustedCoverage, ...]
     notes: tuple[str, ...]
 
 
 def create_review_report(
-    records: Iterable[LabelledRecord],
-    sheet: str | Path,
-    *,
-    coverage: Sequence[float] = (0.9,),
-    n: int | None = None,
-    confidence: float = 0.95,
+    records: Iterable[LabelledRecord], sheet: str | Path, *, confidence: float = 0.95
 ) -> ReviewReport:
-    """Compare the labels of records with people's labels on a sheet, and bound true coverage.
+    """Compare the labels of records with people's labels on a sheet.
 
     Args:
         records: The records that the sheet is a sample of.
         sheet: The sheet, filled in at least in part. Its rows must be a random sample of candidates, like
             those of `write_review`; rows that people chose to judge say little about the others.
-        coverage: Guaranteed shares of prompts whose set holds a candidate labelled correct, or whose answer
-            keeps at most k claims labelled unsupported, in (0, 1).
-        n: Number of candidates per prompt that sets are made from; None for all that the records hold.
         confidence: Confidence level of the intervals, in (0, 1).
 
     Returns:
-        The confusion table, rates of mistakes, kappa, and bounds on true coverage for each guaranteed one.
+        The confusion table, rates of mistakes and kappa.
 
     Raises:
         InputError: If the sheet cannot be read or no row is filled in, a record labels a reviewed candidate
-            both correct and wrong, or a number is out of range.
+            both correct and wrong, or the confidence is out of range.
         RecordError: If a row of the sheet cannot be used or is not from these records, or the records are
             not one dataset.
         MissingExtraError: If SciPy is not installed.
     """
-    for one in coverage:
-        if not 0.0 < one < 1.0:
-            msg = f"promised coverage is {one!r}; expected a share strictly between 0 and 1"
-            raise InputError(msg)
     people = read_sheet(sheet, partly=True)
     truths = {key: row.correct for key, row in people.rows.items() if row.correct is not None}
     if not truths:
         msg = f"no row of {people.source} is filled in: write yes or no in its last column"
         raise InputError(msg)
-    labelled, unit, recorded = _find_labels(records, people)
-    size = recorded if n is None else n
-    if not 1 <= size <= recorded:
-        msg = f"n is {n}; expected at least 1 and at most {recorded}, the recorded number of candidates"
-        raise InputError(msg)
+    labelled, unit = _find_labels(records, people)
     labels, prompts = zip(*(labelled[key] for key in truths), strict=True)
     found = compare_labels(labels, list(truths.values()), prompts, confidence)
-    flattered, among = found.wrong_called_correct, list(prompts)
-    if unit == "claims":
-        flattered, among = _count_flattered(people, labelled)
-    flattering = estimate_rate(flattered, among, confidence)
-    observed = found.error_on_wrong.high, flattering.high
-    wrong = [prompt for prompt, truth in zip(prompts, truths.values(), strict=True) if not truth]
-    limits = tuple(estimate_rate(0, of, confidence).high for of in (wrong, among))
     return ReviewReport(
         **dict(found),
         unit=unit,
         rows=len(people.rows),
         unfilled=len(people.rows) - len(truths),
-        n=size,
-        flattering=flattering,
-        promises=tuple(_adjust_coverage(one, unit, size, observed, limits) for one in coverage),
         notes=tuple(_create_notes(found, unit, len(people.rows), len(truths))),
     )
 
 
-def _count_flattered(
-    people: Sheet, labelled: Mapping[tuple[str, str], tuple[bool, str]]
-) -> tuple[int, list[str]]:
-    """Count the answers with an unsupported claim labelled supported, and list the prompts of all answers.
-
-    Answers whose rows are not all filled in are left out.
-    """
-    flattered: dict[str, bool] = {}
-    prompts: dict[str, str] = {}
-    for (name, text), row in people.rows.items():
-        label, prompts[name] = labelled[name, text]
-        flattered[name] = flattered.get(name, False) or (label and not row.correct)
-    judged = prompts.keys() - {name for (name, _), row in people.rows.items() if row.correct is None}
-    return sum(flattered[name] for name in judged), [prompts[name] for name in judged]
-
-
 def _find_labels(
     records: Iterable[LabelledRecord], sheet: Sheet
-) -> tuple[dict[tuple[str, str], tuple[bool, str]], Unit, int]:
-    """Return the recorded label and the independent prompt of each row, and the records' unit and n."""
+) -> tuple[dict[tuple[str, str], tuple[bool, str]], Unit]:
+    """Return the recorded label and the independent prompt of each row, and the records' unit."""
     names = {name for name, _ in sheet.rows}
     found: dict[tuple[str, str], tuple[bool, str]] = {}
     met: set[str] = set()
     unit: Unit = "answers"
-    recorded = 1
     for record in check_records(records):
-        if isinstance(record, PromptRecord):
-            recorded = len(record.candidates)
-        else:
+        if isinstance(record, ClaimsRecord):
             unit = "claims"
         name = record.id if sheet.by == "id" else make_key(record.input)
         if name not in names:
@@ -450,7 +359,7 @@ def _find_labels(
             if key in sheet.rows and found.setdefault(key, (label, prompt))[0] != label:
                 raise _make_contradiction_error(record, text)
     check_all_found(sheet, found, met, "claim" if unit == "claims" else "candidate")
-    return found, unit, recorded
+    return found, unit
 
 
 def check_all_found(sheet: Sheet, found: Container[tuple[str, str]], met: Container[str], what: str) -> None:
@@ -467,32 +376,9 @@ def check_all_found(sheet: Sheet, found: Container[tuple[str, str]], met: Contai
     raise RecordError(sheet.source, line, "text", problem)
 
 
-def _adjust_coverage(
-    coverage: float, unit: Unit, n: int, observed: tuple[float, ...], limits: tuple[float, ...]
-) -> AdjustedCoverage:
-    """Bound true coverage with the upper ends of e0 and f, as observed and as if without any mistake."""
-    bounds: list[tuple[float, float]] = []
-    for on_wrong, flattering in (observed, limits):
-        # The bound for any mistakes depends only on the product e0 W, which is f n.
-        at_worst = bound_true_coverage_at_worst(
-            coverage, error_on_wrong=flattering, wrong_per_prompt=float(n)
-        )
-        independent = bound_true_coverage(coverage, error_on_wrong=on_wrong, largest_set=n)
-        bounds.append((at_worst if unit == "claims" else independent, at_worst))
-    (independent, at_worst), (independent_limit, at_worst_limit) = bounds
-    return AdjustedCoverage(
-        coverage=coverage,
-        independent=independent,
-        independent_limit=independent_limit,
-        at_worst=at_worst,
-        at_worst_limit=at_worst_limit,
-    )
-
-
 def _create_notes(found: Agreement, unit: Unit, rows: int, filled: int) -> Iterator[str]:
     noun, sides = UNITS[unit].item, (UNITS[unit].wrong, UNITS[unit].correct)
     correct = found.correct_called_correct + found.correct_called_wrong
-    called = found.correct_called_correct + found.wrong_called_correct
     if filled < rows:
         yield (
             f"{rows - filled} of {rows} rows are not filled in and were left out. If they are the hard ones, "
@@ -508,5 +394,3 @@ def _create_notes(found: Agreement, unit: Unit, rows: int, filled: int) -> Itera
             yield f"People found no {what} {noun}, so it is unknown how these are labelled."
     if found.kappa is None:
         yield f"Both sides give every {noun} the same label, as chance alone would: kappa is undefined."
-    elif min(correct, filled - correct, called, filled - called) < _MIN_LABEL_COUNT:
-        yield f"One label was given fewer than {_MIN_LABEL_COUNT} times: the interval of kappa is too narrow."

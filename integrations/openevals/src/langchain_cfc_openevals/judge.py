@@ -259,7 +259,7 @@ def make_judge_labeler(
 
     A result without a score, a score outside the scale, or one between False and True without a limit raises
     a `LabelerError`. A calibration on its labels promises answers that the judge calls correct. Have people
-    label a sample, and see `langchain_cfc_collect.compare_labels` and `bound_true_coverage`.
+    label a sample, and see `langchain_cfc_collect.compare_labels` and `PeopleSample`.
 
     Args:
         model: A chat model, or the name of one. It should not be the verifier's: `collect` warns about that.
