@@ -73,8 +73,8 @@ def make_long_rows(size: int = SIZE) -> Rows:
 def make_uqlm_columns(size: int = SIZE) -> dict[str, list[Any]]:
     numbers = range(size)
     return {
-        "prompts": [f"Capital of {number}?" for number in numbers],
-        "responses": ["colder" for _ in numbers],
+        "prompt": [f"Capital of {number}?" for number in numbers],
+        "response": ["colder" for _ in numbers],
         "sampled_responses": [make_answers(number) for number in numbers],
         "exact_match": [0.5 for _ in numbers],
         "reference": [f"city {number}" for number in numbers],
@@ -129,11 +129,6 @@ def turn(rows: Rows) -> dict[str, list[Any]]:
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
-def frame(columns: dict[str, Any]) -> dict[str, Any]:
-    """uqlm's names of the columns of a table."""
-    return {"prompt": columns["prompts"], "response": columns["responses"], **columns}
-
-
 def by_row(columns: dict[str, list[Any]]) -> Rows:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -146,12 +141,11 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
     "long json": lambda path: write_json(path / "a.json", make_long_rows()),
     "rows": lambda _: make_long_rows(),
     "DataFrame": lambda _: pd.DataFrame(make_long_rows()),
-    "uqlm dict": lambda path: write_json(path / "a.json", {"data": make_uqlm_columns(), "metadata": {}}),
-    "uqlm csv": lambda path: write_csv(path / "a.csv", by_row(frame(make_uqlm_columns()))),
-    "uqlm parquet": lambda path: write_parquet(path / "a.parquet", frame(make_uqlm_columns())),
+    "uqlm csv": lambda path: write_csv(path / "a.csv", by_row(make_uqlm_columns())),
+    "uqlm parquet": lambda path: write_parquet(path / "a.parquet", make_uqlm_columns()),
     "uqlm DataFrame.to_json": lambda path: write_json(
         path / "a.json",
-        {name: {str(k): one for k, one in enumerate(v)} for name, v in frame(make_uqlm_columns()).items()},
+        {name: {str(k): one for k, one in enumerate(v)} for name, v in make_uqlm_columns().items()},
     ),
     "promptfoo": lambda path: write_json(path / "a.json", make_promptfoo()),
     "promptfoo, lines": lambda path: write_lines(path / "a.jsonl", make_promptfoo()["results"]["results"]),
@@ -303,6 +297,44 @@ def test_scores_and_labels_of_the_table_are_kept(tmp_path: Path) -> None:
     ]
 
 
+RECORDED = Path(__file__).parent / "sources" / "recorded"
+# Questions, the last input and reference, and its answers; an answer that was cut off has no text.
+UQLM = (
+    *(5, "On which continent is Honduras? Answer with a name only.", "North America"),
+    ["North America.", "Asia", "North America"],
+)
+WRITTEN: dict[str, tuple[Any, ...]] = {
+    "samples_facts.jsonl": (5, "On which continent is Honduras?", ["North America"], ["North America"] * 3),
+    "uqlm.csv": UQLM,
+    "uqlm.json": UQLM,
+    "promptfoo.jsonl": (4, "Burkina Faso", "Ouagadougou", ["Tripoli.", "", "Bangladesh"]),
+    "promptfoo.json": (1, "Morocco", "Rabat", ["Doha", "", "Abuja"]),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_file_that_a_tool_wrote_is_read(tmp_path: Path, name: str) -> None:
+    size, question, reference, answers = WRITTEN[name]
+    done = import_samples(RECORDED / name, tmp_path / "a.db")
+    assert (done.prompts, done.n, done.has_scores, done.has_labels) == (size, 3, False, False)
+    last = list_examples(tmp_path / "a.db")[-1]
+    assert (last.input, last.reference) == (question, reference)
+    with Store(tmp_path / "a.db") as store:
+        draws = list(store.read_unfinished())[-1].draws or ()
+    assert [one.text for one in draws] == answers
+
+
+def test_whole_prompt_is_read_as_the_messages_that_it_lists(tmp_path: Path) -> None:
+    for name in ("samples_facts.jsonl", "promptfoo.json"):
+        import_samples(RECORDED / name, tmp_path / name, {"input": "prompt"})
+        read_input = list_examples(tmp_path / name)[0].input
+        if name == "samples_facts.jsonl":
+            assert read_input == "What is the capital of Morocco? Answer with a name only."
+        else:
+            assert isinstance(read_input, list)
+            assert read_input[1] == {"role": "user", "content": "What is the capital of Morocco?"}
+
+
 def sum_candidates(folder: Path) -> list[Any]:
     return [one for record in read(folder / "a.db") for one in record.candidates]
 
@@ -323,7 +355,6 @@ def test_one_answer_a_row_has_the_metric_as_its_label(tmp_path: Path) -> None:
         ]
 
 
-LIKELIHOODS = {"gen_args_0": {"arg_0": "Q", "arg_1": " yes"}}
 PROVIDERS = [{"id": "a"}, {"id": "b"}]
 
 
@@ -333,12 +364,8 @@ def change(rows: Rows, number: int, **fields: Any) -> Rows:
 
 UNREADABLE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "choices": (
-        lambda path: write_lines(path / "s.jsonl", change(make_harness_rows(2), 2, arguments=LIKELIHOODS)),
-        r"s\.jsonl, line 3: resps: .*generate_until",
-    ),
-    "choices as texts": (
-        lambda path: write_lines(path / "s.jsonl", change(make_harness_rows(2), 2, resps=[[["-1", "F"]]])),
-        r"s\.jsonl, line 3: resps: .*generate_until",
+        lambda _: RECORDED / "samples_choices.jsonl",
+        r"choices\.jsonl, line 1: resps: .*generate_until",
     ),
     "no answer": (
         lambda path: write_lines(path / "s.jsonl", change(make_harness_rows(2), 2, resps=None)),
@@ -375,7 +402,7 @@ UNREADABLE: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "broken list": (
         lambda path: write_csv(
-            path / "s.csv", change(by_row(frame(make_uqlm_columns(3))), 1, sampled_responses="['a', ")
+            path / "s.csv", change(by_row(make_uqlm_columns(3)), 1, sampled_responses="['a', ")
         ),
         r"s\.csv, line 3: sampled_responses: ",
     ),
@@ -411,6 +438,8 @@ def test_unreadable_row_is_one_typed_error_and_nothing_is_written(tmp_path: Path
 
 
 def test_column_that_cannot_be_guessed_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"to_df\(\)"):
+        import_samples(RECORDED / "uqlm_dict.json", tmp_path / "a.db")
     rows = [{"frage": "a?", "antwort": "x", "lohn": 3}]
     path = write_csv(tmp_path / "s.csv", rows)
     run("store", "import", path, tmp_path / "a.db").assert_refused("holds the answer?", "--answer")

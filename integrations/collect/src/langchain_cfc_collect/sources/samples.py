@@ -4,9 +4,10 @@ What is read is recognised by the columns of the first row, in this order:
 
 - `samples_*.jsonl` of lm-evaluation-harness: the question is a column of `doc`, or else the whole prompt; the
   answers are `resps`, the reference is `target`, and the label is the metric if each row has one answer.
-- Results of uqlm, as JSON or as a table: `prompt` and `sampled_responses`.
+- Results of uqlm, the table that `to_df` makes: `prompt` and `sampled_responses`.
 - Results of promptfoo (`--output results.json`): the question is a variable, or else the whole prompt; the
-  answer is `response.output`, the reference a variable, or what a test compares with; the label is `success`.
+  answer is `response.output`, the reference a variable, or what a test compares with; the label is `success`
+  unless a test limits time or cost.
 - Any table with a row for each answer or each question, by usual names of columns.
 
 A list in the column of answers holds several answers, and rows of one question belong together.
@@ -26,6 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from langchain_core.messages import AIMessage
 from pydantic import ValidationError
 
 from langchain_cfc.errors import DrawError, InputError, RecordError
@@ -33,6 +35,7 @@ from langchain_cfc.records import Example
 from langchain_cfc.records.parquet import is_parquet
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import make_candidate
+from langchain_cfc.sampling.classification import classify_ending
 from langchain_cfc.support.json_text import (
     check_regular_file,
     parse_object,
@@ -61,7 +64,12 @@ _SCORE_NAMES = ("score", "scores", "uncertainty", "confidence", "confidences")
 _LABEL_NAMES = ("correct", "is_correct", "label", "labels", "passed", "pass", "success")
 _CONFIDENCES = ("confidence", "confidences")
 # Assertions of promptfoo whose value is the right answer.
-_ASSERTIONS = ("equals", "contains", "icontains", "similar", "factuality", "model-graded-factuality")
+_ASSERTIONS = (
+    *("equals", "contains", "icontains", "contains-any", "icontains-any"),
+    *("similar", "factuality", "model-graded-factuality"),
+)
+# Those that say nothing about the answer.
+_LIMITS = ("latency", "cost")
 _MOST_LISTED = 5
 
 
@@ -274,10 +282,10 @@ def _recognise(rows: Rows) -> _Table:
         return _open_harness(rows, sample)
     if {"vars", "response", "testCase"} <= names or {"vars", "promptIdx"} <= names:
         return _open_promptfoo(rows, sample)
-    if "sampled_responses" in names and names & {"prompt", "prompts"}:
-        asked = "prompt" if "prompt" in names else "prompts"
-        # Its scores and the user's labels are of the first response.
+    if "sampled_responses" in names:
+        # Its scores and the user's labels are of the first response. `to_dict` of uqlm 0.6 loses the prompts.
         what = "results of uqlm, without its first responses"
+        asked = next((one for one in ("prompt", "prompts") if one in names), "")
         return _Table(rows, what, asked, "sampled_responses", score="", label="")
     return _Table(rows, "a table of answers")
 
@@ -305,7 +313,7 @@ def _open_harness(rows: Rows, sample: Sequence[Mapping[str, Any]]) -> _Table:
                 "given choices are no answers. Use a task with output_type generate_until"
             )
             raise RecordError(source, number, answer, problem)
-        return {**row, answer: texts, "prompt": prompt}
+        return {**row, answer: texts, "prompt": _read_prompt(prompt)}
 
     asked = "prompt" if question is None else f"doc.{question}"
     return _Table(rows, "samples of lm-evaluation-harness", asked, answer, "target", score, label, prepare)
@@ -324,7 +332,18 @@ def _read_arguments(arguments: Any) -> tuple[Any, Any]:
         first = first[0]
     values = list(first.values()) if isinstance(first, Mapping) else first
     prompt, second = (*values, None, None)[:2] if isinstance(values, list) else (values, None)
-    return prompt, second
+    return prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else prompt, second
+
+
+def _read_prompt(prompt: Any) -> Any:
+    """Return the messages that a prompt lists as JSON text, the text of a single one, or the prompt."""
+    try:
+        messages = parse_cell(prompt, "json") if _is_written_list(prompt) else None
+    except ValueError:
+        return prompt
+    if not messages or not all(isinstance(one, Mapping) and "role" in one for one in messages):
+        return prompt
+    return messages[0].get("content") if len(messages) == 1 else messages
 
 
 def _open_promptfoo(rows: Rows, sample: Sequence[Mapping[str, Any]]) -> _Table:
@@ -332,7 +351,7 @@ def _open_promptfoo(rows: Rows, sample: Sequence[Mapping[str, Any]]) -> _Table:
     found = find_usual_name(variables, REFERENCE_NAMES)
     question = find_usual_name(variables, QUESTION_NAMES, found or "")
     is_asserted = found is None and None not in map(_find_asserted, sample)
-    reference = "asserted" if is_asserted else found and f"vars.{found}"
+    reference = "asserted" if is_asserted else f"vars.{found}" if found else ""
     drawn_by: dict[tuple[str, str], int] = {}
 
     def prepare(row: Mapping[str, Any], source: str, number: int) -> Mapping[str, Any]:
@@ -347,24 +366,30 @@ def _open_promptfoo(rows: Rows, sample: Sequence[Mapping[str, Any]]) -> _Table:
             problem = f"no answer: {short_repr(row.get('error'))}; leave this result out, or run it again"
             raise RecordError(source, number, "response.output", problem)
         prompt = row.get("prompt")
+        output = row["response"]["output"]
+        reply = AIMessage("", response_metadata={"finish_reason": row["response"].get("finishReason")})
+        if classify_ending(reply) is not None:
+            output = make_candidate(0, output, reply=reply)
+        asked = _read_prompt(prompt.get("raw") if isinstance(prompt, Mapping) else prompt)
         # A list is one structured answer here.
-        output = [row["response"]["output"]]
-        asked = prompt.get("raw") if isinstance(prompt, Mapping) else prompt
-        return {**row, "response": {"output": output}, "prompt": asked, "asserted": _find_asserted(row)}
+        return {**row, "response": {"output": [output]}, "prompt": asked, "asserted": _find_asserted(row)}
 
-    has_checks = all((row.get("testCase") or {}).get("assert") for row in sample)
-    label = "success" if has_checks else ""
+    checks = [_list_checks(row) for row in sample]
+    is_graded = all(checks) and not any(one.get("type") in _LIMITS for several in checks for one in several)
+    label = "success" if is_graded else ""
     asked = "prompt" if question is None else f"vars.{question}"
     return _Table(rows, "results of promptfoo", asked, "response.output", reference, "", label, prepare)
 
 
 def _find_asserted(row: Mapping[str, Any]) -> Any:
     """Return the right answer that a test of promptfoo compares with; None if there is not exactly one."""
-    checks = (row.get("testCase") or {}).get("assert") or []
-    values = [
-        one.get("value") for one in checks if isinstance(one, Mapping) and one.get("type") in _ASSERTIONS
-    ]
+    values = [one.get("value") for one in _list_checks(row) if one.get("type") in _ASSERTIONS]
     return values[0] if len(values) == 1 else None
+
+
+def _list_checks(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    checks = (row.get("testCase") or {}).get("assert") or []
+    return [one for one in checks if isinstance(one, Mapping)]
 
 
 # Columns
@@ -384,16 +409,22 @@ def _choose_columns(
         label = _find_name(sample, _LABEL_NAMES, given)
         label = label if label and all(_is_label(row.get(label)) for row in sample) else None
     left = [{name: one for name, one in row.items() if name not in {answer, score, label}} for row in sample]
-    reference = given.get("reference") or table.reference or find_usual_name(left, REFERENCE_NAMES)
+    reference = given.get("reference") or table.reference
+    if reference is None:
+        reference = find_usual_name(left, REFERENCE_NAMES)
     is_asked = any(given.get(name) for name in ("input", "prompt", "inputs"))
-    question = table.question or find_usual_name(left, QUESTION_NAMES, reference or "")
+    question = table.question
+    if question is None:
+        question = find_usual_name(left, QUESTION_NAMES, reference or "")
     for part, column in (("answer", answer), ("question", is_asked or question)):
         if not column:
             listed = join_names(list(sample[0]), 20)
-            msg = f"{table.rows.name}: which column holds the {part}? There are {listed}. Name it (--{part})"
+            hint = ", or save the table of uqlm's to_df()" if answer == "sampled_responses" else ""
+            where = f"{table.rows.name}: which column holds the {part}? There are {listed}"
+            msg = f"{where}. Name it (--{part}){hint}"
             raise InputError(msg)
     fields: dict[str, Any] = {**given, **({} if is_asked else {"input": question})}
-    if reference is not None:
+    if reference:
         fields["reference"] = reference
         cells = [row.get(reference) for row in sample] if isinstance(reference, str) else []
         if table.format.endswith("harness") and cells and all(map(_is_written_list, cells)):
