@@ -58,7 +58,7 @@ UNITS: Mapping[Unit, UnitTraits] = {
         wrong="wrong",
         parts=("generator", "verifier", "answer"),
         is_fixed_count=True,
-        rate="of the questions that are answered, at most {} get a wrong best answer",
+        rate="of the questions that are answered, at most {} get a wrong answer",
         counts="It answered {1:,} of {0:,} test questions, {2:,} wrongly.",
     ),
     "claims": UnitTraits(

@@ -121,7 +121,7 @@ def test_every_part_of_an_artifact_and_report_has_short_texts(
         assert len(repr(one)) < 260
         assert "\n" not in repr(one)
         assert Reader(one._repr_html_()).tags.count("table") == 1
-    assert "at most 5 % get a wrong best answer" in str(bot)
+    assert "at most 5 % get a wrong answer" in str(bot)
 
 
 def test_frame_of_a_result_has_a_row_for_each_candidate() -> None:

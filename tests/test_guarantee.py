@@ -257,14 +257,14 @@ def test_wrong_rate_certificate_sentence() -> None:
     rivers = EVERYONE.model_copy(update={"name": "h", "words": words.format("river"), "certified": False})
     certificate = make_wrong_rate(capitals, rivers)
     assert certificate.claim == (
-        "Of the questions that are answered, at most 5 % get a wrong best answer, with confidence 95 %."
+        "Of the questions that are answered, at most 5 % get a wrong answer, with confidence 95 %."
     )
     certified, _, missing = certificate.sentence.partition("The rate is not certified in: ")
     assert certified.startswith(certificate.claim)
     assert "in each of these groups, too: topic: capital." in certified
     assert "river" not in certified
     assert missing.startswith("topic: river (3 of 150 wrong). ")
-    assert "prompts whose candidates have a mean score of at most 0.25" in certificate.sentence
+    assert "mean score of its candidates is at most 0.25" in certificate.sentence
     assert "It answered 150 of 200 test questions, 3 wrongly" in certificate.sentence
     # What an end user reads leaves out how the test was made.
     assert certificate.sentence.startswith(certificate.summary)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +38,10 @@ Printed = TypeVar("Printed", bound=BaseModel)
 
 # Longest text of a table cell, in characters; a longer one is cut, and what is left wraps in its column.
 _LONGEST_CELL = 72
+# The space of "10 %" while rich breaks lines, which breaks at no-break spaces too. Unicode reserves this
+# character for internal use.
+_KEPT_SPACE = "\ufdd0"
+_PERCENT = re.compile(r"(?<=\d) %")
 
 EXIT_NO = 1
 EXIT_BAD_INPUT = 2
@@ -49,16 +54,19 @@ class _SafeConsole(Console):
 
     Escape sequences in answers, records or errors of providers could write to the clipboard, change the title
     or clear the screen. rich removes some control characters, but not the escape character.
+
+    It breaks no line between a number and its sign of percent.
     """
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Escape a string before rich measures it or removes anything."""
-        return super().render_str(escape_controls(text), **options)
+        return super().render_str(_PERCENT.sub(f"{_KEPT_SPACE}%", escape_controls(text)), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Escape every text that is printed; rich's own control sequences stay."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(escape_controls(segment.text), segment.style)
+            text = escape_controls(segment.text).replace(_KEPT_SPACE, " ")
+            yield segment if segment.control else Segment(text, segment.style)
 
 
 class _ResultConsole(_SafeConsole):

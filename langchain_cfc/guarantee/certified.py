@@ -293,7 +293,10 @@ class WrongRateCertificate(TestedCertificate):
         """The cut and the attempt, in sentences."""
         answers = f"Shows claims with a score of at most {format_limit(self.cut)}."
         if self.max_mean_score is not None:
-            answers = f"Answers {describe_cut(self.max_mean_score)} with the best candidate."
+            answers = (
+                "It answers a question if the mean score of its candidates is at most "
+                f"{format_limit(self.max_mean_score)}."
+            )
         return f"{answers} {self._attempt_words}"
 
 
@@ -362,11 +365,6 @@ class PeopleCertificate(Certificate):
             f"artifact: {event}. A judge labelled {self.prompts} prompts, people labelled a random "
             f"{self.labelled} of them, and they agreed on {self.agreed}."
         )
-
-
-def describe_cut(max_mean_score: float) -> str:
-    """Describe the prompts that a cut on the mean score answers."""
-    return f"prompts whose candidates have a mean score of at most {format_limit(max_mean_score)}"
 
 
 def format_share(share: float) -> str:

@@ -35,8 +35,8 @@ def test_several_wrong_rates_work_from_calibrate_to_report(tmp_path: Path) -> No
     assert "max_wrong_rate = 0.3 is not certified" in run(*asked, "--max-wrong-rate", "0.3").err
     strict, loose = (run(*asked, "--max-wrong-rate", rate) for rate in ("0.1", "0.2"))
     assert (strict.code, loose.code) == (1, 0)
-    assert "at most 10 % get a wrong best answer" in " ".join(strict.out.split())
-    assert "at most 20 % get a wrong best answer" in " ".join(loose.out.split())
+    assert "at most 10 % get a wrong answer" in " ".join(strict.out.split())
+    assert "at most 20 % get a wrong answer" in " ".join(loose.out.split())
     # What decided is shown: the mean score, and no threshold.
     for ran in (strict, loose):
         assert "score 0.78 (limit 0." in ran.out
@@ -52,7 +52,7 @@ def test_several_wrong_rates_work_from_calibrate_to_report(tmp_path: Path) -> No
     assert run("report", artifact, RECORDING, "-o", page).code == 0
     words = page.read_text()
     for rate in ("10 %", "20 %"):
-        assert f"at most {rate} get a wrong best answer" in words
+        assert f"at most {rate} get a wrong answer" in words
     assert "every bot with these answers must abstain" in words
 
 

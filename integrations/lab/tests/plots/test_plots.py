@@ -67,8 +67,9 @@ def test_plot_group_miscoverage_draws_missed_shares_with_sd(of: Any) -> None:
 def test_plot_group_miscoverage_draws_intervals_of_an_evaluation() -> None:
     report = make_evaluation(WORDS)
     ax = plot_group_miscoverage(report)
+    methods = {"this artifact": "conditional", "one threshold for all": "marginal"}
     for name, drawn in map_legend_to_drawn(ax).items():
-        tops = [1 - one.kept_promise_ci[0] for one in report.methods[name].groups]
+        tops = [1 - one.kept_promise_ci[0] for one in report.methods[methods[name]].groups]
         assert [end for _, end in error_bars(drawn.errorbar)] == pytest.approx(tops)
     # Its groups have no interval of coverage, and none is made up.
     bars = map_legend_to_drawn(plot_group_miscoverage(report, of="coverage")).values()

@@ -121,7 +121,7 @@ def test_report_page_states_the_promise_and_its_limits_first(facts: Case, facts_
         "The data ",
     ]
     # The contents name them first.
-    body = text[text.index("355 test prompts") :]
+    body = text[text.index("tested on 355 questions") :]
     body = body[body.index(claim) - 20 :]
     places = [body.index(words) for words in order]
     assert places == sorted(places)
@@ -254,7 +254,7 @@ def test_report_page_of_a_bot_without_sets_reports_answers_only() -> None:
     made = calibrate(source, max_wrong_rate=["0.1", "0.2"], test_fraction=0.3)
     seen = evaluate(made, source)
     read = Reader(render_report(artifact=made, evaluation=seen))
-    assert "Of the questions that are answered, at most 10 % get a wrong best answer" in read.text
+    assert "Of the questions that are answered, at most 10 % get a wrong answer" in read.text
     assert "At most 20 % is certified as well." in read.text
     assert "Consistent with the certificate: " in read.text
     assert "Certified on 869 questions" in read.text

@@ -13,6 +13,8 @@ _HIDDEN = re.compile(
     "|[\ud800-\udfff]"
 )
 NO_BREAK = "\N{NO-BREAK SPACE}"
+# What the methods of an evaluation are called on the page of an artifact.
+METHOD_NAMES = {"conditional": "this artifact", "marginal": "one threshold for all"}
 
 
 def to_percent(share: float, decimals: int = 0) -> str:

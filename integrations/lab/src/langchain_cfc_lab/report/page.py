@@ -80,18 +80,15 @@ def list_artifact_facts(
     if is_bot:
         used = f"{artifact.certified_bot.certificates[0].prompts:,} certified the bot"
     tested = f"{evaluation.n_test:,} tested {'it' if is_bot else 'them'} ({evaluation.test_prompts})"
-    yield "Prompts", f"{used}, and {tested}"
+    yield "Questions", f"{used}, and {tested}"
     claims = evaluation.claims
     if claims is None:
-        yield "Candidates", evaluation.describe_draws("for each prompt")
-        yield (
-            "Attainable",
-            _describe_attainable(
-                facts.attainable_coverage, facts.weight or facts.size, f"calibration prompts{facts.by_weight}"
-            ),
-        )
+        yield "Answers", evaluation.describe_draws("for each question")
+        calibrated = f"calibration questions{facts.by_weight}"
+        possible = _describe_attainable(facts.attainable_coverage, facts.weight or facts.size, calibrated)
+        yield "Possible", possible
     else:
-        drawn = "" if artifact.n == 1 else f", the first of {artifact.n} that were drawn for a prompt"
+        drawn = "" if artifact.n == 1 else f", the first of {artifact.n} that were drawn for a question"
         yield "Claims", f"{claims.per_answer:.1f} in an answer on average{drawn}"
     for part, heading in _PART_NAMES[artifact.unit].items():
         yield heading, artifact.name_part(part)
@@ -132,7 +129,7 @@ def list_comparison_facts(comparison: ComparisonReport) -> Iterator[tuple[str, s
 
 def _describe_attainable(share: float, size: float, prompts: str) -> str:
     interval = format_interval(clopper_pearson(share * size, size))
-    return f"{to_percent(share)} of the {prompts} ({interval}) have a correct candidate"
+    return f"{to_percent(share)} of the {prompts} ({interval}) have a right answer among those drawn"
 
 
 def draw_data(comparison: ComparisonReport) -> Iterator[Figure]:
@@ -294,7 +291,7 @@ def _describe_artifact(
         "title": f"What {PurePath(sources.artifact).name} promises, and what happened",
         "byline": (
             f"Artifact of {artifact.created_at[:10]}, {artifact.digest[:19]}…, "
-            f"{pluralize(evaluation.n_test, 'test prompt')}"
+            f"tested on {pluralize(evaluation.n_test, 'question')}"
         ),
         "promise": describe_promise(artifact, find_guarantee(artifact, evaluation)),
         "verdict": describe_verdict(evaluation),
@@ -380,13 +377,14 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
     bot = artifact.bot
     if bot is None:
         return
-    words = (
-        "Wrong answers against prompts answered, cut by cut",
-        "On the certification prompts. Answering more costs more wrong answers.",
-    )
     # Those of a bot alone are at the top of the page.
     certified = () if not artifact.alphas else tuple(one.sentence for one in bot.certificates)
     claims = artifact.unit == "claims"
+    things = "claims" if claims else "answers"
+    words = (
+        "Unsupported claims against claims shown" if claims else "Wrong answers against questions answered",
+        f"On the questions that certified the bot. Showing more {things} means more wrong ones.",
+    )
     yield _Section(
         id="bot",
         heading="How many of the claims shown are unsupported" if claims else "Answering or abstaining",
@@ -428,15 +426,15 @@ def _describe_bot_answers(hardest: HardestPrompts | None) -> Iterator[_Section]:
     if hardest is None or not hardest.is_of_bot:
         return
     rate = hardest.max_wrong_rate
-    limit = "" if rate is None else f" with the limit of {format_share(float(rate))}"
+    limit = "" if rate is None else f"With at most {format_share(float(rate))} wrong: "
     text = "" if hardest.with_text else " Add --show-text to see the questions."
     yield _Section(
         id="answers",
         heading="Wrong answers and nearest abstentions",
         words=(
             (
-                f"{pluralize(hardest.missed, 'test question')} answered wrongly, {hardest.flagged:,} not "
-                f"answered{limit}. A lower score is better.{text}"
+                f"{limit}{pluralize(hardest.missed, 'test question')} answered wrongly, "
+                f"{hardest.flagged:,} not answered. A lower score is better.{text}"
             ),
         ),
         figures=(),

@@ -30,6 +30,7 @@ from langchain_cfc_lab.comparison_report import (
 )
 from langchain_cfc_lab.draw_choice import DrawSuggestion
 from langchain_cfc_lab.metrics import CLAIMS_FIGURES, FIGURES, is_share
+from langchain_cfc_lab.report._text import METHOD_NAMES
 from langchain_cfc_lab.report.drawing import (
     ALL_PROMPTS,
     COLOURS,
@@ -391,8 +392,9 @@ def _select_methods(there: Mapping[str, Shown], methods: Sequence[str] | None) -
 
 def _make_key_label(name: str, method: Method) -> str:
     """Return a method's label in a key with a coverage target; it says if the method has another aim."""
-    aims = not isinstance(method, MethodComparison) or method.aims_at_coverage
-    return name if aims else f"{name} (aims at something else)"
+    if not isinstance(method, MethodComparison):
+        return METHOD_NAMES.get(name, name)
+    return name if method.aims_at_coverage else f"{name} (aims at something else)"
 
 
 def _collect_groups(methods: Iterable[Method]) -> dict[str, str]:

@@ -85,7 +85,7 @@ def _describe_certified_rates(artifact: CalibrationArtifact) -> Promise:
         claim=promise.claim,
         scope=(
             *others,
-            "The bot abstains on the other questions.",
+            "On the other questions it says that it does not know.",
             *(one.sentence for one in promise.people),
         ),
         not_promised=promise.not_promised,
@@ -175,7 +175,7 @@ def make_tiles(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> l
         Tile(
             "Distinct answers per set",
             f"{own.mean_distinct_answers:.2f}",
-            f"{own.mean_set_size:.2f} of {drawn}",
+            f"{own.mean_set_size:.2f} of {drawn}, repeats included",
         ),
     ]
 

@@ -26,7 +26,7 @@ from langchain_cfc.guarantee import (
 )
 from langchain_cfc.support.text import format_limit, pluralize
 from langchain_cfc_lab.comparison_report import GroupComparison
-from langchain_cfc_lab.report._text import NO_BREAK, format_interval, to_percent
+from langchain_cfc_lab.report._text import METHOD_NAMES, NO_BREAK, format_interval, to_percent
 from langchain_cfc_lab.report.hardest import HardAnswer, HardPrompt
 
 Tone: TypeAlias = Literal["", "good", "bad"]
@@ -121,7 +121,7 @@ def tabulate_overall(report: EvaluationReport) -> Table:
     return Table(
         id="overall",
         caption=f"Over all {report.n_test:,} test prompts",
-        head=("", *(_name_method(name) for name in report.methods)),
+        head=("", *(METHOD_NAMES.get(name, name).capitalize() for name in report.methods)),
         rows=tuple(rows),
         note=note,
     )
@@ -435,9 +435,5 @@ def tabulate_bot_answers(prompts: Sequence[HardPrompt], outcome: str, caption: s
         counted = [label, Cell(f"{one.right} of {one.drawn}"), Cell(f"{one.mean_score:.3f}")]
         rows.append(Row(one.prompt or one.id, (*(said if with_text else ()), *counted)))
     texts = ("Best answer", "Right answer") if with_text else ()
-    head = ("Question", *texts, "It is", "Right of drawn", "Score")
+    head = ("Question", *texts, "It is", "Right of those drawn", "Score")
     return Table(id=f"{outcome}-answers", caption=caption, head=head, rows=tuple(rows))
-
-
-def _name_method(name: str) -> str:
-    return "One threshold for all (marginal)" if name == "marginal" else f"This artifact ({name})"
