@@ -35,11 +35,9 @@ Rescore: TypeAlias = Callable[[CandidateBatch], CandidateBatch]
 
 # Verifiers of this library that score each candidate separately.
 _SEPARATE_VERIFIERS = {
-    "embedding-similarity",
     "evaluator",
     "model-judge",
     "p-true",
-    "reward-model",
     "sequence-probability",
     "token-probability",
 }

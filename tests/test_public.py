@@ -41,11 +41,9 @@ PROMISED = {
     "langchain_cfc.sampling": {"DrawnCandidate", "walk_runnables", "without_streaming_and_cache"},
     "langchain_cfc.thresholds": {"ConditionalThreshold", "GroupedThreshold"},
     "langchain_cfc.verifiers": {
-        "EmbeddingSimilarity",
         "EntailmentJudge",
         "ModelJudge",
         "PTrue",
-        "RewardModel",
         "SelfConsistency",
         "SequenceProbability",
         "from_evaluator",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
 from typing import Any
 
@@ -46,7 +49,7 @@ ROWS: dict[str, dict[str, Any]] = {
     },
 }
 PARTS = {
-    "gsm8k": (20, LLAMA, "reward-model", "numeric-match"),
+    "gsm8k": (20, LLAMA, "qwen2.5-math-rm-72b", "numeric-match"),
     "triviaqa": (20, LLAMA, "sequence-probability", "normalised-match"),
     "flickr8k": (3, QWEN, "model-judge", "judge-labels"),
 }
@@ -124,3 +127,26 @@ def test_caption_labels_asks_the_judge_once_per_caption(own_parts: ModuleType) -
     labeler = own_parts.caption_labels(FakeListChatModel(responses=["Yes.", " no"]))
     captions = ROWS["flickr8k"]["captions"]
     assert sorted(label_texts(labeler, captions, ["A child on stairs.", "A dog."])) == [False, True]
+
+
+def test_reward_model_scores_by_the_reward_of_the_last_token(own_parts: ModuleType) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            right = asked["messages"][-1] == {"role": "assistant", "content": "6"}
+            body = json.dumps({"data": [{"data": [[9.0], [2.0 if right else -900.0]]}]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        verifier = own_parts.reward_model(f"http://127.0.0.1:{server.server_port}", "m", scale=2.0)
+        candidates = [DrawnCandidate(text="6", message=None), DrawnCandidate(text="7", message=None)]
+        scores = verifier.invoke({"prompt": "3 + 3?", "candidates": candidates})
+        server.shutdown()
+    assert scores == pytest.approx([1 / (1 + math.exp(1.0)), 1.0])

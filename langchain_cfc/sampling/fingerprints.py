@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
-from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
@@ -93,9 +92,6 @@ _IGNORED = frozenset(
         *("on_abstain", "full_result"),  # of a `CFCChatModel`
     }
 )
-# Names of the model field in providers' embeddings classes, and fields that do not change a vector.
-_EMBEDDING_MODEL_FIELDS = ("model", "model_name", "model_id", "repo_id", "deployment")
-_EMBEDDING_DELIVERY = ("chunk_size", "batch_size", "show_progress", "show_progress_bar", "skip_empty")
 # Bound arguments that turn a model into a different generator; compared by a common digest.
 _TOOLS = ("tools", "tool_choice", "functions", "response_format")
 TOOLS_DIGEST = "tools_digest"
@@ -270,29 +266,6 @@ def state_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     unset = dict.fromkeys((TOOLS_DIGEST, _PROMPT_DIGEST, _STEPS_DIGEST))
     digest, unnamed_tools = _digest_tools(flat)
     return _add_unnamed({**unset, _SETTINGS: described or None, **digest}, [*unnamed, *unnamed_tools])
-
-
-def describe_embeddings(embeddings: Embeddings) -> dict[str, Any]:
-    """Return the fingerprint of embeddings, read by providers' conventions; empty if they name no model."""
-    known = compute_fingerprint(embeddings)
-    found = (getattr(embeddings, name, None) for name in _EMBEDDING_MODEL_FIELDS)
-    model = next((name for name in found if isinstance(name, str)), None)
-    if known or model is None:
-        return known
-    dimensions = getattr(embeddings, "dimensions", None)
-    kind = find_named_class(type(embeddings))
-    unknown = [] if is_known_code(kind) else [f"the class {kind.__name__}"]
-    dimensions = {"dimensions": dimensions} if isinstance(dimensions, int) else {}
-    known = _add_unnamed({CLASS: name_code(kind), "model": model, **dimensions}, unknown)
-    if not isinstance(embeddings, BaseModel):
-        return known
-    own = _read_own_settings(embeddings, Embeddings)
-    ignored = (*_EMBEDDING_MODEL_FIELDS, *_EMBEDDING_DELIVERY)
-    given = {name: value for name, value in _flatten_settings(own) if name not in ignored}
-    settings, unnamed = _describe_settings(given)
-    unnamed += list_custom_clients(embeddings)
-    known = {**known, ADDRESS: describe_address(embeddings), _SETTINGS: settings or None}
-    return _add_unnamed(known, unnamed)
 
 
 def _read_own_settings(model: BaseModel, base: type) -> dict[str, Any]:

@@ -12,13 +12,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from langchain_cfc.verifiers.base import BaseVerifier, Verifier, VerifierEnsemble, VerifierInput
     from langchain_cfc.verifiers.claim_support import ClaimAgreement, ContextSupport
-    from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
     from langchain_cfc.verifiers.entailment import EntailmentJudge
     from langchain_cfc.verifiers.evaluators import EvaluatorVerifier, from_evaluator
     from langchain_cfc.verifiers.model_judge import ModelJudge
     from langchain_cfc.verifiers.p_true import PTrue
     from langchain_cfc.verifiers.prompts import messages_to_text
-    from langchain_cfc.verifiers.reward_model import RewardModel
     from langchain_cfc.verifiers.self_consistency import SelfConsistency, normalise_answer
     from langchain_cfc.verifiers.sequence_probability import SequenceProbability
 
@@ -26,12 +24,10 @@ __all__ = [
     "BaseVerifier",
     "ClaimAgreement",
     "ContextSupport",
-    "EmbeddingSimilarity",
     "EntailmentJudge",
     "EvaluatorVerifier",
     "ModelJudge",
     "PTrue",
-    "RewardModel",
     "SelfConsistency",
     "SequenceProbability",
     "Verifier",
@@ -46,12 +42,10 @@ _NAMES = {
     "prompts": ("messages_to_text",),
     "base": ("BaseVerifier", "Verifier", "VerifierEnsemble", "VerifierInput"),
     "claim_support": ("ClaimAgreement", "ContextSupport"),
-    "embedding_similarity": ("EmbeddingSimilarity",),
     "entailment": ("EntailmentJudge",),
     "evaluators": ("EvaluatorVerifier", "from_evaluator"),
     "model_judge": ("ModelJudge",),
     "p_true": ("PTrue",),
-    "reward_model": ("RewardModel",),
     "self_consistency": ("SelfConsistency", "normalise_answer"),
     "sequence_probability": ("SequenceProbability",),
 }

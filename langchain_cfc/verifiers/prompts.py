@@ -1,10 +1,9 @@
 """Read prompts: their kind, and their content as text, messages or JSON.
 
 A prompt may be text, a message, messages in any form that LangChain reads, a prompt value or a mapping. Some
-readers can use its text only (reward models, embeddings), others take messages with images (judging models),
-others need to recognise the prompt (replay), and a chain that was calibrated on texts takes one human message
-as a text. All of them use this module, so that none silently drops a part of the prompt:
-`PromptContent.other_parts` lists what the text leaves out, and `require_text` raises if there is any.
+readers take messages with images (judging models), others need to recognise the prompt (replay), and a chain
+that was calibrated on texts takes one human message as a text. All of them use this module, so that none
+silently drops a part of the prompt: `PromptContent.other_parts` lists what the text leaves out.
 """
 
 from __future__ import annotations
@@ -127,22 +126,6 @@ class PromptContent:
     text: str
     messages: tuple[BaseMessage, ...] = ()
     other_parts: tuple[str, ...] = ()
-
-    def require_text(self, reader: str, hint: str, failure: type[CFCError]) -> str:
-        """Return the text, or the transcript of several messages, for a `reader` that reads text only.
-
-        Raises:
-            CFCError: Of the type `failure`, if the prompt is a mapping or holds a part that is not text; the
-                message ends with the `hint`.
-        """
-        if self.kind == "object":
-            msg = f"the prompt is a mapping, but {reader} reads text only: {hint}"
-            raise failure(msg)
-        if self.other_parts:
-            listed = ", ".join(self.other_parts)
-            msg = f"the prompt holds more than text ({listed}), but {reader} reads text only: {hint}"
-            raise failure(msg)
-        return self.text
 
 
 def read_prompt(prompt: Any, hint: str, failure: type[CFCError]) -> PromptContent:

@@ -39,7 +39,7 @@ from langchain_cfc.errors import FingerprintError, FingerprintWarning
 from langchain_cfc.records import Provenance
 from langchain_cfc.sampling.comparison import compare_fingerprints
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
-from langchain_cfc.verifiers import BaseVerifier, ModelJudge, PTrue, RewardModel, SelfConsistency
+from langchain_cfc.verifiers import BaseVerifier, ModelJudge, PTrue, SelfConsistency
 from langchain_cfc.verifiers.base import combine_fingerprints
 from tests.factories import make_artifact
 from tests.fakes import N, verify
@@ -410,7 +410,6 @@ VERIFIERS: dict[str, tuple[Any, Any, str]] = {
     "answer": (SelfConsistency(str.strip), SelfConsistency(str.lower), "refused"),
     "same answer": (SelfConsistency(str.strip), SelfConsistency(str.strip), "matched"),
     "own answer": (SelfConsistency(rewrite), SelfConsistency(rewrite), "unverified"),
-    "server": (RewardModel("http://one", "m"), RewardModel("http://other", "m"), "unverified"),
     "same": (make_judge(), make_judge(), "matched"),
     "function": (verify, verify, "unverified"),
 }

@@ -1,22 +1,17 @@
-"""What an OpenAI-compatible server writes into its responses: completions, events, embeddings and rewards.
+"""What an OpenAI-compatible server writes into its responses: completions and events.
 
 Plain functions from recorded answers to JSON; they know nothing of HTTP.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-import math
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
 TOKENS_IN, TOKENS_OUT = 11, 2
-DIMENSIONS = 16
 
 Json = dict[str, Any]
 
@@ -170,65 +165,3 @@ def _call_parts(call: Json) -> Iterator[Json]:
     yield {**call, "function": {"name": call["function"]["name"], "arguments": ""}}
     for part in (arguments[:half], arguments[half:]):
         yield {"function": {"arguments": part}}
-
-
-def embeddings(model: str, body: Json) -> Json:
-    """A small vector of length one for every text, as `/v1/embeddings` returns them."""
-    texts = _texts(body, "input")
-    packed = body.get("encoding_format") == "base64"
-    vectors = [_packed(_vector(text)) if packed else _vector(text) for text in texts]
-    return _list(model, [{"object": "embedding", "embedding": one} for one in vectors], texts)
-
-
-def _packed(vector: list[float]) -> str:
-    """The form that the client of OpenAI asks for unless told otherwise."""
-    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
-
-
-def _vector(text: str) -> list[float]:
-    # Plumbing: equal texts get equal vectors, texts that share words near ones. Meaning has no part in it.
-    counts = [0.0] * DIMENSIONS
-    # A text without words still has a direction.
-    for word in text.lower().split() or [""]:
-        counts[hashlib.blake2b(word.encode(), digest_size=1).digest()[0] % DIMENSIONS] += 1.0
-    length = math.hypot(*counts)
-    return [count / length for count in counts]
-
-
-def rewards(model: str, body: Json, known: Mapping[str, Mapping[str, float]]) -> Json:
-    """Return the response of a reward model for answers to prompts.
-
-    The shape is that of vLLM's `/score`: one prompt with many answers, or as many of each, and rewards in the
-    order of the answers. Text Embeddings Inference has no such endpoint: its `/rerank` sorts by reward, and
-    its `/predict` returns labels. vLLM reads `text_1` and `text_2` in every version, `queries` and
-    `documents` in later ones.
-    """
-    prompts = _texts(body, "queries", "text_1")
-    answers = _texts(body, "documents", "text_2")
-    if len(prompts) == 1:
-        prompts = prompts * len(answers)
-    if not answers or len(prompts) != len(answers):
-        raise RefusedError(
-            400, f"{len(answers)} answers to {len(prompts)} prompts: give one prompt or as many"
-        )
-    try:
-        found = [known[prompt][answer] for prompt, answer in zip(prompts, answers, strict=True)]
-    except KeyError as unknown:
-        raise RefusedError(404, f"no reward is recorded for {unknown}") from None
-    return _list(model, [{"object": "score", "score": one} for one in found], [*prompts, *answers])
-
-
-def _texts(body: Json, *names: str) -> list[str]:
-    """A field that holds one text or several, under the first of its names that the request uses."""
-    given = next((body[name] for name in names if name in body), None)
-    texts: list[Any] = given if isinstance(given, list) else [given]
-    if not all(isinstance(text, str) for text in texts):
-        raise RefusedError(400, f"{names[0]} must hold texts, and neither token numbers nor images")
-    return texts
-
-
-def _list(model: str, data: list[Json], texts: Sequence[str]) -> Json:
-    read = sum(len(text.split()) for text in texts)
-    indexed = [{"index": index, **one} for index, one in enumerate(data)]
-    used = {"prompt_tokens": read, "total_tokens": read}
-    return {"object": "list", "created": 1, "model": model, "data": indexed, "usage": used}

@@ -121,7 +121,6 @@ class Script:
         answers: For every prompt, its answers, one after the other and over again.
         model: What the server calls its model; the name that it is asked for if left out.
         logprobs: Whether it returns log-probabilities to those who ask.
-        rewards: For every prompt, its answers with what the reward model thinks of them.
         faults: What goes wrong.
         seed: Settles, together with the numbers of requests and nothing else, what strikes at random.
         requests: The bodies of all requests so far, in the order of their numbers.
@@ -132,7 +131,6 @@ class Script:
     answers: Mapping[str, Sequence[Answer]]
     model: str | None = None
     logprobs: bool = True
-    rewards: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     faults: Sequence[Fault] = ()
     seed: int = 0
     requests: list[Json] = field(default_factory=list)
@@ -194,10 +192,6 @@ class Script:
     def _whole(self, number: int, path: str, body: Json, odd: set[str]) -> Reply:
         if path == "/v1/chat/completions":
             return self._completion(number, body, odd)
-        if path == "/v1/embeddings":
-            return Reply(200, [json.dumps(bodies.embeddings(self._name(body), body))])
-        if path in {"/score", "/v1/score"}:
-            return Reply(200, [json.dumps(bodies.rewards(self._name(body), body, self.rewards))])
         raise RefusedError(404, f"nothing is served at {path}")
 
     def _completion(self, number: int, body: Json, odd: set[str]) -> Reply:
