@@ -192,7 +192,7 @@ def parse_draw_rule(text: str) -> DrawRule:
         return DrawRule("fixed", str(whole), (whole,))
     numbers = [int(one) for one in (bound or "0").split("+")]
     if min(numbers) < 1 or sum(numbers) > _MAX_DRAWS or (kind == "at_most" and len(numbers) > 1):
-        raise _make_error(text, f"{name} takes at_most= or rounds=, of at least one draw each")
+        raise _make_error(text, f"{name} takes `at_most=` or `rounds=`, of at least one draw each")
     if name == "lead":
         if not 1 <= whole <= sum(numbers):
             raise _make_error(text, "a lead is a whole number from 1 to the largest number of draws")

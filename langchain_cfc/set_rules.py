@@ -156,7 +156,7 @@ class SetRule(ABC):
         if labelled.unit != self.unit:
             msg = (
                 f"the set rule {self.text} is for {self.unit}, but these records hold {labelled.unit}: pass "
-                f"unit={labelled.unit!r} (on the command line --unit {labelled.unit})"
+                f"unit={labelled.unit!r}"
             )
             raise InputError(msg)
         return self._compute_success_scores(labelled, cap)

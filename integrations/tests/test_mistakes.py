@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -56,6 +57,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calibrate(FEW_WRONG, max_wrong_rate=[0.1, 0.2]).save("artifact.json")
     with Path("questions.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("question", "answer"), *PAIRS])
+    Path("gaps.csv").write_text("question,answer\n1,2\n,3\n")
     Path("other.csv").write_text("frage,antwort\n1,2\n")
 
 
@@ -63,6 +65,10 @@ def build(generator: Any = answer, examples: Any = PAIRS, **options: Any) -> CFC
     quiet = CollectionOptions(on_progress=lambda _: None, on_notice=lambda _: None)
     given = {"max_wrong_rate": 0.1, "n": N, "generator_id": "me", "collection": quiet}
     return build_bot(generator, examples, **{**given, **options})
+
+
+def make() -> Any:
+    return answer
 
 
 def rebuild(**options: Any) -> None:
@@ -112,6 +118,7 @@ IN_PYTHON: dict[str, Callable[[], Any]] = {
     "records as store": lambda: Store("records.jsonl"),
     "no prices": lambda: Budget(max_cost=1.0),
 }
+MAKE = "integrations.tests.test_mistakes:make"
 COLLECT = "--verifier SelfConsistency --labeler NormalisedMatch --store new.db"
 COMMANDS = (
     "calibrate nothing.jsonl --alpha 0.1",
@@ -145,7 +152,20 @@ COMMANDS = (
     "calibrat records.jsonl",
     "store state nothing.db",
     "collect --column question",
+    "calibrate records.jsonl --alpha 0.3 --test-fraction 0.999",
+    "calibrate records.jsonl --alpha 0.3 --at-most 2",
+    "calibrate records.jsonl --alpha 0.3 --wrong-rate-groups",
+    "calibrate records.jsonl --max-wrong-of-all 0.1 --adaptive-alpha true",
+    "compare records.jsonl --test-fraction 2",
+    "suggest records.jsonl --fit-fraction 0",
+    "plan records.jsonl --fit-fraction 2",
+    f"collect --source gaps.csv --question question --reference answer --generator {MAKE} -n 3 {COLLECT}",
+    f"ask artifact.json Hello --generator {MAKE} --verifier SelfConsistency",
+    "monitor status artifact.json nothing.db",
+    "inspect artifact.json --require-signature nothing.pem",
 )
+# A keyword of Python, or another internal name.
+KEYWORD = re.compile(r"(?<![-\w./'\"`=])(?!best_)[a-z]+_[a-z_]+\b(?!\.\w|[(/:])")
 
 
 def check_error(said: str) -> None:
@@ -168,6 +188,7 @@ def test_mistakes_on_the_command_line_end_in_a_short_error(command: str) -> None
     assert ran.code in {1, 2}
     assert ran.err.startswith("error: ")
     check_error(ran.err)
+    assert not KEYWORD.search(ran.err), ran.err
 
 
 def test_control_check_error_refuses_long_errors() -> None:

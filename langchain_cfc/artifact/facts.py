@@ -230,7 +230,7 @@ class CertifiedBot(ArtifactData):
                 return self.certificates[0]
             msg = (
                 f"several wrong-answer rates are certified ({held}): before asking any question, choose one "
-                "with max_wrong_rate=... (on the command line --max-wrong-rate)"
+                "with max_wrong_rate=..."
             )
             if not self.certificates:
                 msg = " ".join(self.refused.values())

@@ -260,8 +260,7 @@ class CalibrationArtifact(ArtifactContent):
             name, value = self.promises[0]
             msg = (
                 f"the artifact holds several promises ({self._list_promises()}): before asking any question, "
-                f"name one, such as CFCRunnable(..., {name}={value}), or --{name.replace('_', '-')} {value} "
-                "on the command line"
+                f"name one, such as {name}={value}"
             )
             raise InputError(msg)
         return self.promises[0]
@@ -409,8 +408,7 @@ class CalibrationArtifact(ArtifactContent):
             raise InputError(msg)
         msg = (
             "the artifact keeps no scores for batches, because it was calibrated with max_wrong_rate alone. "
-            "For batches calibrate with max_wrong_of_all or alpha as well: calibrate(records, "
-            "max_wrong_of_all=0.05)"
+            "For batches calibrate with max_wrong_of_all=0.05 or alpha as well"
         )
         raise InputError(msg)
 
@@ -420,7 +418,7 @@ class CalibrationArtifact(ArtifactContent):
         if self.bot is None:
             msg = (
                 f"the artifact holds no certified rate; it holds {self._list_promises()}: name that, or "
-                "calibrate with max_wrong_rate (on the command line --max-wrong-rate)"
+                "calibrate with max_wrong_rate"
             )
             raise InputError(msg)
         return self.bot

@@ -223,8 +223,8 @@ class CalibrationConfig:
             "adaptive_alpha: with claims give the share of an answer's claims to keep, such as 0.3": (
                 self.is_adaptive and self.unit == "claims" and self.kept_share is None
             ),
-            "adaptive_alpha: a share is about claims, so it needs unit='claims' (on the command line --unit "
-            "claims); for answers it is true": self.kept_share is not None and self.unit != "claims",
+            "adaptive_alpha: a share is about claims, so it needs unit='claims'; for answers it "
+            "is true": self.kept_share is not None and self.unit != "claims",
             "adaptive_alpha: must be the share that the levels of the feature map were fitted to keep": (
                 self.given_levels is not None and self.kept_share != self.given_levels.share
             ),
@@ -251,8 +251,8 @@ class CalibrationConfig:
             "claims cannot be combined with set_rule or draws: these are about several answers to a prompt": (
                 self.unit == "claims" and (self.set_rule != "all" or self.draws is not None)
             ),
-            "at_most: it counts unsupported claims, so it needs unit='claims' (on the command line --unit "
-            "claims)": self.at_most != 0 and self.unit != "claims",
+            "at_most: it counts unsupported claims, so it needs unit='claims'": self.at_most != 0
+            and self.unit != "claims",
         }
         for problem, is_wrong in problems.items():
             if is_wrong:

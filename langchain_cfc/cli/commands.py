@@ -8,10 +8,12 @@ found by their entry points; one that is not in the table is listed with the sum
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -70,6 +72,8 @@ def _hide_flag_types(params: list[Any]) -> list[Any]:
     return params
 
 
+# The flags of the command that runs, by the names of its parameters.
+FLAGS: ContextVar[Mapping[str, str]] = ContextVar("FLAGS", default=MappingProxyType({}))
 # The error of wrong usage: of click, or of the copy of click that newer releases of typer hold.
 _UsageError: Any = typer.BadParameter.__base__
 
@@ -104,6 +108,11 @@ class Command(TyperCommand):
                 if _QUESTION in known and name in _OTHER_NAMES - known:
                     ctx.fail(f"No such option: {name}. The column of the questions is {_QUESTION}.")
             return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, whose messages call its options by their flags."""
+        FLAGS.set({one.name: max(one.opts, key=len) for one in self.params if one.opts[0].startswith("-")})
+        return super().invoke(ctx)
 
     def get_params(self, ctx: Any) -> Any:
         """Return the parameters, with the help option."""

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, NoReturn, TypeVar
 
 import typer
@@ -29,6 +30,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from langchain_cfc.cli.commands import FLAGS
 from langchain_cfc.errors import CFCError, CFCWarning, UnattainableTargetError
 from langchain_cfc.features import name_group
 from langchain_cfc.support.text import escape_controls, escape_controls_in_json
@@ -42,6 +44,15 @@ _LONGEST_CELL = 72
 # character for internal use.
 _KEPT_SPACE = "\ufdd0"
 _PERCENT = re.compile(r"(?<=\d) %")
+
+# What messages say of Python and of the command line.
+_IN_PYTHON = re.compile(r" \(in Python (?:[^()]|\([^()]*\))*\)")
+_ANNOTATED = re.compile(r"\S+ \(on the command line (--[^)]*)\)")
+_KEYWORD = re.compile(
+    r"[\w.]+\([^()]*\)|`[^`]*`"
+    r"|(?<![-\w.'\"/])(?P<name>[a-z]\w+)\b(?!\.\w|[(/])"
+    r"(?:(?P<sign> = |=)(?P<value>'[^']*'|[\w.]*\w)?(?:\.\.\.)?)?"
+)
 
 EXIT_NO = 1
 EXIT_BAD_INPUT = 2
@@ -125,15 +136,40 @@ def report_errors() -> Iterator[None]:
                 print_note(get_error_console(), note)
 
 
+def name_flags(text: str) -> str:
+    """Return a message with the flags of the command line for the keywords of Python that it names.
+
+    `name=value` is a flag with that value, and a name that has an underscore is one on its own. Code, such as
+    a call, is left as it is. Flags are those of the command that runs and of the options of `calibrate`.
+    """
+    from langchain_cfc.calibration import CalibrationConfig  # late: only messages need it
+
+    options = {one.name: f"--{one.name.replace('_', '-')}" for one in fields(CalibrationConfig)}
+    known = {**options, **FLAGS.get()}
+
+    def replace(found: re.Match[str]) -> str:
+        name, sign, value = found["name"], found["sign"], (found["value"] or "").strip("'")
+        if name is None:  # code
+            return found[0]
+        switch = f"--{value}_{name}".replace("_", "-")
+        if switch in known.values():  # for one value of the keyword
+            return switch
+        if name not in known or ("_" not in name and sign != "="):
+            return found[0]
+        return f"{known[name]} {value}" if value not in {"", "True"} else known[name]
+
+    return _KEYWORD.sub(replace, _ANNOTATED.sub(r"\1", _IN_PYTHON.sub("", text)))
+
+
 def print_note(console: Console, note: str) -> None:
     """Print a note on one line, without wrapping it."""
-    console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+    console.print(f"[yellow]note:[/] {escape(name_flags(note))}", soft_wrap=True)
 
 
 def print_notes(console: Console, notes: Iterable[str]) -> None:
     """Print notes on a result, wrapped to the width of the console."""
     for note in notes:
-        console.print(f"[yellow]note:[/] {escape(note)}")
+        console.print(f"[yellow]note:[/] {escape(name_flags(note))}")
 
 
 def print_result(found: Printed, print_text: Callable[[Console, Printed], None], *, as_json: bool) -> None:
@@ -149,7 +185,7 @@ def print_list(console: Console, sentences: Iterable[str], title: str = "") -> N
     if title:
         console.print(f"\n[bold]{title}[/]")
     for sentence in sentences:
-        console.print(f"- {escape(sentence)}")
+        console.print(f"- {escape(name_flags(sentence))}")
 
 
 def print_lines(console: Console, lines: Iterable[str]) -> None:
@@ -160,7 +196,7 @@ def print_lines(console: Console, lines: Iterable[str]) -> None:
 
 def fail(error: Exception | str, code: int) -> NoReturn:
     """Print an error on standard error and exit with the code."""
-    get_error_console().print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+    get_error_console().print(f"[bold red]error:[/] {escape(name_flags(str(error)))}", soft_wrap=True)
     raise typer.Exit(code)
 
 

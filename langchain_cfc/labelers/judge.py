@@ -86,7 +86,7 @@ class JudgeLabels(BaseLabeler):
             return share == 1.0
         msg = (
             f"the judge returned neither True nor False, but a number at {share:g} of its range: pass "
-            "at_least= or at_most= to say which numbers mean correct"
+            "`at_least=` or `at_most=` to say which numbers mean correct"
         )
         raise LabelerError(msg)
 
@@ -94,7 +94,7 @@ class JudgeLabels(BaseLabeler):
 def _scale_limit(at_least: float | None, at_most: float | None, ends: tuple[float, float]) -> float | None:
     """Return the limit as a share of the range, by the same arithmetic as `EvaluatorCall`."""
     if at_least is not None and at_most is not None:
-        msg = "at_least= and at_most= are mutually exclusive; give one"
+        msg = "`at_least=` and `at_most=` are mutually exclusive; give one"
         raise InputError(msg)
     limit = at_most if at_least is None else at_least
     if limit is None:

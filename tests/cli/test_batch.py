@@ -46,7 +46,7 @@ def test_answers_are_written_once_and_again_from_the_journal(artifact: Path, tmp
     again = run(*command, "--max-wrong-share", "0.1")
     assert "1 of 42 rows failed, the first in line 43: " in again.out
     assert out.read_bytes() == written
-    run(*command).assert_refused("max_wrong_share", "0.1")
+    run(*command).assert_refused("--max-wrong-share", "0.1")
 
 
 def test_nothing_answered_is_exit_code_1(artifact: Path, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_judge_labels_limits_use_the_range_of_the_judge() -> None:
 
 def test_judge_labels_without_a_limit_accepts_only_zero_and_one() -> None:
     assert JudgeLabels(read_number).invoke(labeler_input(None, "0", "1")) == [False, True]
-    with pytest.raises(LabelerError, match="at_least= or at_most= to say which numbers mean correct"):
+    with pytest.raises(LabelerError, match="`at_least=` or `at_most=` to say which numbers mean correct"):
         JudgeLabels(read_number).invoke(labeler_input(None, "0", "0.5"))
 
 

@@ -364,8 +364,7 @@ def _choose_target(
     if (until is None) == (max_wrong_rate is None):
         msg = (
             "say what to certify: until=0.8, how often sets keep their promise at least, or "
-            "max_wrong_rate=0.1, how often bot mode's answers are wrong at most (on the command line "
-            "--until, --max-wrong-rate)"
+            "max_wrong_rate=0.1, how often bot mode's answers are wrong at most"
         )
         raise InputError(msg)
     if until is not None:

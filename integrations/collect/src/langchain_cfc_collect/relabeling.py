@@ -57,7 +57,7 @@ async def check_relabeling(
         return
     _check_configuration(store, configuration)
     if not store.track_budget(budget).allows(0):
-        msg = "the budget does not allow new labels, so the old ones were kept: raise max_tokens or max_cost"
+        msg = "the budget allows no new labels, so the old ones were kept: raise its max_tokens or max_cost"
         raise CollectionError(msg)
     if try_first:
         with store.begin_read() as connection:

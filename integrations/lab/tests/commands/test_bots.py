@@ -31,7 +31,7 @@ def test_several_wrong_rates_work_from_calibrate_to_report(tmp_path: Path) -> No
     options = ["--max-wrong-rate", "0.1", "--max-wrong-rate", "0.2", "--test-fraction", "0.2"]
     assert run("calibrate", RECORDING, "-o", artifact, *options).code == 0
     asked: list[str | Path] = ["ask", artifact, question, "--replay", "demo"]
-    run(*asked).assert_refused("several promises (max_wrong_rate=0.1, max_wrong_rate=0.2)")
+    run(*asked).assert_refused("several promises (--max-wrong-rate 0.1, --max-wrong-rate 0.2)")
     assert "max_wrong_rate = 0.3 is not certified" in run(*asked, "--max-wrong-rate", "0.3").err
     strict, loose = (run(*asked, "--max-wrong-rate", rate) for rate in ("0.1", "0.2"))
     assert (strict.code, loose.code) == (1, 0)

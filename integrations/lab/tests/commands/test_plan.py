@@ -45,7 +45,7 @@ def test_plan_for_bot_mode_reports_prompts_for_each_answered_share(records: Path
     [
         (["--alpha", "0.1"], "leave out --alpha"),
         (["--n", "3", "--group", "topic"], "leave out --group, --n"),
-        (["--max-wrong-rate", "2"], "max_wrong_rate must be a decimal number"),
+        (["--max-wrong-rate", "2"], "--max-wrong-rate must be a decimal number"),
     ],
 )
 def test_plan_for_bot_mode_refuses_options_of_answer_sets(

@@ -155,8 +155,7 @@ class Label:
         if self.probability < least:
             msg = (
                 f"label of {self.id!r}: its result was chosen with probability {self.probability}, which is "
-                f"below least_probability = {least}: state the smallest probability used "
-                "(--least-probability)"
+                f"below least_probability = {least}: state the smallest probability used"
             )
             raise InputError(msg)
         return least / self.probability
