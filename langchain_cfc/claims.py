@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import accumulate, pairwise
@@ -21,8 +21,9 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import SplitterError
 from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags
+from langchain_cfc.no_answers import explain_unscored
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
-from langchain_cfc.sampling.candidates import StrippedCandidate
+from langchain_cfc.sampling.candidates import StrippedCandidate, make_candidate
 from langchain_cfc.support.imports import require
 from langchain_cfc.support.layout import QUESTIONS, Governor, Range, Unit, parse_layout
 from langchain_cfc.support.letters import Letters
@@ -265,10 +266,10 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
         text = _OPEN_LINE.sub("|| ", get_reply_text(reply))
         lines = [_LINE_MARKS.sub("", line).rstrip(" \t|") for line in text.splitlines() if "||" in line]
         if not lines and re.findall(r"\w+", text.casefold())[-1:] != ["none"]:
-            msg = (
-                f"the model listed no claims: it replied {quote(repr(text))}; expected lines of "
-                "`claim || quote`"
-            )
+            problem = f"it replied {quote(repr(text))}; expected lines of `claim || quote`"
+            if not text.strip():
+                problem = f"its reply was {explain_unscored(make_candidate(0, reply).no_answer or 'blank')}"
+            msg = f"the model listed no claims: {problem}"
             raise SplitterError(msg)
         answer, spans = Letters(given), list[Span]()
         for line in lines:
@@ -381,21 +382,23 @@ def make_claim_candidates(answer: DrawnCandidate, spans: Sequence[Span]) -> list
     """Turn each claim into a candidate, so that verifiers and labelers of candidates work on claims.
 
     If the answer has token log-probabilities, each claim gets those of the tokens in its span. A verifier
-    such as `SequenceProbability(per_token=True)` then scores it by the probability of its tokens. A claim
-    that was not found in the answer becomes a candidate that is no answer.
+    such as `SequenceProbability(per_token=True)` then scores it by the probability of its tokens. Tokens that
+    do not spell the answer have no place in it. A claim that was not found in the answer becomes a candidate
+    that is no answer.
     """
     if isinstance(answer, StrippedCandidate):
         return [StrippedCandidate(str(one.text), None, None if one.place else "not_located") for one in spans]
     tokens = select_answer_tokens(answer)
     places = align_tokens(answer.text, tokens) or []
+    unplaced: list[Mapping[str, Any]] = [] if places or not tokens else [{**tokens[0], "is_placed": False}]
     candidates: list[DrawnCandidate] = []
     for span in spans:
         if span.place is None:
             candidates.append(DrawnCandidate("", no_answer="not_located"))
             continue
         first, last = span.place
-        own = [
-            token for token, (start, end) in zip(tokens, places, strict=False) if start < last and end > first
+        own = unplaced or [
+            token for token, (start, end) in zip(tokens, places, strict=True) if start < last and end > first
         ]
         text = str(span.text)
         message = AIMessage(text, response_metadata={"logprobs": {"content": own}}) if own else None

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from langchain_cfc.support.normalisation import INVISIBLE
+from langchain_cfc.support.normalisation import INVISIBLE, TERMINAL_ESCAPE
 
 __all__ = ["NoAnswer", "Reasoning", "Unscored"]
 
@@ -58,15 +58,16 @@ def describe_unscored(counts: Mapping[Any, int], total: int | None = None) -> li
     """
     among = "" if total is None else f" of {total:,}"
     ranked = sorted(counts.items(), key=lambda one: -one[1])
-    return [
-        f"{count:,}{among} candidates were {_KINDS[kind][0]}: {_KINDS[kind][1]}."
-        for kind, count in ranked
-        if count
-    ]
+    return [f"{count:,}{among} candidates were {explain_unscored(kind)}." for kind, count in ranked if count]
 
 
-# White space, what is drawn without ink, and the blank in Braille.
-_INVISIBLE = re.compile(rf"[\s\u2800{INVISIBLE}]*")
+def explain_unscored(kind: str) -> str:
+    """Return what is said about a kind of candidate that was not judged, and what helps."""
+    return ": ".join(_KINDS[kind])
+
+
+# White space, what is drawn without ink, the blank in Braille, and what a terminal obeys.
+_INVISIBLE = re.compile(rf"(?:{TERMINAL_ESCAPE}|[\s\u2800{INVISIBLE}])*")
 
 
 def is_invisible(text: str) -> bool:

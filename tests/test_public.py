@@ -79,7 +79,7 @@ IMPORTS: dict[str, set[str]] = {
     "execution": BASE,
     "sampling": BASE | {"no_answers", "candidates", "execution"},
     "verifiers": BASE | {"no_answers", "candidates", "draw_rules", "execution", "sampling"},
-    "claims": BASE | SERVING,
+    "claims": BASE | {"no_answers"} | SERVING,
     "labelers": BASE | {"no_answers", "execution", "sampling", "verifiers"},
     "runnable": DATA | {"no_answers"} | SERVING | {"scoring", "guarantee", "artifact", "decision", "claims"},
     "demo": OFFLINE

@@ -72,6 +72,9 @@ INVISIBLE = (
     r"\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 _INVISIBLE = re.compile(f"[{INVISIBLE}]")
+# What a terminal obeys instead of showing it, such as `ESC[2J`.
+TERMINAL_ESCAPE = r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"
+_TERMINAL_ESCAPE = re.compile(TERMINAL_ESCAPE)
 _UNIFIED_KINDS = (
     "<compat> <final> <fraction> <initial> <isolated> <medial> <narrow> <small> <square> <vertical> <wide>"
 )
@@ -160,7 +163,7 @@ def unify_characters(text: str) -> str:
         if the text shows nothing.
 
     Examples:
-        >>> unify_characters("Lima\u200b \u201cＰｅｒú\u201d"), unify_characters("1½ m²")
+        >>> unify_characters("\x1b[1mLima\u200b\x1b[m \u201cＰｅｒú\u201d"), unify_characters("1½ m²")
         ('Lima "Perú"', '1 1/2 m^2')
     """
     text = _unify(text, _UNIFIED)
@@ -180,6 +183,7 @@ def fold_characters(text: str) -> str:
 
 
 def _unify(text: str, table: _Unified) -> str:
+    text = _TERMINAL_ESCAPE.sub("", text)
     if not text.isascii():
         text = _MIXED_NUMBER.sub(" ", unicodedata.normalize("NFC", text))
     text = text.translate(table)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any, TypeAlias, TypedDict, cast
 
 import numpy as np
@@ -108,12 +109,17 @@ class TextVerifier(BaseVerifier):
 def read_token_logprobs(message: Any) -> list[Mapping[str, Any]]:
     """Return the provider's entry for each token of a message; empty if there is none, or in no known form.
 
-    OpenAI's API wraps the list in a mapping, Ollama does not, and Vertex AI has another name for it. The
-    entries of Ollama are models of its client.
+    OpenAI's API wraps the list in a mapping, or gives each block of text its own; Ollama does not wrap it,
+    and Vertex AI has another name for it. The entries of Ollama are models of its client.
     """
     metadata = getattr(message, "response_metadata", None) or {}
     found = metadata.get("logprobs") or metadata.get("logprobs_result")
     listed = found.get("content") if isinstance(found, Mapping) else found
+    if not found and isinstance(blocks := getattr(message, "content", None), list):
+        parts: list[Any] = [
+            one.get("logprobs") for one in blocks if isinstance(one, Mapping) and "text" in one
+        ]
+        listed = [*chain.from_iterable(parts)] if all(isinstance(one, list) for one in parts) else None
     if not isinstance(listed, list):
         return []
     entries = [one.model_dump() if isinstance(one, BaseModel) else one for one in listed]

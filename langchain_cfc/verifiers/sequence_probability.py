@@ -144,6 +144,12 @@ class SequenceProbability(BaseVerifier):
                 "SelfConsistency()"
             )
             return VerifierError(msg)
+        if not tokens[0].get("is_placed", True):
+            msg = (
+                f"candidate {slot}: its tokens, such as {tokens[0].get('token')!r}, do not spell the answer, "
+                "so none belongs to a claim: have the server list them as text, or use SelfConsistency()"
+            )
+            return VerifierError(msg)
         try:
             total = math.fsum(float(token["logprob"]) for token in tokens)
         except (KeyError, OverflowError, TypeError, ValueError) as error:

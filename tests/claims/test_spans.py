@@ -23,7 +23,7 @@ from langchain_cfc.claims import (
     make_claim_candidates,
     restore_text,
 )
-from langchain_cfc.errors import SplitterError
+from langchain_cfc.errors import SplitterError, VerifierError
 from langchain_cfc.execution import arun_flow, run_flow
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import StrippedCandidate
@@ -183,7 +183,7 @@ REASONING = ("<think>", "A b.", " \U0001f600", "</think>", "\n\n")
 ANSWER_TOKENS = ("A", " b.", " C", " end")
 
 
-@pytest.mark.parametrize("form", ["openai", "ollama", "vertex"])
+@pytest.mark.parametrize("form", ["openai", "ollama", "vertex", "blocks"])
 @pytest.mark.parametrize("before", [(), REASONING, (" ",)])
 @pytest.mark.parametrize("after", [(), ("\n",), ("<|im_end|>",), ("",)])
 def test_make_claim_candidates_reads_tokens_as_whole_answers_do(
@@ -193,10 +193,21 @@ def test_make_claim_candidates_reads_tokens_as_whole_answers_do(
     listed = [{"token": one, "logprob": -float(place)} for place, one in enumerate(tokens)]
     stated = {"openai": {"logprobs": {"content": listed}}, "ollama": {"logprobs": listed}}
     message = AIMessage("".join(before), response_metadata=stated.get(form, {"logprobs_result": listed}))
+    if form == "blocks":
+        blocks = [{"type": "text", "text": one["token"], "logprobs": [one]} for one in listed]
+        message = AIMessage([{"type": "reasoning", "id": "r"}, *blocks])
     spans = [Span(0, 4, "A b."), Span(5, 10, "C end")]
     claims = make_claim_candidates(DrawnCandidate("A b. C end", message), spans)
     first = len(before)
     assert [get_token_places(one) for one in claims] == [[first, first + 1], [first + 2, first + 3]]
+
+
+@pytest.mark.parametrize("tokens", [("token_id:0", "token_id:1"), ("A", " b.")])  # ids: a setting of vLLM
+def test_tokens_that_do_not_spell_the_answer_are_named(tokens: tuple[str, ...]) -> None:
+    drawn = DrawnCandidate("A c.", make_answer_of_tokens(*tokens).message)
+    claims = make_claim_candidates(drawn, [Span(0, 4, "A c.")])
+    with pytest.raises(VerifierError, match=tokens[0]):
+        SequenceProbability().invoke({"prompt": "q", "candidates": claims})
 
 
 @pytest.mark.parametrize(
@@ -225,12 +236,6 @@ def test_make_claim_candidates_finds_a_short_answer_before_the_token_that_ends_i
     message = AIMessage("end", response_metadata={"logprobs": listed})
     [claim] = make_claim_candidates(DrawnCandidate("end", message), [Span(0, 3, "end")])
     assert get_token_places(claim) == [0]
-
-
-def test_make_claim_candidates_ignores_tokens_of_another_text() -> None:
-    answer = make_answer_of_tokens("A", " b.")
-    other = DrawnCandidate("A c.", answer.message)
-    assert [get_token_places(one) for one in make_claim_candidates(other, [Span(0, 4, "A c.")])] == [None]
 
 
 @pytest.mark.parametrize(
@@ -350,9 +355,12 @@ def test_model_splitter_reads_none_in_any_form(reply: str) -> None:
     assert split_by_model(reply) == []
 
 
-@pytest.mark.parametrize("reply", ["", "I cannot do that.", "Lima is the capital"])
-def test_model_splitter_refuses_a_reply_without_claims(reply: str) -> None:
-    with pytest.raises(SplitterError, match="the model listed no claims"):
+@pytest.mark.parametrize(
+    ("reply", "cause"),
+    [("", "blank"), ("<think>No", "reasoning without an answer"), ("I cannot.", "I cannot")],
+)
+def test_model_splitter_refuses_a_reply_without_claims(reply: str, cause: str) -> None:
+    with pytest.raises(SplitterError, match=f"the model listed no claims: .*{cause}"):
         split_by_model(reply)
 
 

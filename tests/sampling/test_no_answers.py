@@ -82,7 +82,17 @@ REPLIES: list[tuple[NoAnswer, Reply]] = [
     ("blank", make_choice(None)),
     *[
         ("blank", make_choice(text))
-        for text in ("\u200b", "\u2060", "\ufeff", "\u00ad", "\u3164", "\u2800", "\0")
+        for text in (
+            "\u200b",
+            "\u2060",
+            "\ufeff",
+            "\u00ad",
+            "\u3164",
+            "\u2800",
+            "\0",
+            "\x1b[2J",
+            "\x1b]0;a\a",
+        )
     ],
     # OpenAI's Responses
     ("cut_off", make_response(make_output(write(HALF), status="incomplete"), **LIMIT)),
