@@ -68,7 +68,7 @@ UNITS: Mapping[Unit, UnitTraits] = {
         parts=("generator", "verifier", "splitter"),
         is_fixed_count=False,
         rate="of the claims that an answer shows, at most {} are unsupported on average",
-        counts="Of {:,} test answers {:,} show claims, {:,} of these an unsupported one.",
+        counts="Of {:,} test answers {:,} show claims; of one claim drawn from each, {:,} are unsupported.",
     ),
 }
 _PROMPT_KINDS: Mapping[type, PromptKind] = {str: "text", list: "messages", dict: "object"}

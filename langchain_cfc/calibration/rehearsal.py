@@ -22,8 +22,6 @@ from langchain_cfc.calibration.fit import (
 )
 from langchain_cfc.candidates import UNITS, LabelledBatch
 from langchain_cfc.certificates.bounds import LARGEST_SIZE, required_size
-from langchain_cfc.certificates.e_processes import required_outcomes
-from langchain_cfc.certificates.shown_claims import STARTS
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import Example, Provenance
@@ -151,11 +149,7 @@ def _check_target(config: CalibrationConfig, size: int) -> None:
 def _check_wrong_rate(config: CalibrationConfig, size: int) -> None:
     """Refuse wrong-answer rates if `size` prompts can certify none of them, even without a wrong answer."""
     rate = config.wrong_rates[-1]
-    least: int | None
-    if config.certifies_claims:
-        least = required_outcomes(float(rate), config.first_level * max(STARTS.values()))
-    else:
-        least = required_size(0.0, Fraction(rate), config.first_level)
+    least = required_size(0.0, Fraction(rate), config.first_level)
     if least is None or least > size:
         msg = (
             f"max_wrong_rate = {rate} needs {least or f'more than {LARGEST_SIZE:,}'} questions even if no "

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot, Confidence, PeopleEvidence
 from langchain_cfc.certificates.bounds import binomial_p_value, lower_bound, upper_bound
 from langchain_cfc.certificates.cuts import CURVE_POINTS
-from langchain_cfc.certificates.e_processes import compute_mean_wealth
 from langchain_cfc.certificates.judged import BROKEN, KEPT, KNOWN, UNLABELLED, JudgedEProcess
 from langchain_cfc.guarantee import (
     CoverageCertificate,
@@ -141,10 +140,7 @@ def _recompute_wrong_rate(certificate: WrongRateCertificate) -> Iterator[BoundCh
     for one, failing in zip(certificate.groups, parts, strict=True):
         if one.certified:
             rate = certificate.max_wrong_rate
-            if certificate.unit == "claims":
-                p_value = math.exp(-compute_mean_wealth(one.bets, float(rate)))
-            else:
-                p_value = binomial_p_value(one.wrong, one.answered, float(rate))
+            p_value = binomial_p_value(one.wrong, one.answered, float(rate))
             yield _check_test(f"wrong rate of {rate}", f"p-value, {one.name}", failing, p_value)
 
 

@@ -5,54 +5,62 @@ answer shows. The promise is E[X] <= r among answers that show a claim. Claims o
 each answer counts once; an answer that shows nothing does not count, since its 0 would dilute r.
 
 *One cut.* Let the cut be fixed. Answers are independent and identically distributed (one of each cluster). So
-are those that show a claim at the cut, since each answer's own scores decide that: given which ones do, their
-X are independent draws from the distribution of X given that a claim is shown. Bet on them in the order of
-hashed ids. A stake of 1 becomes 1 + b (r - X), above 0 for every b in [0, 1 / (1 - r)). If E[X] >= r its mean
-is at most 1, so the product over answers is a supermartingale, and so is its mean over a few bets b. Such
-wealth ever reaches 1 / level with probability at most level (Ville 1939). So a cut passes if the largest
-wealth does.
+are those that show a claim at the cut, since each answer's own scores decide that. Of the claims that such an
+answer shows one is drawn, each with the same probability, by a hash of the answer's id. Given the answer, it
+is unsupported with probability X, so given only that a claim is shown, with probability E[X]. Hence the
+number of answers whose drawn claim is unsupported is binomial with the rate E[X], however claims of one
+answer depend on each other. The cut passes at a level if this number or fewer have at most that probability
+under the rate r (exact binomial test).
+
+Two tests without a draw are weaker. "A claim that is shown is unsupported" happens at least as often. Bets
+on X use that X varies less than a drawn claim does, but bound the tail of a product by its mean.
 
 *Many cuts.* They are quantiles of the scores of claims in the fit split, whose answers do not certify, so
 they are fixed; labels are not used. They are tested from the strictest on, at most at the level that follows.
-Every cut has a level of its own, which is 0 except at `STARTS`. Whatever level a cut passed at is added to
-that of the next; if it fails, nothing is. The probability that any cut with E[X] > r passes is at most the
-sum of the own levels. Proof. Consider the first such cut that passes. No such cut before it has passed, so
-the level carried to it is the sum of own levels of cuts after the last such one. These sums, one for each
-such cut, are over disjoint cuts; by the union bound their sum bounds the probability. The tests may depend on
-each other in any way (the fallback procedure: Wiens 2003).
+Every cut has a level of its own, which is 0 except at one or two starts. Whatever level a cut passed at is
+added to that of the next; if it fails, nothing is. The probability that any cut with E[X] > r passes is at
+most the sum of the own levels. Proof. Consider the first such cut that passes. No such cut before it has
+passed, so the level carried to it is the sum of own levels of cuts after the last such one. These sums, one
+for each such cut, are over disjoint cuts; by the union bound their sum bounds the probability. The tests may
+depend on each other in any way (the fallback procedure: Wiens 2003).
 
-Two starts, because it is not known where claims are safest: few answers show claims below low quantiles, and
-more of their claims may be unsupported than among claims up to higher ones. The last cut that passed is
-served. In groups, each has tests of its own, with its part of the level.
+*The starts.* The first cut that is tested must be one at which enough answers show a claim, and an early
+mistake is allowed: `SPARE` of them at `FIRST_SHARE` of the level. It is not known where claims are safest, so
+the rest of the level starts where `SECOND_START` of the answers show a claim. If the first start would not be
+the earlier one, the second has all of the level, and is where a test can pass at all. How many answers show a
+claim is estimated by their share in the fit split. The three numbers were chosen once, on recordings; the
+theorem holds for any. The last cut that passed is served. In groups, each has starts and tests of its own,
+with its part of the level.
 
-Source: Waudby-Smith and Ramdas 2024, "Estimating means of bounded random variables by betting".
+Sources: fallback procedure: see `cuts`; bets: Waudby-Smith and Ramdas 2024, "Estimating means of bounded
+random variables by betting".
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from fractions import Fraction
 
 import numpy as np
 
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot, PlannedAttempt
 from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.certificates.bounds import LARGEST_SIZE, binomial_p_value
 from langchain_cfc.certificates.coverage import PromptGroup, compute_records_digest, sample_groups
-from langchain_cfc.certificates.e_processes import (
-    compute_mean_wealth,
-    compute_mean_wealth_path,
-    required_outcomes,
-)
 from langchain_cfc.certificates.refusals import make_refusal
 from langchain_cfc.decision import AnswerSets
 from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.guarantee import CertifiedAnswers, WrongRateCertificate
 from langchain_cfc.guarantee.certified import divide_delta
-from langchain_cfc.support.arrays import FloatArray, IntArray
+from langchain_cfc.support.arrays import BoolArray, FloatArray
 
 # Quantiles, in percent, of the claims' scores in the fit split: cuts in the order of their tests.
 PERCENTS = range(10, 101)
-# Share of the level that the test of a cut has of its own, by percent; see the module.
-STARTS = {10: 0.8, 40: 0.2}
+# See the module: how many mistakes the test at the first start allows, its share of the level, and the share
+# of the answers that show a claim at the second one.
+SPARE = 2
+FIRST_SHARE = 0.8
+SECOND_START = 0.3
 
 
 def certify_shown_claims(
@@ -84,36 +92,35 @@ def certify_shown_claims(
     Raises:
         UnattainableTargetError: If no cut can be certified.
     """
-    certification, split = attempt.labelled, artifact.calibration.split
-    certification = certification.take(np.argsort(split.draw_uniforms("bet", certification.ids)))
+    certification, rate, cuts = attempt.labelled, Fraction(max_wrong_rate), list_cuts(fit)
     level = attempt.compute_level(delta)
-    with name_records_in_errors(certification.ids):
-        features = artifact.feature_map.transform(certification.draws, allow_unknown=True)
-    everyone, *groups = sample_groups(artifact, certification, features)
-    groups = groups if by_group else []
-    parts = list(zip([everyone, *groups], divide_delta(level, len(groups)), strict=True))
-    carried = [0.0 for _ in parts]
+    groups = _list_groups(artifact, certification)[: None if by_group else 1]
+    parts = divide_delta(level, len(groups) - 1)
+    shown = np.array([AnswerSets.from_claims_below(fit.draws, cut).accepted.any(axis=1) for cut in cuts])
+    own = [
+        _plan_levels(shown[:, known.members], int(group.members.sum()), rate, part)
+        for known, group, part in zip(_list_groups(artifact, fit), groups, parts, strict=False)
+    ]
+    tickets = artifact.calibration.split.draw_uniforms("shown claim", certification.ids)
+    carried = [0.0 for _ in groups]
     tested: list[tuple[CertifiedAnswers, ...]] = []
-    cuts = list_cuts(fit)
-    for percent, cut in zip(PERCENTS, cuts, strict=True):
+    for cut, added in zip(cuts, zip(*own, strict=True), strict=True):
+        carried = [before + further for before, further in zip(carried, added, strict=True)]
         accepted = AnswerSets.from_claims_below(certification.draws, cut).accepted
-        shown, unsupported = accepted.sum(axis=1), (accepted & ~certification.correct).sum(axis=1)
-        own = STARTS.get(percent, 0.0)
-        carried = [before + own * part for before, (_, part) in zip(carried, parts, strict=True)]
+        counts, unsupported = accepted.sum(axis=1), (accepted & ~certification.correct).sum(axis=1)
+        drawn = tickets * counts < unsupported  # whether the one drawn is unsupported
         results = [
-            _test_group(group, shown, unsupported, float(Fraction(max_wrong_rate)), at)
-            for (group, _), at in zip(parts, carried, strict=True)
+            _test_group(group, counts > 0, drawn, rate, at) for group, at in zip(groups, carried, strict=True)
         ]
         carried = [at if one.certified else 0.0 for one, at in zip(results, carried, strict=True)]
         tested.append(tuple(results))
     passed = [place for place, (overall, *_) in enumerate(tested) if overall.certified]
     if not passed:
-        needed = required_outcomes(float(Fraction(max_wrong_rate)), max(STARTS.values()) * parts[0][1])
-        refused = (
-            f"A rate of {float(Fraction(max_wrong_rate)):g} unsupported claims is not certified: it takes at "
-            f"least {needed:,} answers that show claims, even if all of these are supported"
+        reason = (
+            f"A rate of {float(rate):g} unsupported claims is not certified: it takes at least "
+            f"{_find_size(0, rate, parts[0]):,} answers that show claims, even if all of these are supported"
         )
-        raise make_refusal(refused, max_wrong_rate, attempt)
+        raise make_refusal(reason, max_wrong_rate, attempt)
     chosen = max(passed, key=lambda place: (sum(one.certified for one in tested[place]), place))
     certificate = WrongRateCertificate(
         max_wrong_rate=max_wrong_rate,
@@ -138,28 +145,54 @@ def list_cuts(fit: LabelledBatch) -> list[float]:
     return [*cuts[:-1].tolist(), 1.0]
 
 
+def _plan_levels(shown: BoolArray, size: int, rate: Fraction, level: float) -> list[float]:
+    """Plan the own levels of the tests of all cuts, which sum to a level; see the module.
+
+    Args:
+        shown: (number of cuts, number of answers of the fit split) whether an answer shows a claim.
+        size: Number of answers that certify.
+        rate: The rate.
+        level: The sum.
+    """
+    shares = shown.sum(axis=1) / max(1, shown.shape[1])
+    own = [0.0] * len(shares)
+    first, second = FIRST_SHARE * level, SECOND_START * size
+    if (early := _find_size(SPARE, rate, first)) < second:
+        own[_find_place(shares, early / size)] = first
+        own[_find_place(shares, second / size)] += level - first
+    else:
+        own[_find_place(shares, max(second, _find_size(0, rate, level)) / max(size, 1))] = level
+    return own
+
+
+def _find_size(wrong: int, rate: Fraction, level: float) -> int:
+    """Return at how many answers a test allows so many wrong ones."""
+    sizes = range(wrong + 1, LARGEST_SIZE)
+    passing = bisect_left(sizes, True, key=lambda size: binomial_p_value(wrong, size, rate) <= level)
+    return sizes.start + passing
+
+
+def _find_place(shares: FloatArray, share: float) -> int:
+    """Return the first cut at which a share of the answers show a claim, or the last cut."""
+    return min(int(np.searchsorted(shares, share)), len(shares) - 1)
+
+
 def _test_group(
-    group: PromptGroup, shown: IntArray, unsupported: IntArray, rate: float, level: float
+    group: PromptGroup, answered: BoolArray, wrong: BoolArray, rate: Fraction, level: float
 ) -> CertifiedAnswers:
-    """Test one cut in one group, given (m,) numbers of claims that answers show, and of unsupported ones."""
-    answered = group.members & (shown > 0)
-    counts, wrong = shown[answered], unsupported[answered]
-    bets: dict[str, int] = {}
-    certified = False
-    if level > 0.0:
-        path = compute_mean_wealth_path(wrong / counts, rate)
-        best = int(path.argmax())
-        common = np.gcd(wrong, counts)[:best]
-        pairs = np.column_stack([wrong[:best] // common, counts[:best] // common])
-        for (top, bottom), count in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
-            bets[f"{top}/{bottom}"] = int(count)
-        certified = compute_mean_wealth(bets, rate) >= -np.log(level)
+    """Test one cut in one group, given (m,) which answers show a claim, and draw an unsupported one."""
+    count, among = int((answered & group.members).sum()), int((wrong & group.members).sum())
     return CertifiedAnswers(
         name=group.name,
         words=group.words,
         prompts=int(group.members.sum()),
-        answered=len(counts),
-        wrong=int((wrong > 0).sum()),
-        certified=bool(certified),
-        bets=bets,
+        answered=count,
+        wrong=among,
+        certified=binomial_p_value(among, count, rate) <= level,
     )
+
+
+def _list_groups(artifact: CalibrationArtifact, labelled: LabelledBatch) -> list[PromptGroup]:
+    with name_records_in_errors(labelled.ids):
+        features = artifact.feature_map.transform(labelled.draws, allow_unknown=True)
+    return sample_groups(artifact, labelled, features)

@@ -39,7 +39,7 @@ Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
 class Certified(Displayed, OmitsDefaults):
     """Base class of certificates and their parts: frozen, without infinities and unknown fields."""
 
-    _omitted = ("max_score", "bets")
+    _omitted = ("max_score",)
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -189,26 +189,19 @@ class CertifiedAnswers(_CertifiedGroup):
         words: The weighting in plain English.
         prompts: Number of certification prompts that the weighting covers.
         answered: Number of these that were answered.
-        wrong: Number of these with a wrong best answer; for claims, with an unsupported claim shown.
+        wrong: Number of these with a wrong best answer; for claims, of which an unsupported one was drawn
+            among those shown.
         certified: Whether the wrong-answer rate is certified here.
-        bets: For claims, the outcomes bet on until the wealth was largest: numbers of answers by the share of
-            unsupported claims among those shown, as a fraction such as `1/3`; empty for whole answers.
     """
 
     answered: Count
     wrong: Count
     certified: bool
-    bets: dict[Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,9})/[1-9]\d{0,9}$")], Count] = Field(default={})
 
     @model_validator(mode="after")
     def _adds_up(self) -> CertifiedAnswers:
         if not self.wrong <= self.answered <= self.prompts:
             msg = "expected wrong <= answered <= prompts"
-            raise ValueError(msg)
-        shares = {Fraction(share): count for share, count in self.bets.items()}
-        positive = sum(count for share, count in shares.items() if share)
-        if max(shares, default=0) > 1 or positive > self.wrong or sum(shares.values()) > self.answered:
-            msg = "expected bets on shares of at most 1, of no more answers than are counted"
             raise ValueError(msg)
         return self
 

@@ -14,10 +14,9 @@ from langchain_cfc import CalibrationArtifact, calibrate, evaluate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_shown_claims
 from langchain_cfc.certificates.recomputation import recompute_certificates
-from langchain_cfc.certificates.shown_claims import PERCENTS, STARTS
+from langchain_cfc.certificates.shown_claims import PERCENTS
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import InputError, UnattainableTargetError
-from langchain_cfc.guarantee import CertifiedAnswers
 from langchain_cfc.records import ClaimsRecord, Provenance, write_records
 from langchain_cfc.runnable import ClaimsResult
 from tests.claims.chains import LEFT, make_artifact, make_chain
@@ -46,29 +45,35 @@ def list_part(artifact: CalibrationArtifact, part: str) -> list[ClaimsRecord]:
     return [one for one in RECORDS if split.find_part(one.id, None) == part]
 
 
-def count_shares(records: list[ClaimsRecord], cut: float) -> list[tuple[int, int]]:
-    """Count unsupported claims and claims shown, answer by answer, of answers that show a claim."""
-    shown = [[claim for claim in one.claims if claim.score <= cut] for one in records]
-    return [(sum(not claim.supported for claim in kept), len(kept)) for kept in shown if kept]
+def draw_claims(records: list[ClaimsRecord], tickets: dict[str, float], cut: float) -> list[bool]:
+    """Draw a claim of each answer that shows one, and return whether it is unsupported."""
+    shown = [
+        (tickets[one.id], [claim.supported for claim in one.claims if claim.score <= cut]) for one in records
+    ]
+    return [not sorted(kept)[int(ticket * len(kept))] for ticket, kept in shown if kept]
 
 
-def bet(shares: list[tuple[int, int]], rate: float) -> tuple[float, int]:
-    """Return the largest wealth, and the number of answers until then, by one bet after another."""
-    bets = [(step + 0.5) / 8 / (1 - rate) for step in range(8)]
-    wealth, best, at = [1.0] * 8, 1.0, 0
-    for place, (unsupported, shown) in enumerate(shares):
-        wealth = [one * (1 + b * (rate - unsupported / shown)) for one, b in zip(wealth, bets, strict=True)]
-        if sum(wealth) / 8 > best * (1 + 1e-12):
-            best, at = sum(wealth) / 8, place + 1
-    return best, at
+def has_passed(drawn: list[bool], level: float) -> bool:
+    return bool(stats.binom.cdf(sum(drawn), len(drawn), float(RATE)) <= level)
+
+
+def plan_levels(cuts: list[float], fit: list[ClaimsRecord], size: int, level: float) -> list[float]:
+    """Return the own level of each cut: 80 % where 2 may be wrong, and the rest at 30 % of the answers."""
+    shares = [np.mean([min(claim.score for claim in one.claims) <= cut for one in fit]) for cut in cuts]
+    early = next(n for n in range(3, 1000) if stats.binom.cdf(2, n, float(RATE)) <= 0.8 * level)
+    own = [0.0] * len(cuts)
+    for answers, part in ((early, 0.8), (0.3 * size, 0.2)):
+        own[next(at for at, share in enumerate(shares) if share * size >= answers)] += part * level
+    assert early < 0.3 * size
+    return own
 
 
 def test_shown_claims_certificate_equals_an_independent_computation(by_group: CalibrationArtifact) -> None:
     split, certificate = by_group.calibration.split, by_group.certified_bot.certificates[0]
-    records = list_part(by_group, "calibration")
-    tickets = split.draw_uniforms("bet", [one.id for one in records])
-    records = [records[row] for row in np.argsort(tickets)]
-    scores = [claim.score for one in list_part(by_group, "fit") for claim in one.claims]
+    records, fit = list_part(by_group, "calibration"), list_part(by_group, "fit")
+    ids = [one.id for one in records]
+    tickets = dict(zip(ids, split.draw_uniforms("shown claim", ids).tolist(), strict=True))
+    scores = [claim.score for one in fit for claim in one.claims]
     cuts = [float(np.percentile(scores, percent, method="higher")) for percent in PERCENTS]
     cuts[-1] = 1.0
     tiers = {"1": ("easy", "hard"), "group(tier)=easy": ("easy",), "group(tier)=hard": ("hard",)}
@@ -78,9 +83,10 @@ def test_shown_claims_certificate_equals_an_independent_computation(by_group: Ca
     passed: dict[str, list[bool]] = {}
     for name, level in levels.items():
         carried = 0.0
-        for percent, cut in zip(PERCENTS, cuts, strict=True):
-            carried += STARTS.get(percent, 0.0) * level
-            wins = carried > 0 and bet(count_shares(members[name], cut), float(RATE))[0] >= 1 / carried
+        known = [one for one in fit if one.metadata["tier"] in tiers[name]]
+        for cut, own in zip(cuts, plan_levels(cuts, known, len(members[name]), level), strict=True):
+            carried += own
+            wins = has_passed(draw_claims(members[name], tickets, cut), carried)
             passed.setdefault(name, []).append(wins)
             carried = carried if wins else 0.0
     held = [place for place, wins in enumerate(passed["1"]) if wins]
@@ -90,12 +96,10 @@ def test_shown_claims_certificate_equals_an_independent_computation(by_group: Ca
     assert (certificate.unit, certificate.alpha, certificate.prompts) == ("claims", RATE, len(records))
     assert [one.name for one in certificate.groups] == list(tiers)
     for group in certificate.groups:
-        shares = count_shares(members[group.name], cuts[chosen])
-        assert (group.prompts, group.answered) == (len(members[group.name]), len(shares))
-        assert group.wrong == sum(unsupported > 0 for unsupported, _ in shares)
+        drawn = draw_claims(members[group.name], tickets, cuts[chosen])
+        assert (group.prompts, group.answered) == (len(members[group.name]), len(drawn))
+        assert group.wrong == sum(drawn)
         assert group.certified == passed[group.name][chosen]
-        if group.certified:
-            assert sum(group.bets.values()) == bet(shares, float(RATE))[1]
     assert reload_artifact(by_group) == by_group
 
 
@@ -129,22 +133,15 @@ def test_labels_of_the_fit_split_do_not_change_the_certificate(certified: Calibr
     assert (again.cut, again.groups) == (certificate.cut, certificate.groups)
 
 
-def test_recomputation_finds_changed_bets_of_claims(by_group: CalibrationArtifact) -> None:
+def test_recomputation_finds_changed_counts_of_claims(by_group: CalibrationArtifact) -> None:
     assert all(one.agrees for one in recompute_certificates(by_group))
     bot = by_group.certified_bot
     everyone, *others = bot.certificates[0].groups
-    forged = everyone.model_copy(update={"bets": {**everyone.bets, "1/1": everyone.bets.get("1/1", 0) + 20}})
+    forged = everyone.model_copy(update={"wrong": everyone.wrong + 20})
     worse = bot.certificates[0].model_copy(update={"groups": (forged, *others)})
     changed = by_group.model_copy(update={"bot": bot.model_copy(update={"certificates": [worse]})})
     failed = [one.bound for one in recompute_certificates(changed) if not one.agrees]
     assert failed == ["p-value, 1"]
-
-
-@pytest.mark.parametrize("bets", [{"3/2": 1}, {"1/2": 4}, {"0/1": 11}, {"1/0": 1}, {"half": 1}, {"0/1": -1}])
-def test_certificate_refuses_impossible_bets(bets: dict[str, int]) -> None:
-    fields = {"name": "1", "words": "all prompts", "prompts": 12, "answered": 10, "wrong": 3}
-    with pytest.raises(ValueError, match=r"bets|pattern|greater"):
-        CertifiedAnswers.model_validate({**fields, "certified": True, "bets": bets})
 
 
 # In this world half of the answers make sixty claims with scores of .1 to .5, all of them supported or, in

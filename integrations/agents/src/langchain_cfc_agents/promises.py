@@ -47,8 +47,8 @@ leaves the path at c. By the coupling X(c) is the wrong share among the recorded
 S_t) <= c. Give call t the score M_t = max(S_1, ..., S_t), and the label whether it was right. Then a run is
 an answer whose claims are its calls, and a claim is shown at the cut c if and only if its call comes before
 the run leaves the path. `certificates.shown_claims` certifies E[X(c) | a call is shown] <= r. Its cuts are
-fixed by scores of runs that do not certify, its bets use one number a run, so calls of one run may depend
-on each other in any way.
+fixed by scores of runs that do not certify, and its tests count one call drawn from each run, so calls of
+one run may depend on each other in any way.
 
 A run that a person corrects at turn t has at most T - t further turns, T being the turn limit. Had the
 action run, X(c) at cuts from M_t on would have been at most (w + 1 + k) / (t + k) with k further calls, w
