@@ -12,8 +12,9 @@ number of answers whose drawn claim is unsupported is binomial with the rate E[X
 answer depend on each other. The cut passes at a level if this number or fewer have at most that probability
 under the rate r (exact binomial test).
 
-Two tests without a draw are weaker. "A claim that is shown is unsupported" happens at least as often. Bets
-on X use that X varies less than a drawn claim does, but bound the tail of a product by its mean.
+Two tests without a draw show fewer claims with the few hundred answers that people label. "A claim that is
+shown is unsupported" happens at least as often as its share says. Bets on X use that X varies less than a
+drawn claim does, which pays with thousands of answers, but bound the tail of a product by its mean.
 
 *Many cuts.* They are quantiles of the scores of claims in the fit split, whose answers do not certify, so
 they are fixed; labels are not used. They are tested from the strictest on, at most at the level that follows.
