@@ -63,10 +63,9 @@ def read_usage(stated: object, depth: int = 0) -> dict[str, Any]:
 def is_complete(usage: Mapping[str, Any]) -> bool:
     """Return whether usage from `read_usage` states the tokens of both the request and the answer.
 
-    Clients also write 0 for what a server does not state, so that one of both numbers must be above 0.
+    Clients also write 0 for what a server does not state, and no request is without tokens.
     """
-    counts = [usage.get(name) for name in ("input_tokens", "output_tokens")]
-    return None not in counts and any(counts)
+    return bool(usage.get("input_tokens")) and usage.get("output_tokens") is not None
 
 
 def sum_usage(usages: Iterable[Mapping[str, Any] | None]) -> UsageMetadata | None:

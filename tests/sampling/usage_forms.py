@@ -59,6 +59,8 @@ UNREADABLE: dict[str, Any] = {
     "negative tokens": {"input_tokens": -(10**6), "output_tokens": 2, "total_tokens": 5},
     "too many tokens": {"input_tokens": 10**30, "output_tokens": 2, "total_tokens": 1e300},
     "only a total": {"total_tokens": 5},
+    # What ChatOpenAI makes of null.
+    "0 tokens of the request": {"input_tokens": 0, "output_tokens": 2, "total_tokens": 2},
 }
 FORMS = {**READABLE, **UNREADABLE}
 

@@ -572,6 +572,8 @@ class Examples:
         lines = [f"{self._rows.unit} {row}" for row in bad[:_MAX_LISTED]]
         rows = "row" if len(bad) == 1 else "rows"
         first = f"; the first {_MAX_LISTED}" if len(bad) > _MAX_LISTED else ""
-        advice = "correct them, or leave them out with bad_rows='set_aside'"
+        advice = "correct them"
+        if self._policy == "refuse":
+            advice += ", or leave them out with bad_rows='set_aside'"
         problem = f"{len(bad)} bad {rows}; {advice}{first}:"
         return RecordError(self.source, 0, "", "\n  ".join([problem, *lines]))
