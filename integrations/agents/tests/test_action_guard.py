@@ -433,5 +433,5 @@ def test_chain_of_answers_refuses_an_artifact_of_runs(bot: CalibrationArtifact) 
     with pytest.raises(FingerprintError, match="the generator is not the one"):
         CFCRunnable(generator=Clerk(), verifier=SelfConsistency(), artifact=bot, generator_id="other")
     model = ChatOpenAI(model="gpt-4o-mini", api_key="none")  # type: ignore[arg-type]  # it takes text
-    with pytest.raises(FingerprintError, match="class is 'langchain_openai"):
+    with pytest.raises(FingerprintError, match=r"class is 'langchain_openai.* GuardedActions"):
         CFCRunnable(generator=model, verifier=SelfConsistency(), artifact=bot)

@@ -151,6 +151,8 @@ class LangSmith:
                     return self._create_multipart(dataset, asked)
                 case ("POST", "runs", "multipart"):
                     return self._ingest(asked)
+                case ("POST", "runs", "query"):
+                    return 200, {"runs": self._runs(json.loads(asked.body)), "cursors": {}}
                 case ("GET", "feedback"):
                     return 200, self._said(asked.query)
                 case ("POST", "feedback"):
@@ -264,6 +266,17 @@ class LangSmith:
             if kind == "post" and not part:
                 self._project(content.get("session_name") or "default")
         return 202, {}
+
+    def _runs(self, said: dict[str, Any]) -> list[dict[str, Any]]:
+        """The runs of projects; of roots alone, or without those that failed, if asked so."""
+        names = [one["name"] for one in self.projects.values() if one["id"] in said["session"]]
+        return [
+            {"app_path": "", **one}
+            for one in self.runs.values()
+            if one.get("session_name") in names
+            and not (said.get("is_root") and one.get("parent_run_id"))
+            and (said.get("error") is None or said["error"] is bool(one.get("error")))
+        ]
 
     def _feedback(self, said: dict[str, Any]) -> tuple[int, Any]:
         if said.get("session_id") not in {one["id"] for one in self.projects.values()}:
