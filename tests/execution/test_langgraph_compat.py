@@ -40,7 +40,7 @@ from langchain_cfc.runnable.redraws import DrawRegister
 ROOT = Path(__file__).parents[2]
 CHECKED = {
     "langchain-core": ("1.2.5", "1.8.3"),
-    "langchain": ("1.2.4", "1.5.2"),
+    "langchain": ("1.2.10", "1.5.2"),
     "langgraph": ("1.0.10", "1.2.24"),
 }
 

@@ -187,6 +187,18 @@ def test_parallel_calls_are_decided_about_together(bot: CalibrationArtifact) -> 
         assert sum(message.type == "tool" for message in state["messages"]) == 2
 
 
+@pytest.mark.parametrize(("decisions", "left", "ran"), [("ar", "edited", 1), ("rr", "rejected", 0)])
+def test_action_of_which_a_person_rejects_a_call_is_edited(
+    bot: CalibrationArtifact, decisions: str, left: str, ran: int
+) -> None:
+    desk = Desk()
+    agent = agent_at(desk, Clerk(), guarding(bot), checkpointer=InMemorySaver())
+    agent.invoke(asked(task("both", 0.0, tools=["book", "book"])), thread())
+    answers = [{"type": "approve" if one == "a" else "reject"} for one in decisions]
+    outcome = read_outcome(agent.invoke(Command(resume={"decisions": answers}), thread()))
+    assert (outcome.left, outcome.guarded_calls, len(desk.booked)) == (left, ran, ran)
+
+
 def test_unguarded_calls_run_at_once_and_are_drawn_once(bot: CalibrationArtifact) -> None:
     model, desk = Clerk(), Desk()
     state = agent_at(desk, model, guarding(bot)).invoke(asked(task("read", 0.0, tools=["look_up"])))

@@ -260,8 +260,9 @@ class ActionMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             config: Any = {call["name"]: {"allowed_decisions": _ASKED} for call in calls}
             update = dict(HumanInTheLoopMiddleware(config).after_model(state, runtime) or {})
             message, *answers = update.pop("messages")
-            edited = update.get(_EDITS) or list(map(_make_key, message.tool_calls)) != before
-            fate = "rejected" if answers else "edited" if edited else "approved"
+            edited = answers or update.get(_EDITS) or list(map(_make_key, message.tool_calls)) != before
+            rejected = {one.tool_call_id for one in answers} >= {call["id"] for call in calls}
+            fate = "rejected" if rejected else "edited" if edited else "approved"
         answered = {one.tool_call_id for one in answers}
         cleared = [_make_key(one) for one in message.tool_calls if one["id"] not in answered]
         turn = {**marks["turn"], "place": run["place"], "fate": fate}
