@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -63,12 +64,12 @@ def demo(
     explains.
     """
     with report_errors():
+        check_output(out_path)
         bot_path = out_path.with_name(_BOT_FILE)
         if out_path == bot_path:
             msg = f"{out_path} is reserved for the bot's artifact: give --out another name"
             raise InputError(msg)
-        for path in (out_path, bot_path):
-            check_output(path)
+        check_output(bot_path)
         out_path.parent.mkdir(parents=True, exist_ok=True)
         bot = run_bot_demo(seed, bot_path, make_tracker("serving held-out prompts as a bot"))
         sets = run_demo(seed, out_path, make_tracker("serving them as answer sets"))
@@ -245,9 +246,10 @@ def _print_next(console: Console, seen: BotDemoResult, bot_path: Path, out_path:
 
 
 def _find_command() -> str:
-    """Return the console script as it was called, so that the printed commands work."""
-    called = sys.argv[0]
-    return escape(shlex.quote(called)) if Path(called).name == "langchain-cfc" else "langchain-cfc"
+    """Return the console script's name, or its path if it is not in `PATH`, so that printed commands work."""
+    called, name = sys.argv[0], "langchain-cfc"
+    is_found = Path(called).name != name or shutil.which(name) == shutil.which(called)
+    return name if is_found else escape(shlex.quote(called))
 
 
 def _print_prompt(console: Console, record: PromptRecord, result: CFCResult) -> None:

@@ -58,9 +58,12 @@ _SQLITE_HEADER = b"SQLite format 3\0"
 
 
 def check_output(path: Path) -> None:
-    """Raise InputError if `path` is `-`, or an existing file that is not an artifact, such as the records."""
+    """Raise InputError if `path` is `-`, a folder, or a file that is not an artifact, such as the records."""
     if str(path) == "-":
         msg = "an artifact cannot be written to standard output: give --out a path"
+        raise InputError(msg)
+    if path.is_dir():
+        msg = f"{path} is a folder: give --out the path of a file"
         raise InputError(msg)
     if path.is_file() and not looks_like_artifact(path):
         msg = f"{path} exists and is not an artifact; it will not be overwritten: give --out another path"

@@ -110,8 +110,12 @@ def test_demo_shows_that_the_marginal_rule_fails_on_the_hardest_fifth(demo: tupl
 
 def test_demo_output_fits_a_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    program = Path(sys.executable).with_name("langchain-cfc")
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    monkeypatch.setenv("PATH", str(program.parent))
     ran = run("demo")
     assert ran.code == 0
+    assert str(program) not in ran.out
     lines = ran.out.splitlines()
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 80
