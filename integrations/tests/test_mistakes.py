@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from langchain_cfc_collect import Budget, CollectionOptions, Store, build_bot
 from langchain_core.language_models import FakeListChatModel
+from pandas import DataFrame  # type: ignore[import-untyped]
 
 from langchain_cfc import CFCRunnable, calibrate, evaluate
 from langchain_cfc.errors import CFCError
@@ -83,6 +84,11 @@ def serve(verifier: Any = None, question: Any = "Question 1?", **promise: Any) -
     bot.invoke(question)
 
 
+def fail_in_several_lines(question: str) -> str:
+    msg = f"no answer to\n{question}\nat all"
+    raise RuntimeError(msg)
+
+
 IN_PYTHON: dict[str, Callable[[], Any]] = {
     "no promise": lambda: build(max_wrong_rate=None),
     "sets": lambda: build(max_wrong_rate=None, alpha=0.1),
@@ -117,6 +123,15 @@ IN_PYTHON: dict[str, Callable[[], Any]] = {
     "no store": lambda: Store("nothing.db"),
     "records as store": lambda: Store("records.jsonl"),
     "no prices": lambda: Budget(max_cost=1.0),
+    "questions twice": lambda: build(examples=PAIRS * 2),
+    "columns without names": lambda: build(examples=DataFrame(PAIRS)),
+    "a misspelt option": lambda: build(max_wrong=0.1),
+    "a class as model": lambda: build(FakeListChatModel),
+    "a class as labeler": lambda: build(labeler=NormalisedMatch),
+    "a class as verifier": lambda: serve(SelfConsistency, max_wrong_rate=0.1),
+    "one score for all": lambda: build(verifier=lambda _, __: [0.1]),
+    "a cause of several lines": lambda: build(fail_in_several_lines),
+    "misspelt features": lambda: calibrate(SOME_WRONG, alpha=0.3, features="grop(topic) + mean_score"),
 }
 MAKE = "integrations.tests.test_mistakes:make"
 COLLECT = "--verifier SelfConsistency --labeler NormalisedMatch --store new.db"
@@ -163,6 +178,9 @@ COMMANDS = (
     f"ask artifact.json Hello --generator {MAKE} --verifier SelfConsistency",
     "monitor status artifact.json nothing.db",
     "inspect artifact.json --require-signature nothing.pem",
+    "init questions.csv",
+    "demo --out .",
+    "compare records.jsonl --method nope --splits 1",
 )
 # A keyword of Python, or another internal name.
 KEYWORD = re.compile(r"(?<![-\w./'\"`=])(?!best_)[a-z]+_[a-z_]+\b(?!\.\w|[(/:])")

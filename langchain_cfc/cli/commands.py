@@ -36,7 +36,7 @@ KNOWN_COMMANDS = {
         "init": ("collect", "Propose the settings of a collection from a few real answers."),
         "plan": ("lab", "Plan how many prompts to label, at what cost, for which alpha."),
         "collect": ("collect", "Draw, score and label n candidates for each prompt of a dataset."),
-        "store": ("collect", "Export, import, rescore, review, check or shrink a store."),
+        "store": ("collect", "Export, import, rescore, check or shrink a store."),
     },
     "Calibrate and check": {
         "suggest": ("lab", "Choose features, set rule or draw rule, with reasons."),
@@ -107,7 +107,12 @@ class Command(TyperCommand):
             for name in (one.partition("=")[0] for one in args):
                 if _QUESTION in known and name in _OTHER_NAMES - known:
                     ctx.fail(f"No such option: {name}. The column of the questions is {_QUESTION}.")
-            return super().parse_args(ctx, args)
+            try:
+                return super().parse_args(ctx, args)
+            except _UsageError as error:
+                if "--source" in known and "unexpected extra argument" in error.message:
+                    ctx.fail(f"{error.message.rstrip('.')}. The file of the questions is --source.")
+                raise
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command, whose messages call its options by their flags."""

@@ -64,12 +64,6 @@ class FeatureMap:
         Examples:
             >>> FeatureMap.parse('hat( meta("year"),5 )+mean_score').text
             'hat(meta(year), 5) + mean_score'
-            >>> FeatureMap.parse("bins(mean_scor, 5)")
-            Traceback (most recent call last):
-            langchain_cfc.errors.FeatureError: unknown name 'mean_scor', at character 6 of the features
-                bins(mean_scor, 5)
-                     ^
-            expected a statistic such as mean_score; did you mean 'mean_score'?
         """
         return cls(parse_terms(text))
 

@@ -216,12 +216,8 @@ class _Parser:
 
     def raise_error(self, problem: str, expected: str, token: _Token | None = None) -> NoReturn:
         start = (token or self.next).start
-        # Line breaks and tabs in the text would misplace the caret.
         line = re.sub(r"\s", " ", self.text)
-        msg = (
-            f"{problem}, at character {start + 1} of the features\n"
-            f"    {line}\n    {' ' * start}^\nexpected {expected}"
-        )
+        msg = f"{problem}, at character {start + 1} of the features: expected {expected}\n    {line}"
         raise FeatureError(msg)
 
 

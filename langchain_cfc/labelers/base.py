@@ -18,6 +18,7 @@ from langchain_cfc.errors import LabelerError
 from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags, map_distinct, run_flow
 from langchain_cfc.no_answers import is_invisible
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
+from langchain_cfc.support.suggestions import check_is_instance
 from langchain_cfc.verifiers.base import list_values, to_python_scalar
 
 
@@ -63,6 +64,7 @@ class BaseLabeler(FlowRunnable[LabelerInput, Labels]):
 
 def make_labeler_call(labeler: Labeler) -> Call:
     """Make a `Call` of a labeler with a `LabelerInput`; raise a `LabelerError` if it cannot be called."""
+    check_is_instance("labeler", labeler, LabelerError)
     if not isinstance(labeler, Runnable) and not callable(labeler):
         msg = f"got a {type(labeler).__name__} as labeler: {_HINT}"
         raise LabelerError(msg)

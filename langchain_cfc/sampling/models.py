@@ -18,6 +18,7 @@ from langchain_cfc.execution.langgraph_compat import copy_with_deferred_settings
 from langchain_cfc.sampling.fingerprints import PASS_THROUGH
 from langchain_cfc.support.imports import check_installed, require
 from langchain_cfc.support.json_text import short_repr
+from langchain_cfc.support.suggestions import check_is_instance
 
 # Skipped early, because most fields hold these, and a model that replays records has very many of them.
 _SCALARS = (str, float, int, type(None))
@@ -40,6 +41,7 @@ def resolve_generator(generator: Any, settings: Mapping[str, Any] | None = None)
         InputError: If it is nothing of these, or no model can be made from the name and the settings.
     """
     if not isinstance(generator, str):
+        check_is_instance("generator", generator, InputError)
         try:
             runnable: Runnable[Any, Any] = coerce_to_runnable(generator)
         except TypeError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from decimal import Decimal
 from difflib import get_close_matches
@@ -17,6 +17,13 @@ _MAX_FILES = 10_000
 def find_nearest(given: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most similar to the given one; None if no name is similar."""
     return next(iter(get_close_matches(given, known, n=1)), None)
+
+
+def check_is_instance(role: str, part: object, failure: Callable[[str], Exception]) -> None:
+    """Raise `failure` if the class of a Runnable is given for a part, such as `SelfConsistency`."""
+    if isinstance(part, type) and hasattr(part, "invoke"):
+        msg = f"{role} is the class {part.__name__}; expected an instance of it, such as {part.__name__}(...)"
+        raise failure(msg)
 
 
 def suggest_name(given: str, known: Iterable[str]) -> str:

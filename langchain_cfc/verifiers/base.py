@@ -38,6 +38,7 @@ from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.code_identity import name_in_words
 from langchain_cfc.sampling.fingerprints import compute_fingerprint, is_identified
+from langchain_cfc.support.suggestions import check_is_instance
 from langchain_cfc.support.text import quote
 
 
@@ -65,8 +66,8 @@ The candidate then has the worst score, 1.
 """
 
 _HINT = (
-    "a verifier returns one score in [0, 1] per candidate, smaller is better, or None without a verdict; "
-    "wrap one that judges a single candidate with langchain_cfc.verifiers.from_evaluator"
+    "expected one score in [0, 1] per candidate, smaller is better (None: no verdict); "
+    "from_evaluator wraps one that judges single candidates"
 )
 _MEAN_HINT = "scores lie in [0, 1], smaller is better; with weight 0, outputs are only recorded"
 _OUTPUT_HINT = "one of several verifiers returns one finite number per candidate, or None without a verdict"
@@ -128,6 +129,7 @@ def read_token_logprobs(message: Any) -> list[Mapping[str, Any]]:
 
 def make_verifier_call(verifier: Verifier) -> Call:
     """Make a `Call` of a verifier with a `VerifierInput`; raise a `VerifierError` if it cannot be called."""
+    check_is_instance("verifier", verifier, VerifierError)
     if not isinstance(verifier, Runnable) and not callable(verifier):
         msg = f"got a {type(verifier).__name__} as verifier: {_HINT}"
         raise VerifierError(msg)

@@ -141,11 +141,9 @@ def test_parse_terms_errors_point_at_the_place(text: str, character: int, parts:
     with pytest.raises(FeatureError) as caught:
         parse_terms(text)
     message = str(caught.value)
-    head, shown, caret, expected = message.split("\n")
-    assert f"at character {character} " in head
-    assert caret == " " * (4 + character - 1) + "^"
+    head, shown = message.split("\n")
+    assert f"at character {character} of the features: expected " in head
     assert len(shown) == 4 + len(text)
-    assert expected.startswith("expected ")
     for part in parts:
         assert part in message
     if "unknown name" in message:

@@ -86,9 +86,9 @@ def test_short_names_of_verifier_and_labeler_mean_the_same(read: Read) -> None:
 @pytest.mark.parametrize(
     ("replaced", "message"),
     [
-        (("n = 4", "n = 0"), r"collect.toml: n: Input should be greater than or equal to 1"),
+        (("n = 4", "n = 0"), r"collect.toml: n: must be greater than or equal to 1"),
         (("n = 4", ""), r"found neither of n and draws; expected one, such as n = 10 \(--n 10\)"),
-        (("reference =", "referense ="), r"source.referense: Extra inputs"),
+        (("reference =", "referense ="), r"source.referense: there is no such setting"),
         (('model = "openai:gpt-4o-mini"', ""), r"generator: found neither of model and factory"),
         (
             ('model = "openai:gpt-4o-mini"', 'model = "x"\nfactory = "a:b"'),
@@ -105,7 +105,7 @@ def test_short_names_of_verifier_and_labeler_mean_the_same(read: Read) -> None:
             r"none of input, prompt and inputs",
         ),
         (("concurrency = 3", "concurrency = 3\nhurry = true"), r"run.hurry: Unexpected"),
-        (("max_cost = 1.5", "max_cost = -1"), r"run.max_cost: Input should be greater than 0"),
+        (("max_cost = 1.5", "max_cost = -1"), r"run.max_cost: must be greater than 0"),
         (("input = 1.0", "input = -1.0"), r"prices.gpt-4o.input"),
         (("n = 4", "n = ="), r"is not TOML"),
     ],

@@ -211,7 +211,7 @@ def test_output_outside_zero_to_one_cannot_be_averaged(path: Path) -> None:
         return [1.5] * len(candidates)
 
     parts = Components(lambda prompt: prompt, {"beyond": beyond, "flat": score_half}, NormalisedMatch(), N)
-    with pytest.raises(CollectionError, match="the first prompt, so no other was started"):
+    with pytest.raises(CollectionError, match="the first prompt failed: "):
         collect_records(path, parts)
     with Store(path) as store:
         assert {one.error.partition(":")[0] for one in store.read_failures()} == {"VerifierError"}
@@ -237,7 +237,7 @@ def test_refused_api_key_is_not_retried_and_ends_the_run(
     path: Path, script: Script, model: ChatOpenAI
 ) -> None:
     script.faults = [Fault("status 401")]
-    with pytest.raises(CollectionError, match=r"the first prompt, .*DrawError"):
+    with pytest.raises(CollectionError, match=r"the first prompt failed: .* could not be drawn"):
         collect(
             [Example(id=f"p{number}", input="question 0", reference="x") for number in range(60)],
             Components(model, score_half, NormalisedMatch(), 1),

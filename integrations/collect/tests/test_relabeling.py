@@ -172,9 +172,7 @@ def test_relabel_tries_an_unreachable_judge_on_one_prompt_only(path: Path) -> No
 def test_relabel_keeps_labels_if_the_budget_is_used_up(path: Path) -> None:
     before = read(path)
     new = make_labeler(lambda _: True)
-    with pytest.raises(
-        CollectionError, match="the budget does not allow new labels, so the old ones were kept"
-    ):
+    with pytest.raises(CollectionError, match=r"the budget .* so the old ones were kept"):
         run(path, new, "new", relabel=True, budget=Budget(max_tokens=SIZE * N * TOKENS))
     assert read(path) == before
     assert run(path, new, "new", relabel=True, budget=Budget(max_tokens=10**6)).status.labelled == SIZE

@@ -240,7 +240,7 @@ def test_rescoring_continues_with_prompts_that_the_old_verifier_failed(tmp_path:
         raise ValueError(len(candidates))
 
     bot = Bot()
-    with pytest.raises(CollectionError, match="the first prompt, "):
+    with pytest.raises(CollectionError, match="the first prompt failed: "):
         collect(make_examples(), make_parts(bot, fail, verifier_id="f"), old, make_silent_options())
     drawn = bot.calls
     for _ in range(2):

@@ -33,6 +33,7 @@ from langchain_cfc.records.schema import make_provenance
 from langchain_cfc.sampling import SamplingName
 from langchain_cfc.support.files import check_target
 from langchain_cfc.support.imports import require
+from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble
 from langchain_cfc_collect.collecting import acollect, run_in_kept_loop
@@ -213,6 +214,10 @@ class ChainPlan:
         collection, n = rest.pop("collection", None) or CollectionOptions(), rest.pop("n", None)
         shared = signature(Components).parameters.keys() - signature(CalibrationConfig).parameters.keys()
         parts = {name: rest.pop(name) for name in shared & rest.keys()}
+        known = signature(CalibrationConfig).parameters.keys()
+        if unknown := next((name for name in rest if name not in known), None):
+            msg = f"there is no option {unknown!r}{suggest_name(unknown, ChainOptions.__annotations__)}"
+            raise InputError(msg)
         config = CalibrationConfig(**rest)
         number = _DEFAULT_N.get(config.unit) if n is None else n
         components = Components(generator, verifier, labeler, n=number, unit=config.unit, **parts)

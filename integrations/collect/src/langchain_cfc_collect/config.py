@@ -461,6 +461,7 @@ def _format_errors(error: ValidationError, source: str) -> str:
         )
     for detail in error.errors(include_url=False):
         where = ".".join(str(step) for step in detail["loc"] if step != "columns")
-        message = detail["msg"].removeprefix("Value error, ")
+        message = "there is no such setting" if detail["type"] == "extra_forbidden" else detail["msg"]
+        message = message.removeprefix("Value error, ").replace("Input should be", "must be", 1)
         lines.append(f"{where}: {message}" if where else message)
     return f"{source}: {'; '.join(lines)}"

@@ -218,7 +218,8 @@ def draw_answers(
                 raise
             name = generator if is_named else model.get_name()
             where = f" at {connection['base_url']}" if connection else ""
-            msg = f"{name} does not answer{where}: {describe_error(error.__cause__ or error)}"
+            cause = " ".join(describe_error(error.__cause__ or error).split())
+            msg = f"{name} does not answer{where}: {cause}"
             raise CollectionError(msg) from error
         else:
             return Trial(settings, answers)

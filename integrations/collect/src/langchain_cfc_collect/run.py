@@ -24,7 +24,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import Span, make_claim_candidates
 from langchain_cfc.draw_rules import parse_draw_rule
-from langchain_cfc.errors import CFCError, CollectionError, CollectionWarning, StoreError
+from langchain_cfc.errors import CFCError, CollectionError, CollectionWarning, DrawError, StoreError
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.batches.batcher import Batcher
@@ -376,12 +376,12 @@ class Run:
 
     def _explain_stop(self, error: CFCError) -> str:
         failed = self._consecutive_failures
-        which = "a prompt" if failed == 1 else f"{failed} prompts in a row, the last one"
-        then = "Fix the cause, then run again with --retry-failed"
-        if not self._has_succeeded and failed == 1:
-            which = "the first prompt, so no other was started; it"
-            then += ", or without it if only this prompt is to blame"
-        return f"stopped at {which} failed with {type(error).__name__}: {error}. {then}"
+        is_first = failed == 1 and not self._has_succeeded
+        which = "the first prompt failed" if is_first else "a prompt failed"
+        if failed > 1:
+            which = f"{failed} prompts in a row failed, the last one"
+        alone = "; without it, this prompt is left out" if is_first and isinstance(error, DrawError) else ""
+        return f"{which}: {error}.\nFix the cause, then use --retry-failed{alone}"
 
     def _update_costs(self) -> None:
         status, budget = self.status, self._budget

@@ -440,9 +440,9 @@ def make_our_method(name: str, unit: Unit = "answers") -> ThresholdMethod:
         families, sets = "ours and outside", " (for claims)"
         if unit == "answers":
             families = "ours, paper and outside"
-            sets = ", each optionally with its own set rule, such as conditional:best_prefix"
+            sets = " (with a set rule: conditional:best_prefix)"
         msg = (
-            f"unknown method {name!r}; known are the families {families}, {', '.join(_OUR_RULES)}{sets}, "
+            f"unknown method {name!r}; known are {families}, {', '.join(_OUR_RULES)}{sets}, "
             f"and {', '.join(others)}{suggest_name(kind, [*_OUR_RULES, *others])}"
         )
         raise InputError(msg)

@@ -128,8 +128,8 @@ def test_compare_claims_reports_figures_and_groups() -> None:
     ("options", "problem"),
     [
         ({}, "hold the claims of one answer each"),
-        ({"unit": "claims", "methods": "paper"}, "known are the families ours and outside"),
-        ({"unit": "claims", "methods": "conditional:rank"}, "known are the families ours and outside"),
+        ({"unit": "claims", "methods": "paper"}, "known are ours and outside"),
+        ({"unit": "claims", "methods": "conditional:rank"}, "known are ours and outside"),
         ({"unit": "claims", "set_rule": "rank"}, "several answers to a prompt"),
         ({"unit": "claims", "draws": "fixed(1)"}, "several answers to a prompt"),
         ({"at_most": 1}, "it counts unsupported claims"),

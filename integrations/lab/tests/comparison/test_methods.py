@@ -382,7 +382,7 @@ def test_get_methods_expands_families_and_names() -> None:
         ([], "at least one method is needed"),
         (
             ["TopM"],
-            "unknown method 'TopM'; known are the families ours, paper and outside, conditional,.*TopK",
+            "unknown method 'TopM'; known are ours, paper and outside, conditional,.*TopK",
         ),
         (["conditional:best"], "unknown set rule 'best'"),
         (["conditional:"], "unknown set rule ''"),

@@ -42,7 +42,7 @@ from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store
 from langchain_cfc_collect.store.batches import read_open_batches
 
-app = make_app(no_args_is_help=True, help="Export, import, rescore, review, check or shrink a store.")
+app = make_app(no_args_is_help=True, help="Export, import, rescore, check or shrink a store.")
 app.command("agreement")(agreement)
 app.command("certify")(certify)
 _MOST_LISTED = 10

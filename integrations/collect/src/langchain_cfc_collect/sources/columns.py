@@ -569,11 +569,14 @@ class Examples:
         return BadRow(number, "id", problem)
 
     def _make_error(self, bad: list[BadRow]) -> RecordError:
-        lines = [f"{self._rows.unit} {row}" for row in bad[:_MAX_LISTED]]
-        rows = "row" if len(bad) == 1 else "rows"
-        first = f"; the first {_MAX_LISTED}" if len(bad) > _MAX_LISTED else ""
+        unit, (first, *others) = self._rows.unit, bad
+        rows = "row" if not others else "rows"
         advice = "correct them"
         if self._policy == "refuse":
-            advice += ", or leave them out with bad_rows='set_aside'"
-        problem = f"{len(bad)} bad {rows}; {advice}{first}:"
-        return RecordError(self.source, 0, "", "\n  ".join([problem, *lines]))
+            advice += ", or leave them out: --set-aside-bad-rows (in Python bad_rows='set_aside')"
+        named = [str(row.number) for row in others[: _MAX_LISTED // 2]]
+        if len(others) > len(named):
+            named.append(f"{len(others) - len(named)} more")
+        also = f". Others: {unit} {join_names(named)}" if others else ""
+        problem = f"{len(bad)} bad {rows}; {advice}\n  {unit} {first}{also}"
+        return RecordError(self.source, 0, "", problem)

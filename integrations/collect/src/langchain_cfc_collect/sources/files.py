@@ -103,7 +103,8 @@ class Rows:
         if is_frame(rows):
             frame: Any = rows
             # Missing cells are NaN, also in columns of text.
-            rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+            listed = frame.astype(object).where(frame.notna(), None).to_dict("records")
+            rows = [{str(name): value for name, value in row.items()} for row in listed]
         if isinstance(rows, Mapping):
             msg = (
                 f"found a mapping of {', '.join(map(short_repr, rows))}; expected rows, so choose one of them"

@@ -233,7 +233,8 @@ def _print_draws(console: Console, found: DrawSuggestion) -> None:
 
 def _print_suggestion(console: Console, found: Suggestion) -> None:
     console.print(
-        f"Of {len(found.options)} options the best is [bold]{escape(found.options[0].words)}[/]. Next:"
+        f"The best of {len(found.options)} pairs of features and set rule: "
+        f"[bold]{escape(found.options[0].words)}[/]. Next:"
     )
     print_command(console, found.command)
     console.print(
