@@ -33,7 +33,6 @@ from langchain_cfc_collect.failures import ends_run, is_transient, read_retry_af
 from langchain_cfc_collect.store import Store
 from langchain_openai import ChatOpenAI
 from rich.console import Console
-from tenacity import AsyncRetrying
 
 from integrations.collect.tests.virtual import run_in_virtual_time
 from langchain_cfc.errors import CollectionError, InputError, ServingTimeoutError, VerifierError
@@ -208,7 +207,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def note(seconds: float) -> None:
         found.append(seconds)
 
-    monkeypatch.setattr(calls, "AsyncRetrying", partial(AsyncRetrying, sleep=note))
+    monkeypatch.setattr(asyncio, "sleep", note)
     return found
 
 

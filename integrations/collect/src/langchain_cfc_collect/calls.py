@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.rate_limiters import BaseRateLimiter, InMemoryRateLimiter
-from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_random_exponential
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.execution import CallLimits
@@ -101,22 +101,13 @@ class StageCalls:
 
     async def acall(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         """Call, and retry transient failures; return the last call's result, or its exception."""
-        first = await self._call_once(arun, item, within)
-        if not is_transient(first):
-            # Skip tenacity, whose set-up can take longer than the call.
-            return first
-        outcomes = [first]
-
-        async def call() -> Any:
-            return outcomes.pop() if outcomes else await self._call_once(arun, item, within)
-
-        retrying = AsyncRetrying(
-            stop=stop_after_attempt(self._policy.attempts),
-            wait=_compute_wait_seconds,
-            retry=_should_retry,
-            retry_error_callback=_get_last_outcome,
-        )
-        return await retrying(call)
+        attempt = 1
+        while True:
+            outcome = await self._call_once(arun, item, within)
+            if attempt == self._policy.attempts or not is_transient(outcome):
+                return outcome
+            await asyncio.sleep(_choose_wait(outcome, attempt))
+            attempt += 1
 
     async def _call_once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         timeout = self._policy.timeout
@@ -149,17 +140,9 @@ async def _run_with_timeout(call: Awaitable[Any], seconds: float) -> Any:
         return await call
 
 
-def _compute_wait_seconds(state: RetryCallState) -> float:
-    """Return the seconds to wait before the next call."""
-    requested = read_retry_after(_get_last_outcome(state))
-    backoff = wait_random_exponential(multiplier=_INITIAL_WAIT, max=_MAX_WAIT)(state)
-    return min(backoff if requested is None else max(requested, backoff), _MAX_WAIT)
-
-
-def _get_last_outcome(state: RetryCallState) -> Any:
-    return state.outcome.result() if state.outcome is not None else None
-
-
-def _should_retry(state: RetryCallState) -> bool:
-    # An exception that was raised instead of returned is not the outcome of a call: it ends the flow.
-    return state.outcome is not None and not state.outcome.failed and is_transient(state.outcome.result())
+def _choose_wait(outcome: Any, attempt: int) -> float:
+    """Return the seconds to wait after a failed attempt, of which the first is number 1."""
+    # A larger exponent would be no float.
+    highest = min(_INITIAL_WAIT * 2.0 ** min(attempt - 1, 100), _MAX_WAIT)
+    backoff = random.uniform(0.0, highest)  # noqa: S311 - no secret
+    return min(max(read_retry_after(outcome) or 0.0, backoff), _MAX_WAIT)
