@@ -82,7 +82,7 @@ def classify_ending(message: BaseMessage) -> NoAnswer | None:
 
 def _iterate_reports(message: BaseMessage) -> Iterator[tuple[str, Any]]:
     """Yield what a message's metadata says about why the model stopped."""
-    for reports in (message.response_metadata, message.additional_kwargs):
+    for reports in filter(None, (message.response_metadata, message.additional_kwargs)):
         for name, key in _DETAIL_KEYS.items():
             if isinstance(details := reports.get(name), Mapping):
                 yield key, details.get(key)

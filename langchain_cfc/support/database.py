@@ -147,7 +147,7 @@ class DatabaseStore:
             if not self._can_create():
                 return
             if self.is_sqlite:
-                with self._explain_errors("write"), self.engine.connect() as connection:
+                with self.explain_errors("write"), self.engine.connect() as connection:
                     # A permanent setting of the file, so only once it is known not to be another database.
                     connection.exec_driver_sql("PRAGMA journal_mode = WAL")
             with self.begin_write() as connection:
@@ -191,7 +191,7 @@ class DatabaseStore:
     @contextmanager
     def begin_read(self) -> Iterator[Connection]:
         """Open a connection for reading."""
-        with self._explain_errors("read"), self.engine.connect() as connection:
+        with self.explain_errors("read"), self.engine.connect() as connection:
             yield connection
 
     def read_rows(self, query: Select[Any]) -> Sequence[Any]:
@@ -228,7 +228,7 @@ class DatabaseStore:
         commands = ["VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"]
         if not self.is_sqlite:
             commands = [f"VACUUM FULL {table}" for table in self._list_own_tables()]
-        with self._explain_errors("write"), self.engine.connect() as connection:
+        with self.explain_errors("write"), self.engine.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT")  # neither runs in a transaction
             for command in commands:
                 connection.exec_driver_sql(command)
@@ -239,21 +239,16 @@ class DatabaseStore:
     @contextmanager
     def begin_write(self) -> Iterator[Connection]:
         """Open a transaction that is durably committed at the end, or rolled back after an error."""
-        with self._explain_errors("write"), self.engine.begin() as connection:
+        with self.explain_errors("write"), self.engine.begin() as connection:
             yield connection
 
     @contextmanager
-    def transaction(self) -> Iterator[Connection]:
-        """Open a transaction that is rolled back at the end unless it was committed."""
-        with self._explain_errors("write"), self.engine.connect() as connection:
-            yield connection
-
-    @contextmanager
-    def _explain_errors(self, what: str) -> Iterator[None]:
+    def explain_errors(self, what: str) -> Iterator[None]:
         """Convert database errors to a StoreError that says what failed and what was kept."""
         try:
             yield
-        except (SQLAlchemyError, UnicodeDecodeError) as error:  # the latter of names in a damaged schema
+        # The last of names in a damaged schema.
+        except (SQLAlchemyError, self.engine.dialect.loaded_dbapi.Error, UnicodeDecodeError) as error:
             cause = getattr(error, "orig", None) or error
             kept = "" if what == "read" else "; finished work is kept, so run again once this is fixed"
             msg = f"cannot {what} {self.name}: {str(cause).strip()}{self._explain_cause(str(cause))}{kept}"
@@ -303,7 +298,7 @@ class DatabaseStore:
     @contextmanager
     def _advisory_lock(self, timeout: float) -> Iterator[None]:
         end = time.monotonic() + timeout
-        with self._explain_errors("lock"), self.engine.connect() as connection:
+        with self.explain_errors("lock"), self.engine.connect() as connection:
             # By keepalives the server detects a dead client and releases its lock. The connection is detached
             # so that it does not return to the pool with these settings.
             connection.detach()

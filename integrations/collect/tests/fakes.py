@@ -77,8 +77,9 @@ class FakeExecutor:
         }
 
     async def draw(self, example: Example, journal: Journal) -> Outcome:
-        del journal
-        return await self._did("draw", example, [DrawnCandidate(one) for one in self.texts(example.id)])
+        return await self._did(
+            "draw", journal, example, [DrawnCandidate(one) for one in self.texts(example.id)]
+        )
 
     async def split(self, answer: DrawnCandidate, journal: Journal) -> Outcome:
         del answer, journal
@@ -91,16 +92,16 @@ class FakeExecutor:
         journal: Journal,
         answers: Sequence[DrawnCandidate] | None = None,
     ) -> Outcome:
-        del journal, answers
+        del answers
         assert [one.text for one in draws] == list(self.texts(example.id))
-        return await self._did("score", example, VerifierScores(self.scores(example.id)))
+        return await self._did("score", journal, example, VerifierScores(self.scores(example.id)))
 
     async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
-        del journal
         assert [one.text for one in draws] == list(self.texts(example.id))
-        return await self._did("label", example, Labels(self.correct(example.id)))
+        return await self._did("label", journal, example, Labels(self.correct(example.id)))
 
-    async def _did(self, stage: str, example: Example, result: Any) -> Outcome:
+    async def _did(self, stage: str, journal: Journal, example: Example, result: Any) -> Outcome:
+        await journal.flush()  # as before every call
         self.done[stage, example.id] += 1
         await asyncio.sleep(self.seconds)
         taken = self.costs(example.id) if stage == "draw" else Usage()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import multiprocessing
 import os
@@ -85,7 +84,7 @@ def commit_statement_by_statement() -> Iterator[None]:
     def one_by_one(self: Store, connection: Connection, writes: Iterable[Write]) -> None:
         for write in writes:
             execute(self, connection, [write])
-            connection.commit()
+            connection.connection.commit()
             time.sleep(0.003)
 
     with mock.patch.object(Store, "execute", one_by_one):
@@ -95,19 +94,16 @@ def commit_statement_by_statement() -> Iterator[None]:
 @contextmanager
 def write_at_the_end() -> Iterator[None]:
     """Report writes as done at once, but write them at the end of the run."""
-    held: list[list[Write]] = []
+    held: list[Any] = []
     submit, close = Writer.submit, Writer.close
 
-    def seem(self: Writer, writes: list[Write]) -> asyncio.Future[None]:
+    def seem(self: Writer, writes: Any) -> None:
         del self
         held.append(writes)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done.set_result(None)
-        return done
 
     async def close_late(self: Writer) -> None:
         for writes in held:
-            await submit(self, writes)
+            submit(self, writes)
         await close(self)
 
     with mock.patch.object(Writer, "submit", seem), mock.patch.object(Writer, "close", close_late):

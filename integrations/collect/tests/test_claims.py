@@ -271,7 +271,9 @@ def test_splitter_tokens_are_counted_but_not_as_a_drawing_model(path: Path) -> N
         usage_metadata={"input_tokens": 20, "output_tokens": 5, "total_tokens": 25},
         response_metadata={"model_name": "lister"},
     )
-    model = GenericFakeChatModel(messages=iter([reply.model_copy() for _ in range(SIZE)]))
+    # One answer in three makes claims.
+    contents = ["none" if number % 3 else reply.content for number in range(SIZE)]
+    model = GenericFakeChatModel(messages=iter(reply.model_copy(update={"content": one}) for one in contents))
     parts = make_parts(Claiming(), splitter=ModelSplitter(model), splitter_id=None)
     ended = collect_claims(path, parts, budget=Budget(max_tokens=10_000))
     assert (ended.complete, ended.status.failed, ended.status.unanswered) == (True, 0, 0)

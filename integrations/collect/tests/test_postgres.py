@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,21 @@ def test_store_refuses_to_write_a_stage_twice(store: Store) -> None:
         write_nonempty(store, writes)
     assert store.count_stages()[Stage.DRAWN] == 1
     assert store.read_usage().calls == (ModelCalls("m", drew=True, input_tokens=0, output_tokens=0),)
+
+
+def test_failed_transaction_leaves_nothing(store: Store) -> None:
+    store.add(examples(2))
+    both = [
+        rows.insert_draws(position, [DrawnCandidate("one")], Usage.from_models(["m"])) for position in (0, 1)
+    ]
+    with suppress(ZeroDivisionError), store.begin_write() as connection:
+        for writes in both:
+            store.execute(connection, writes)
+        raise ZeroDivisionError
+    assert store.count_stages()[Stage.OPEN] == 2
+    # The names of models are written again as well.
+    store.write(both[0])
+    assert store.read_models() == ["m"]
 
 
 def test_store_sums_usage_models_and_labels(store: Store) -> None:

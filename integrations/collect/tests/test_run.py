@@ -6,7 +6,7 @@ import asyncio
 import random
 import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -267,12 +267,10 @@ def test_cancelled_run_leaves_an_intact_store(path: Path) -> None:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-@contextmanager
-def _refuse_transaction(store: Any) -> Any:
-    del store
+def _refuse_writes(*given: Any) -> None:
+    del given
     msg = "cannot write: the disk is gone"
     raise StoreError(msg)
-    yield
 
 
 def test_failed_write_to_the_store_stops_the_run_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +278,7 @@ def test_failed_write_to_the_store_stops_the_run_at_once(path: Path, monkeypatch
 
     def break_it(standing: CollectionStatus) -> None:
         if standing.labelled == 5:
-            monkeypatch.setattr(Store, "transaction", _refuse_transaction)
+            monkeypatch.setattr(Store, "execute", _refuse_writes)
 
     with pytest.raises(StoreError, match="the disk is gone"):
         run(path, executor, 40, at_once=4, progress=break_it)

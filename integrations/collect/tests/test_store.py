@@ -447,17 +447,16 @@ def test_writes_that_follow_each_other_closely_share_a_transaction(
 ) -> None:
     transactions: list[Store] = []
     monkeypatch.setattr("langchain_cfc_collect.store.store._GATHERING_SECONDS", seconds)
-    begin = Store.transaction
+    execute = Store.execute
 
-    def count(store: Store) -> Any:
+    def count(store: Store, *given: Any) -> None:
         transactions.append(store)
-        return begin(store)
-
-    monkeypatch.setattr(Store, "transaction", count)
+        execute(store, *given)
 
     async def written() -> None:
         with Store(path, create=True) as store:
             store.add(make_numbered_examples(5))
+            monkeypatch.setattr(Store, "execute", count)
             writer = Writer(store)
             for position in range(5):
                 writer.submit(rows.insert_draw(position, 0, DrawnCandidate("a"), Usage()))
@@ -516,7 +515,7 @@ def test_writer_completes_a_write_whose_caller_was_cancelled(path: Path) -> None
 
 
 def test_store_uses_wal_and_full_synchronous_commits(path: Path) -> None:
-    with Store(path, create=True) as store, store.transaction() as connection:
+    with Store(path, create=True) as store, store.begin_read() as connection:
         said = [
             connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")
         ]

@@ -61,8 +61,8 @@ def collect(
 ) -> CollectionResult:
     """Draw, score and label n candidates for each example, or the claims of one answer.
 
-    Every finished stage of a prompt (its draws, their scores, their labels) is on disk before the next one
-    begins. To resume an interrupted run, call this again.
+    Every candidate and finished stage of a prompt (its draws, their scores, their labels) is on disk before
+    another call is made. To resume an interrupted run, call this again.
 
     Args:
         examples: The prompts; those that are already in the store are not added again.

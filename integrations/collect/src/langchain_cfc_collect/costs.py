@@ -72,7 +72,13 @@ class Usage:
         """Return the usage of candidates for which only the names of the models are known."""
         return cls(tuple(ModelCalls(name, drew=True, input_tokens=0, output_tokens=0) for name in names))
 
+    def __bool__(self) -> bool:
+        """Whether there is any; most stages of most collections use no model."""
+        return bool(self.calls or self.answered)
+
     def __add__(self, other: Usage) -> Usage:
+        if not self or not other:
+            return self or other
         merged: dict[tuple[str, bool], ModelCalls] = {}
         for one in (*self.calls, *other.calls):
             known = merged.get((one.model, one.drew))
@@ -83,6 +89,8 @@ class Usage:
 
     def __sub__(self, other: Usage) -> Usage:
         """Return the increase of this usage since `other`, an earlier state of the same usage."""
+        if not other:
+            return self
         known = {one.model: one for one in other.calls}
         rest = []
         for one in self.calls:
@@ -229,8 +237,6 @@ class Budget:
         `largest` is the largest usage of a prompt so far, None if no prompt is finished; `unanswered` is the
         assumed charge of requests without an answer.
         """
-        if not self.is_limited:
-            return True
         so_far = self.count(spent) + (unanswered or TokensUsed())
         if largest is None:
             return in_progress == 0 and all(used < limit for used, limit in self._limits(so_far))
@@ -301,6 +307,8 @@ class BudgetTracker:
 
     def allows(self, in_progress: int) -> bool:
         """Return whether one more prompt may be started."""
+        if not self._budget.is_limited:
+            return True
         largest = None
         if self._finished[Stage.LABELLED]:
             largest = sum(self._largest_prompt.values(), TokensUsed())
@@ -337,6 +345,8 @@ class BudgetTracker:
         self.usage += usage - paid
         self._lost[stage] += lost
         self._finished[stage] = True
+        if not usage and not lost:
+            return
         self._requests[stage] = max(self._requests[stage], usage.answered)
         used = self._budget.count(usage)
         if usage.answered:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import blake2b
 from typing import Any
 
-from langchain_core.load import dumps
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.artifact import check_first_wave, has_separate_scores
@@ -28,7 +26,7 @@ from langchain_cfc.execution import (
 from langchain_cfc.labelers import CandidateLabeling, Labeler, LabelerInput, Reads
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.records import Example, LabelledRecord, Provenance
-from langchain_cfc.sampling import DrawnCandidate, Sampler, SamplingName, UsageRecorder, resolve_generator
+from langchain_cfc.sampling import DrawnCandidate, Sampler, SamplingName, resolve_generator
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.sampling.usage import add_handler
@@ -159,8 +157,7 @@ class Executor:
 
     async def draw(self, example: Example, journal: Journal) -> Outcome:
         """Draw n candidates, or as many as a draw rule asks for, without redrawing those in the journal."""
-        recorder = UsageRecorder()
-        store, rule = _JournalStore(journal, recorder), self._rule
+        recorder, rule = journal.recorder, self._rule
         config = add_handler(self._config, recorder)
         scorer = IncrementalScorer(
             self._scorer,
@@ -184,14 +181,14 @@ class Executor:
                 self._config,
                 Progress(),
                 recorder,
-                store=store,
+                store=journal,
                 choose_next_wave=None if rule is None else choose_next_wave,
             )
             if rule is not None and rule.needs_scores:  # the rule does not score the last possible wave
                 yield from scorer.score(draws)
             return draws
 
-        outcome = await self._run(draw(), recorder, journal)
+        outcome = await self._run(draw(), journal)
         is_scored = rule is not None and rule.needs_scores and not isinstance(outcome.result, CFCError)
         return replace(outcome, scores=scorer.scores) if is_scored else outcome
 
@@ -200,9 +197,8 @@ class Executor:
         if self._splitter is None:
             msg = 'these components keep whole answers: split needs unit="claims"'
             raise InputError(msg)
-        recorder = UsageRecorder()
-        steps = self._splitter.split(answer, add_handler(self._config, recorder))
-        return await self._run(steps, recorder, journal)
+        steps = self._splitter.split(answer, add_handler(self._config, journal.recorder))
+        return await self._run(steps, journal)
 
     def score_without_calls(
         self, example: Example, draws: Sequence[DrawnCandidate], answers: Sequence[DrawnCandidate] | None
@@ -218,16 +214,16 @@ class Executor:
         answers: Sequence[DrawnCandidate] | None = None,
     ) -> Outcome:
         """Score the candidates `draws`, which are claims of the first answer if `answers` are given."""
-        recorder = UsageRecorder()
         given = _make_verifier_input(example, draws, answers)
-        steps = self._scorer.score(given, add_handler(self._config, recorder, "cfc:verifier"))
-        return await self._run(steps, recorder, journal)
+        steps = self._scorer.score(given, add_handler(self._config, journal.recorder, "cfc:verifier"))
+        return await self._run(steps, journal)
 
     async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         """Label candidates or claims, extract the answers of candidates and compute the prompt's metadata."""
-        recorder = UsageRecorder()
-        steps = self._label_steps(example, draws, add_handler(self._config, recorder))
-        return await self._run(steps, recorder, journal)
+        if self._description.has_extractor:  # which may ask a model, but not by the calls of the stage
+            await journal.flush()
+        steps = self._label_steps(example, draws, add_handler(self._config, journal.recorder))
+        return await self._run(steps, journal)
 
     async def make_record(self, example: Example, drawn: Outcome) -> LabelledRecord | None:
         """Split, score and label what was drawn for a prompt at once, for runs that keep no stages.
@@ -256,7 +252,7 @@ class Executor:
             raise CollectionError(msg)
         return make_record(example, draws, claims, scores, labels)
 
-    async def _run(self, steps: Steps[Any], recorder: UsageRecorder, journal: Journal) -> Outcome:
+    async def _run(self, steps: Steps[Any], journal: Journal) -> Outcome:
         calls = self._make_calls(journal)
         result: Any
         try:
@@ -266,7 +262,7 @@ class Executor:
             raise
         except CFCError as error:
             result = error
-        return Outcome(result, Usage.from_recorder(recorder))
+        return Outcome(result, Usage.from_recorder(journal.recorder))
 
     def _label_steps(
         self, example: Example, draws: Sequence[DrawnCandidate], config: RunnableConfig
@@ -330,21 +326,3 @@ def _choose_splitter(components: Components) -> Splitter | None:
     if unit == "answers":
         return None
     return SentenceSplitter() if components.splitter is None else components.splitter
-
-
-@dataclass(frozen=True)
-class _JournalStore:
-    """Adapter that lets a sampler read its candidates from a journal, and write them with their usage."""
-
-    journal: Journal
-    recorder: UsageRecorder
-
-    def load(self, prepared: Any) -> Mapping[int, DrawnCandidate]:
-        # LangChain writes objects that it cannot serialize with their address, so they match in no later run.
-        return self.journal.resume(blake2b(dumps(prepared).encode(), digest_size=8).hexdigest())
-
-    def save(self, slot: int, draw: DrawnCandidate) -> None:
-        self.journal.save_draw(slot, draw, Usage.from_recorder(self.recorder))
-
-    def discard(self) -> None:
-        self.journal.discard_draws()

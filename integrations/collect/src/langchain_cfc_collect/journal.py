@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
+
+from langchain_core.load import dumps
 
 from langchain_cfc.claims import Span
 from langchain_cfc.errors import CFCError, CollectionError
@@ -14,7 +17,7 @@ from langchain_cfc_collect.batches.requests import OpenRequests
 from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc_collect.stages import Journal, Outcome
 from langchain_cfc_collect.store import StoredPrompt, Writer, batches, calls, rows
-from langchain_cfc_collect.store.schema import Write
+from langchain_cfc_collect.store.schema import Row, Write
 
 
 class StoreJournal(Journal):
@@ -25,44 +28,58 @@ class StoreJournal(Journal):
     unused_usage = Usage()
 
     def __init__(self, writer: Writer, prompt: StoredPrompt, stage: Stage, requests: int) -> None:
+        super().__init__()
         self.position = prompt.position
         self.stage = stage
         self.drawn: dict[int, DrawnCandidate] = dict(prompt.partial)  # stored candidates, by slot
-        self.context = prompt.context  # digest of the prepared input that they were drawn for
         self.lost_requests = 0  # number of failed requests that may have been answered
+        self._context = prompt.context  # digest of the prepared input that they were drawn for
         self._writer = writer
         self._announced_requests = 0
-        self._earlier_usage = self._written_usage = Usage()
+        self._written_usage = Usage()
+        self._unwritten: list[Row] = []  # rows of candidates for the next transaction
         self.announce(requests)
 
-    def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
-        """Return the stored candidates that were drawn for the prepared input with this digest.
+    def load(self, prepared: Any) -> Mapping[int, DrawnCandidate]:
+        """Return the stored candidates that were drawn for this prepared input.
 
         Candidates of another input, for example with other retrieved passages, are deleted, because all n
         candidates of a prompt must share one input.
         """
-        # A stage that is restarted, for example on another machine, counts its usage from 0 again.
-        self._earlier_usage, self._written_usage = self._earlier_usage + self._written_usage, Usage()
-        if context != self.context:
+        # LangChain writes objects that it cannot serialize with their address, so they match in no later run.
+        context = blake2b(dumps(prepared).encode(), digest_size=8).hexdigest()
+        if context != self._context:
             if self.drawn:
                 self.announce(len(self.drawn))
-                self.discard_draws()
+                self.discard()
             self._writer.submit(rows.set_context(self.position, context))
-            self.context = context
+            self._context = context
         return dict(self.drawn)
 
-    def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
-        """Write a candidate, and the usage of the stage since the last write."""
+    def save(self, slot: int, draw: DrawnCandidate) -> None:
+        """Write a candidate, and with the next transaction the usage of the stage since the last one."""
         try:
-            writes = rows.insert_draw(self.position, slot, draw, usage - self._written_usage)
+            row = rows.make_draw_row(self.position, slot, draw)
         except CollectionError:  # `finish` raises it again, once all candidates are drawn
             return
-        self._written_usage = usage
         self.drawn[slot] = draw
-        self._writer.submit(writes)
+        if not self._unwritten:
+            self._writer.submit(self._take_unwritten)
+        self._unwritten.append(row)
 
-    def discard_draws(self) -> None:
+    def _take_unwritten(self) -> list[Write]:
+        """Return the writes of the candidates that were drawn since the last ones, and of their usage."""
+        added, self._unwritten = self._unwritten, []
+        return rows.add_draws(self.position, added, self._count_new(Usage.from_recorder(self.recorder)))
+
+    def _count_new(self, usage: Usage) -> Usage:
+        """Return the part of the usage of the stage that is not written yet, which the caller then writes."""
+        new, self._written_usage = usage - self._written_usage, usage
+        return new
+
+    def discard(self) -> None:
         """Delete all stored candidates; their usage stays counted."""
+        self._unwritten = []
         self._writer.submit(rows.delete_draws(self.position))
         self.drawn = {}
 
@@ -72,7 +89,7 @@ class StoreJournal(Journal):
         Raises `CollectionError` if a claim cannot be stored.
         """
         writes = rows.insert_claims(self.position, spans, usage)
-        self._earlier_usage += usage
+        self._written_usage = usage
         self._writer.submit(writes)
 
     def record_lost_request(self) -> None:
@@ -84,22 +101,18 @@ class StoreJournal(Journal):
         """Wait until everything submitted to the store is durable."""
         await self._writer.flush()
 
-    def total_usage(self, usage: Usage) -> Usage:
-        """Return the usage of a stage, including what it used before it was restarted."""
-        return self._earlier_usage + usage
-
     def finish(self, outcome: Outcome, *, keep_messages: bool = False) -> tuple[list[Write], CFCError | None]:
         """Return the writes that end a stage, and its error if it failed."""
-        usage = outcome.usage - self._written_usage
+        writes = self._take_unwritten() if self._unwritten else []
+        usage = self._count_new(outcome.usage)
         error = outcome.result if isinstance(outcome.result, CFCError) else None
-        writes: list[Write] = []
         if error is None:
             try:
-                writes = self._make_result_writes(outcome.result, usage, keep_messages=keep_messages)
+                writes += self._make_result_writes(outcome.result, usage, keep_messages=keep_messages)
             except CollectionError as refused:
                 error = refused
         if error is not None:
-            writes = rows.set_error(self.position, self.stage, error, usage)
+            writes += rows.set_error(self.position, self.stage, error, usage)
         return [*writes, *self._settle_requests(outcome.usage, failed=error is not None)], error
 
     def _make_result_writes(self, result: Any, usage: Usage, *, keep_messages: bool) -> list[Write]:
@@ -114,7 +127,7 @@ class StoreJournal(Journal):
     def _settle_requests(self, usage: Usage, *, failed: bool) -> list[Write]:
         """Return the writes after which only the lost requests of a stage count as unanswered."""
         del failed
-        requests = self.lost_requests + self.total_usage(usage).answered - self._announced_requests
+        requests = self.lost_requests + usage.answered - self._announced_requests
         return calls.announce_requests(self.position, self.stage, requests)
 
     def announce(self, requests: int) -> None:
@@ -151,15 +164,14 @@ class BatchJournal(StoreJournal):
         self.is_batched = is_batched
         super().__init__(writer, prompt, stage, requests)
 
-    def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
+    def save(self, slot: int, draw: DrawnCandidate) -> None:
         """Keep a candidate in memory until the stage ends; its answer is already stored."""
-        del usage
         self._unsaved_draws[slot] = draw
 
-    def discard_draws(self) -> None:
+    def discard(self) -> None:
         """Delete all candidates, in memory and in the store."""
         self._unsaved_draws = {}
-        super().discard_draws()
+        super().discard()
 
     def save_claims(self, spans: Sequence[Span], usage: Usage) -> None:
         """Write the claims of an answer, without usage of stored answers, which is written at the end."""
@@ -186,7 +198,7 @@ class BatchJournal(StoreJournal):
     def _settle_requests(self, usage: Usage, *, failed: bool) -> list[Write]:
         """Return the writes of the base class, and those that delete the stored answers of the stage."""
         self.counted_usage, batched = self._open_requests.finish_stage(self.position, self.stage)
-        self.unused_usage = _subtract_usage(self.counted_usage, self.total_usage(usage))
+        self.unused_usage = _subtract_usage(self.counted_usage, usage)
         writes = [
             *super()._settle_requests(usage + self.unused_usage, failed=failed),
             *calls.insert_calls(self.position, self.stage, self.unused_usage),

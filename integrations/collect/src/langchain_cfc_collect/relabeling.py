@@ -115,8 +115,7 @@ async def _try_labeler(store: Store, matched: Mapping[int, Example], executor: E
     async def label(prompt: StoredPrompt, candidates: Sequence[DrawnCandidate]) -> Outcome:
         journal = StoreJournal(writer, prompt, Stage.LABELLED, 0)
         outcome = await executor.label(matched.get(prompt.position, prompt.example), candidates, journal)
-        usage = journal.total_usage(outcome.usage)
-        await writer.write(calls.insert_calls(prompt.position, Stage.LABELLED, usage))
+        await writer.write(calls.insert_calls(prompt.position, Stage.LABELLED, outcome.usage))
         return outcome
 
     try:

@@ -295,7 +295,7 @@ class Run:
             if spans is None and (spans := await self._split(draws[0], journal)) is None:
                 return None
         candidates = list_candidates_to_score(self._unit, draws, spans)
-        outcome = Outcome(known or VerifierScores([]), Usage())
+        outcome = Outcome(known or VerifierScores([]), Usage.from_recorder(journal.recorder))
         if candidates and known is None:  # an answer may have no claims
             outcome = await self._executor.score(prompt.example, candidates, journal, answers)
         if not await self._save_stage(journal, outcome):
@@ -352,11 +352,17 @@ class Run:
         )
 
     async def _save_stage(self, journal: StoreJournal, outcome: Outcome) -> bool:
-        """Make the outcome of a stage durable, and return whether the stage succeeded."""
+        """Write the outcome of a stage, and return whether the stage succeeded.
+
+        It is durable before the next call is made, and once the prompt is finished or has failed. So stages
+        that make no calls share a transaction.
+        """
         writes, error = journal.finish(outcome, keep_messages=self._options.keep_payloads)
-        await self._writer.write(writes)
+        self._writer.submit(writes)
+        if error is not None or journal.stage is Stage.LABELLED:
+            await self._writer.flush()
         # Charge after the write: usage without a price ends the run, and paid results must be kept.
-        used = journal.total_usage(outcome.usage) + journal.unused_usage
+        used = outcome.usage + journal.unused_usage
         self._budget.add_stage(journal.stage, used, journal.lost_requests, journal.counted_usage)
         self._update_costs()
         if error is None:

@@ -10,7 +10,7 @@ from typing import Any
 from langchain_cfc.candidates import Scalar
 from langchain_cfc.claims import Span
 from langchain_cfc.records import Candidate, Claim, ClaimsRecord, Example, LabelledRecord, PromptRecord
-from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling import DrawnCandidate, UsageRecorder
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.costs import Usage
 
@@ -45,21 +45,23 @@ class Journal:
 
     Attributes:
         drawn: Candidates that are already stored, by slot.
-        context: Digest of the prepared input that they were drawn for.
+        recorder: Records the usage of the stage.
     """
 
     drawn: Mapping[int, DrawnCandidate] = {}
-    context: str | None = None
 
-    def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
-        """Return the stored candidates that were drawn for the prepared input with this digest."""
-        del context
+    def __init__(self) -> None:
+        self.recorder = UsageRecorder()
+
+    def load(self, prepared: Any) -> Mapping[int, DrawnCandidate]:
+        """Return the stored candidates that were drawn for this prepared input."""
+        del prepared
         return {}
 
-    def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
-        """Store a candidate and the usage of the stage so far."""
+    def save(self, slot: int, draw: DrawnCandidate) -> None:
+        """Store a candidate, with the usage of the stage so far."""
 
-    def discard_draws(self) -> None:
+    def discard(self) -> None:
         """Delete all stored candidates, because the sampler refused them."""
 
     def announce(self, requests: int) -> None:

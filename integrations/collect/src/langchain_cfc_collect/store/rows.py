@@ -113,14 +113,15 @@ def make_prompt_row(position: int, example: Example) -> Row:
     return row | known | {"example": sealed}
 
 
-def _make_draw_row(position: int, slot: int, draw: DrawnCandidate) -> Row:
+def make_draw_row(position: int, slot: int, draw: DrawnCandidate) -> Row:
     """Return the row of a candidate; raises `CollectionError` if the candidate cannot be stored."""
     with _refuse_candidate(slot):
         content: Row = {"text": draw.text, "data": draw.data, "no_answer": draw.no_answer}
         if draw.message is not None:
             # Defaults are left out, because a new message has them anyway.
             fields = draw.message.model_dump(exclude_defaults=True, exclude={"usage_metadata"})
-            if usage := sum_usage([read_usage(getattr(draw.message, "usage_metadata", None))]):
+            stated = getattr(draw.message, "usage_metadata", None)
+            if stated and (usage := sum_usage([read_usage(stated)])):
                 fields["usage_metadata"] = usage
             content["message"] = {"type": draw.message.type, "data": fields}
         packed = _compress(_MESSAGE_ENCODER.encode(content).encode())
@@ -241,7 +242,7 @@ def insert_draws(
     be stored.
     """
     missing = [
-        _make_draw_row(position, slot, draw)
+        make_draw_row(position, slot, draw)
         for slot, draw in enumerate(draws)
         if slot not in stored and not isinstance(draw, StrippedCandidate) and draw.message is not None
     ]
@@ -260,12 +261,14 @@ def insert_draws(
     return [(_ADD_DRAWS, missing), drawn, *insert_calls(position, Stage.DRAWN, usage)]
 
 
+def add_draws(position: int, added: list[Row], usage: Usage) -> list[Write]:
+    """Return the writes that store single candidates of a prompt, given by their rows, and their usage."""
+    return [(_ADD_DRAWS, added), *insert_calls(position, Stage.DRAWN, usage)]
+
+
 def insert_draw(position: int, slot: int, draw: DrawnCandidate, usage: Usage) -> list[Write]:
     """Return the writes that store one candidate; arguments and errors as in `insert_draws`."""
-    return [
-        (_ADD_DRAWS, [_make_draw_row(position, slot, draw)]),
-        *insert_calls(position, Stage.DRAWN, usage),
-    ]
+    return add_draws(position, [make_draw_row(position, slot, draw)], usage)
 
 
 def set_context(position: int, digest: str) -> list[Write]:

@@ -1,11 +1,13 @@
-"""`Store`: the database of a collection, in which every finished stage is durable at once."""
+"""`Store`: the database of a collection, and the `Writer` that groups what a run writes to it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache, partial
@@ -13,6 +15,7 @@ from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, delete, func, select, update
+from sqlalchemy.exc import SQLAlchemyError
 
 from langchain_cfc.candidates import Unit
 from langchain_cfc.errors import StoreError
@@ -43,10 +46,13 @@ from langchain_cfc_collect.store.schema import PROMPTS_FACT, Statement, Write, r
 
 # Keys that a configuration has only if their option is used, so that a missing key is a difference.
 _OPTIONAL_KEYS = ("unit", "splitter", "draws", "endpoint")
-# Fact with the names of the models that drew candidates; a connection caches them.
+# Fact with the names of the models that drew candidates.
 _MODELS_FACT = "models"
+_SELECT_MODELS = f"SELECT value FROM {schema.facts.name} WHERE name = '{_MODELS_FACT}'"  # noqa: S608 - constants
 # Time in which writes join a transaction. A commit takes about as long, and a model's answer far longer.
 _GATHERING_SECONDS = 0.003
+# Below this, commits may block the event loop.
+_FAST_COMMIT_SECONDS = 0.001
 _prompts, _draws = schema.prompts, schema.draws
 
 
@@ -297,27 +303,26 @@ class Store(DatabaseStore):
     def execute(self, connection: Connection, writes: Iterable[Write]) -> None:
         """Write rows in the transaction of a connection, skipping statements without rows.
 
-        Rows go to the driver directly: SQLAlchemy's processing of each row would take longer than the write.
+        Rows go to the driver directly: SQLAlchemy's processing would take longer than the write.
         """
+        cursor = connection.connection.cursor()
         models: set[str] = set()
         for statement, parameters in writes:
             if not parameters:
                 continue
-            sql = _compile_sql(statement, connection.dialect, tuple(parameters[0]))
-            written = connection.exec_driver_sql(sql, parameters)
-            if statement in rows.STAGE_UPDATES and written.rowcount != len(parameters):
+            cursor.executemany(_compile_sql(statement, connection.dialect, tuple(parameters[0])), parameters)
+            if statement in rows.STAGE_UPDATES and cursor.rowcount != len(parameters):
                 msg = f"cannot write {self.name}: a stage was written before, or the one before it was not"
                 raise StoreError(msg)
             if statement is calls.ADD_CALLS:
                 models |= {row["model"] for row in parameters if row["drew"] and row["model"]}
-        # The connection caches the models, so that most draws need not read them.
-        if models - connection.info.get(_MODELS_FACT, set()):
-            text = connection.execute(
-                select(schema.facts.c.value).where(schema.facts.c.name == _MODELS_FACT)
-            ).scalar()
-            known = connection.info[_MODELS_FACT] = set(json.loads(text or "[]"))
+        if models:
+            cursor.execute(_SELECT_MODELS)
+            found = cursor.fetchone()
+            known = set(json.loads(found[0])) if found else set()
             if models - known:
                 self.write_facts(connection, {_MODELS_FACT: canonical_json(sorted(known | models))})
+        cursor.close()
 
     def retry_failed(self) -> int:
         """Mark all failed prompts as unfinished, and return their number."""
@@ -429,78 +434,96 @@ class Writer:
     """Writer to a store from one event loop, which groups writes into transactions.
 
     Writes that follow each other within milliseconds, or while a transaction is committed, share the next
-    one. Each write is on disk when its caller continues, and a slow disk delays all callers together instead
-    of one after the other.
+    one, so that a slow disk delays all callers together instead of one after the other.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._waiting: list[tuple[list[Write], asyncio.Future[None]]] = []
-        self._task: asyncio.Task[None] | None = None
-        self._last: asyncio.Future[None] | None = None
-        self._error: BaseException | None = None
-        # A single thread, so that the pool always hands out the same connection.
+        self._waiting: list[list[Write] | Callable[[], list[Write]]] = []
+        self._task: asyncio.Future[None] | None = None
+        self._last: asyncio.Future[None] | None = None  # done with the transaction of the last writes
+        self._error: Exception | None = None
+        self._connection: Connection | None = None  # kept, because opening one takes as long as a write
         self._thread = ThreadPoolExecutor(1, "cfc-store")
+        self._is_disk_fast = False  # whether the last commit was
+
+    def submit(self, writes: list[Write] | Callable[[], list[Write]]) -> None:
+        """Schedule writes, or a function that returns them, after all earlier ones.
+
+        `flush` waits for them and reports errors. A function is called when the transaction begins.
+        """
+        if not self._waiting:
+            self._last = asyncio.get_running_loop().create_future()
+        self._waiting.append(writes)
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._write_transactions())
 
     async def write(self, writes: list[Write]) -> None:
         """Write and wait until the writes are durable; raises `StoreError` if that fails."""
-        await self.submit(writes)
-
-    def submit(self, writes: list[Write]) -> asyncio.Future[None]:
-        """Schedule writes after all earlier ones, and return a future for them.
-
-        The future is done once they are durable; `flush` reports errors to callers that do not await it.
-        """
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-        done.add_done_callback(self._save_error)
-        self._last = done
-        self._waiting.append((writes, done))
-        if self._task is None or self._task.done():
-            self._task = loop.create_task(self._write_batches())
-        return done
+        self.submit(writes)
+        await self._wait()
 
     async def flush(self) -> None:
         """Wait until all submitted writes are durable; raises `StoreError` if one failed, now or before."""
-        if self._last is not None and not self._last.done():
-            await asyncio.wait([self._last])
+        await self._wait()
         if self._error is not None:
             raise self._error
 
-    def _save_error(self, done: asyncio.Future[None]) -> None:
-        if not done.cancelled() and done.exception() is not None:
-            self._error = done.exception()
+    async def _wait(self) -> None:
+        if self._last is not None and not self._last.done():
+            await asyncio.shield(self._last)  # others wait for it as well
 
     async def close(self) -> None:
         """Wait for pending writes, and end the thread."""
-        if self._task is not None:
-            await self._task
-        self._thread.shutdown()
+        try:
+            if self._task is not None:
+                await self._task
+        finally:
+            self._thread.shutdown()
+            if self._connection is not None:
+                self._connection.close()
 
-    async def _write_batch(self, writes: list[Write]) -> None:
-        loop = asyncio.get_running_loop()
-        if not self.store.is_sqlite:
-            # Each statement waits for the server, so run all of them in the thread.
-            await loop.run_in_executor(self._thread, self.store.write, writes)
-            return
-        with self.store.transaction() as connection:
-            self.store.execute(connection, writes)
-            # Only the commit waits for the disk; statements in a thread would only compete for the GIL.
-            await loop.run_in_executor(self._thread, connection.commit)
-
-    async def _write_batches(self) -> None:
+    async def _write_transactions(self) -> None:
         while self._waiting:
             await asyncio.sleep(_GATHERING_SECONDS)
-            batch, self._waiting = self._waiting, []
-            error: Exception | None = None
+            waiting, self._waiting, done = self._waiting, [], self._last
+            assert done is not None  # noqa: S101 - `submit` made it
             try:
-                await self._write_batch(rows.combine_writes(writes for writes, _ in batch))
-            except Exception as failure:  # noqa: BLE001 - raised for every caller of the batch
-                error = failure
-            for _, done in batch:
-                if done.cancelled():  # the caller was cancelled; the writes were made nevertheless
-                    continue
-                if error is None:
-                    done.set_result(None)
+                await self._write(rows.combine_writes(one() if callable(one) else one for one in waiting))
+            except Exception as failure:  # noqa: BLE001 - raised for every caller that waits
+                self._error = failure
+                done.set_exception(failure)
+                done.exception()  # or asyncio would log it if no caller waits
+            else:
+                done.set_result(None)
+
+    async def _write(self, writes: list[Write]) -> None:
+        loop = asyncio.get_running_loop()
+        with self.store.explain_errors("write"):
+            try:
+                if self.store.is_sqlite:
+                    commit = self._execute(writes)
+                else:  # each statement waits for the server
+                    commit = await loop.run_in_executor(self._thread, self._execute, writes)
+                # Only the commit waits for the disk; statements in a thread would only compete for the GIL.
+                started = time.perf_counter()
+                if self._is_disk_fast:  # a thread would take longer
+                    commit()
                 else:
-                    done.set_exception(error)
+                    await loop.run_in_executor(self._thread, commit)
+                taken = time.perf_counter() - started
+                self._is_disk_fast = self.store.is_sqlite and taken < _FAST_COMMIT_SECONDS
+            except Exception:
+                if self._connection is not None:
+                    with suppress(SQLAlchemyError), self._connection as failed:
+                        failed.rollback()
+                    self._connection = None
+                raise
+
+    def _execute(self, writes: list[Write]) -> Callable[[], None]:
+        """Write rows in a new transaction, and return the function that commits it."""
+        if self._connection is None:
+            self._connection = self.store.engine.connect()
+        begun = self._connection.begin()
+        self.store.execute(self._connection, writes)
+        return begun.commit
