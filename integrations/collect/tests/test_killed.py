@@ -190,9 +190,8 @@ def test_signals_cost_a_collection_only_calls_in_flight(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_control_stages_written_in_parts_do_not_survive_kills(tmp_path: Path) -> None:
-    # A stage that is written in part cannot be written again.
-    found, command = run_command_under_signals(tmp_path / "store.db", 120, kills=20, breaking="torn")
-    assert not command.ended[0]
+    # A request that is counted without its answer is counted again when it is repeated.
+    found, _ = run_command_under_signals(tmp_path / "store.db", 120, kills=20, breaking="torn")
     with pytest.raises(AssertionError):
         check(found)
 
