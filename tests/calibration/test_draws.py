@@ -195,7 +195,7 @@ def test_draw_rule_requires_scores_of_separate_candidates_or_agreement(
     ("options", "problem"),
     [
         ({"draws": "lead(2, at_most=9)"}, "may draw 9 candidates, but these prompts have 8"),
-        ({"draws": "lead(2)"}, "takes at_most= or rounds="),
+        ({"draws": "lead(2)"}, "at_most=. or .rounds="),
     ],
 )
 def test_calibrate_refuses_a_draw_rule_that_records_cannot_replay(

@@ -121,7 +121,7 @@ def test_parse_draw_rule_reads_its_canonical_text(text: str) -> None:
         ("first(3, at_most=10)", "unknown rule"),
         ("fixed(0)", "at least 1"),
         ("fixed(3, at_most=10)", "takes a number of draws"),
-        ("lead(3)", "takes at_most= or rounds="),
+        ("lead(3)", "at_most=. or .rounds="),
         ("lead(3, rounds=0+4)", "of at least one draw each"),
         ("lead(0.5, at_most=4)", "a lead is a whole number"),
         ("lead(5, at_most=4)", "a lead is a whole number"),
