@@ -39,7 +39,7 @@ def test_report_and_inspect_command_state_labelling_weights(weighted: LabelledBa
     said = page.read_text(encoding="utf-8")
     assert f"{facts.size:,} (weighing {facts.weight:.4g}) calibrated" in said
     assert f"like those from which the {facts.size:,} calibrated on were chosen for labelling" in said
-    assert "of the calibration prompts by weight" in said
+    assert "of the calibration questions by weight" in said
     artifact.save(tmp_path / "artifact.json")
     shown = run("inspect", tmp_path / "artifact.json").out
     assert f"{facts.size} calibration questions (weighing {facts.weight:.4g})" in " ".join(shown.split())
