@@ -116,5 +116,5 @@ def test_functions_for_candidates_refuse_claims() -> None:
     record = ClaimsRecord.model_validate(make_fields())
     with pytest.raises(InputError, match="holds claims of one answer"):
         require_candidates(record)
-    with pytest.raises(InputError, match="unit=.claims"):
+    with pytest.raises(InputError, match="unit='claims'"):
         calibrate([record], alpha=0.5, features="1")
