@@ -72,7 +72,7 @@ def main() -> None:
         parts = [HEAD, *synthetic(Path(folder)), *protocols(given.recordings[0]), RECORDED]
         for recording, path in zip(RECORDINGS, given.recordings, strict=True):
             parts += recorded(recording, path, Path(folder))
-        parts += [*efficiency(), *statements()]
+        parts += statements()
     if given.sweep:
         parts += speed(json.loads(given.sweep.read_text(encoding="utf-8")))
     (DOCS / "reproduction.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
@@ -202,30 +202,6 @@ def recorded(recording: Recording, path: Path, folder: Path) -> Iterator[str]:
         yield figure(drawn, "miscoverage_by_group", f"`{name}`: how often the promise is broken", name)
 
 
-EFFICIENCY = """\
-## The efficiency analysis
-
-The paper compares the oracle, which takes the (1 - alpha)-quantile of the success score given a difficulty,
-with one threshold for all prompts. `integrations/lab` derives closed forms for the sizes of both in worlds
-that meet the paper's four assumptions, and in worlds that break some:"""
-
-
-def efficiency() -> Iterator[str]:
-    """The efficiency analysis: worlds with closed forms, and broken assumptions."""
-    found = said("paper", "efficiency", accept={0, 1})
-    yield EFFICIENCY
-    yield "```bash\nlangchain-cfc paper efficiency\n```"
-    yield "\n".join(f"- {sentence}" for sentence in found["account"])
-    yield "`holds` says whether the oracle's sets are no larger; alpha = 0.2, 50 candidates:"
-    verdicts = {True: "yes", False: "no", None: "equal"}
-    rows = []
-    for check in found["checks"]:
-        broken = ", ".join(number for number, holds in check["assumptions"].items() if not holds) or "none"
-        sizes = [f"{check[one]:.3f}" for one in ("oracle", "marginal")]
-        rows.append([f"`{check['world']}`: {check['words']}", broken, *sizes, verdicts[check["holds"]]])
-    yield table(["world", "broken", "oracle", "one threshold", "holds"], rows)
-
-
 def statements() -> Iterator[str]:
     """Every statement of the paper with a verdict; its code and test are named in `paper_statements.json`."""
     yield "## Theorem by theorem, table by table"
@@ -280,17 +256,15 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def said(*command: str, accept: frozenset[int] | set[int] = frozenset({0})) -> dict[str, Any]:
+def said(*command: str) -> dict[str, Any]:
     """What a command prints as JSON."""
     print("langchain-cfc", *command, file=sys.stderr)
     ran = subprocess.run(  # noqa: S603 - commands written above
         [Path(sys.executable).with_name("langchain-cfc"), *command, "--json"],
         stdout=subprocess.PIPE,
         text=True,
-        check=False,
+        check=True,
     )
-    if ran.returncode not in accept:
-        raise SystemExit(ran.returncode)
     found: dict[str, Any] = json.loads(ran.stdout)
     return found
 

@@ -18,7 +18,6 @@ from langchain_cfc_lab.draw_choice import (
     list_draw_rules,
     suggest_draws,
 )
-from langchain_cfc_lab.efficiency import EfficiencyReport, analyse_efficiency
 from langchain_cfc_lab.methods import Method, get_methods
 from langchain_cfc_lab.metrics import FIGURES
 from langchain_cfc_lab.paper import SyntheticReport, reproduce_synthetic
@@ -45,7 +44,6 @@ __all__ = [
     "Cell",
     "ComparisonReport",
     "DrawSuggestion",
-    "EfficiencyReport",
     "FigureSeries",
     "GroupComparison",
     "GroupPlan",
@@ -62,7 +60,6 @@ __all__ = [
     "StudyReport",
     "Suggestion",
     "SyntheticReport",
-    "analyse_efficiency",
     "compare",
     "compare_bot_promises",
     "get_methods",

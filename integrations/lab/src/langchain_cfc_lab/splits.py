@@ -190,13 +190,6 @@ def check_count(number: object, name: str, what: str) -> int:
     return int(number)
 
 
-def check_seed(seed: int) -> None:
-    """Raise an InputError for a seed below 0."""
-    if seed < 0:
-        msg = f"seed must be a whole number, at least 0; got {seed}"
-        raise InputError(msg)
-
-
 def measure_splits(
     measure: Callable[[int], ResultT],
     splits: int,

@@ -28,12 +28,10 @@ from langchain_cfc.records import tabulate
 from langchain_cfc.thresholds import format_alpha
 from langchain_cfc_lab import (
     Cell,
-    EfficiencyReport,
     FigureSeries,
     StudyName,
     StudyReport,
     SyntheticReport,
-    analyse_efficiency,
     reproduce_study,
     reproduce_synthetic,
 )
@@ -43,7 +41,6 @@ from langchain_cfc_lab.cli.compare import (
     record_comparison,
     save_figures,
 )
-from langchain_cfc_lab.efficiency import N
 from langchain_cfc_lab.paper import ALPHAS
 from langchain_cfc_lab.report import plots
 from langchain_cfc_lab.studies import NEEDS_ARCHIVE, StudyCell
@@ -147,48 +144,6 @@ def _format_cell(cell: Cell) -> tuple[str, str]:
         "=" if cell.matches else f"[yellow]{cell.reproduced:.{places}f}±{cell.reproduced_sd:.{places}f}[/]"
     )
     return f"{printed} {given}", "-" if cell.ours is None else f"[dim]{cell.ours:.{places}f}[/]"
-
-
-@app.command("efficiency")
-def efficiency(
-    prompts: Annotated[int, typer.Option(help="Prompts drawn for each world.")] = 20_000,
-    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 1,
-    as_json: AsJson = False,
-) -> None:
-    """Compute the paper's efficiency analysis (Proposition 4.3, Theorem 4.4), and test it.
-
-    In worlds with closed forms, it computes mean set sizes of the oracle, of one threshold and of the learned
-    rule, by the integral and by simulation; and what happens to the inequality if an assumption is violated.
-
-    Exit code 1 if a cell lies beyond three standard errors, which happens by chance for some seeds.
-    """
-    with report_errors():
-        found = analyse_efficiency(prompts, seed=seed)
-    print_result(found, _print_efficiency, as_json=as_json)
-    raise typer.Exit(0 if found.within == len(found.cells) else EXIT_NO)
-
-
-def _print_efficiency(console: Console, found: EfficiencyReport) -> None:
-    console.print(f"[dim]E|C| by the integral, simulated in brackets; {N} candidates, a row per alpha.[/]\n")
-    for world in dict.fromkeys(cell.world for cell in found.cells):
-        cells = [cell for cell in found.cells if cell.world == world]
-        table = make_table(world, *dict.fromkeys(cell.rule for cell in cells), no_wrap=True)
-        for level in dict.fromkeys(cell.alpha for cell in cells):
-            row = (cell for cell in cells if cell.alpha == level)
-            table.add_row(level, *(f"{c.predicted:.3f} [dim]({c.simulated:.3f})[/]" for c in row))
-        console.print(table, "")
-    checks = make_table("world", "fails", "oracle", "one threshold", "covariance", "curvature", texts=2)
-    for check in found.checks:
-        terms = (check.covariance, check.curvature)
-        checks.add_row(
-            check.world,
-            ", ".join(number for number, holds in check.assumptions.items() if not holds) or "none",
-            f"{check.oracle:.3f}",
-            f"{check.marginal:.3f}",
-            *("-" if term is None else f"{term:+.3f}" for term in terms),
-        )
-    console.print(checks, "")
-    print_list(console, found.account)
 
 
 def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
