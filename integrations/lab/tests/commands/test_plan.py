@@ -78,8 +78,6 @@ RECORDING = str(files("langchain_cfc") / "demo" / "facts.jsonl.gz")
         (("compare", RECORDING, "--method", "condtional"), "did you mean 'conditional'?"),
         (("compare", RECORDING, "--metric", "coverge"), "did you mean 'coverage'?"),
         (("plan", "--n", "5", "--attainable", "90"), "did you mean 0.9?"),
-        (("compare", RECORDING, "--report", "nowhere/page.html"), "folder that does not exist"),
-        (("compare", RECORDING, "--report", "."), "is a folder"),
         (("compare", RECORDING, "--figures", f"{RECORDING}/figures"), "cannot be created as a folder"),
     ],
 )

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from langchain_cfc_lab import ComparisonReport
 from langchain_cfc_lab.report import HardestPrompts, find_hardest_prompts
 
 from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate, evaluate
@@ -114,11 +113,3 @@ def make_case(records: Sequence[LabelledRecord], *, show_text: bool = True, **op
         evaluate(artifact, table, alpha=alpha),
         find_hardest_prompts(artifact, table, alpha, texts=records if show_text else None),
     )
-
-
-def widen_comparison(comparison: ComparisonReport) -> ComparisonReport:
-    """The same with three times as many methods, and eight levels."""
-    methods = {f"{name} {copy}": one for copy in range(3) for name, one in comparison.methods.items()}
-    level = comparison.sweep[0].model_copy(update={"methods": methods})
-    sweep = [level.model_copy(update={"alpha": step / 10}) for step in range(1, 9)]
-    return comparison.model_copy(update={"methods": methods, "sweep": sweep})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from langchain_cfc_lab import ComparisonReport, compare
 
 from integrations.lab.tests.report.cases import Case, make_case, make_hostile_answers, make_hostile_records
 from langchain_cfc.demo import ALPHA, FEATURES, SET_RULE, TEST_FRACTION, load_recording
@@ -47,15 +46,3 @@ def hostile() -> Case:
 @pytest.fixture(scope="session")
 def claims() -> Case:
     return make_case(make_hostile_answers(), unit="claims", at_most=1, features=HOSTILE_FEATURES)
-
-
-@pytest.fixture(scope="session")
-def comparison() -> ComparisonReport:
-    return compare(
-        make_hostile_records(),
-        alpha=[0.3, 0.4],
-        methods=["conditional", "marginal", "ICP", "CFC", "back-off"],
-        features=HOSTILE_FEATURES,
-        groups="group(topic)",
-        splits=2,
-    )

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from langchain_cfc_lab import ComparisonReport
 from langchain_cfc_lab.report import find_hardest_prompts, write_report
 
 from integrations.lab.tests.report import browser as look
-from integrations.lab.tests.report.cases import Case, widen_comparison
+from integrations.lab.tests.report.cases import Case
 from langchain_cfc import calibrate, evaluate
 from langchain_cfc.demo import load_recording
 from langchain_cfc.records import tabulate
@@ -20,7 +19,7 @@ from langchain_cfc.records import tabulate
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-KINDS = ["facts", "hostile", "claims", "bot", "comparison", "wide"]
+KINDS = ["facts", "hostile", "claims", "bot"]
 PHONE, DESKTOP = 360, 1280
 # A4 less the margins that the style sheet asks for, at 96 pixels an inch.
 PAPER = round((210 - 2 * 14) / 25.4 * 96)
@@ -51,15 +50,9 @@ def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("pages")
 
     def write(kind: str) -> Path:
-        shown: dict[str, Any] = {}
-        if kind in {"comparison", "wide"}:
-            comparison: ComparisonReport = request.getfixturevalue("comparison")
-            shown["comparison"] = widen_comparison(comparison) if kind == "wide" else comparison
-        if kind in {"facts", "claims", "bot", "hostile"}:
-            one: Case = request.getfixturevalue(kind)
-            shown |= {"artifact": one.artifact, "evaluation": one.evaluation, "hardest": one.hardest}
+        one: Case = request.getfixturevalue(kind)
         path = folder / f"{kind}.html"
-        write_report(path, **shown)
+        write_report(path, one.artifact, one.evaluation, one.hardest)
         return path
 
     return Pages(write)

@@ -130,7 +130,7 @@ def test_write_report_keeps_the_old_page_on_failure(small: Case, tmp_path: Path)
     path = tmp_path / "report.html"
     write_report(path, artifact=small.artifact, evaluation=small.evaluation)
     before = path.read_bytes()
-    with pytest.raises(InputError, match="a report needs"):
-        write_report(path, artifact=small.artifact)
+    with pytest.raises(InputError, match="another artifact"):
+        write_report(path, small.artifact, small.evaluation.model_copy(update={"artifact_digest": ""}))
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import typer
-from langchain_cfc_lab import ComparisonReport
 from langchain_cfc_lab.report import Findings, Sources, recommend
 from langchain_cfc_lab.report.recommendations import (
     RULES,
@@ -22,8 +21,6 @@ from langchain_cfc_lab.report.recommendations import (
     check_repetition,
     check_test_size,
     check_wrong_answers,
-    recommend_calibration,
-    recommend_suggestion,
 )
 from typer.main import get_command
 
@@ -191,12 +188,6 @@ def parse_command(command: str) -> None:
 def test_recommended_commands_are_valid(plain: Findings, facts: Case) -> None:
     steps = [step for rule, part, update, *_ in RULE_CASES for step in rule(change(plain, part, **update))]
     steps += recommend(Findings(facts.artifact, facts.evaluation, SOURCES))
-    for unit, set_rule in (("answers", "unique(all)"), ("claims", "claims(2)")):
-        compared = ComparisonReport.model_construct(
-            alpha=0.1, features="group(topic)", set_rule=set_rule, unit=unit
-        )
-        steps.append(recommend_calibration(compared, SOURCES))
-    steps.append(recommend_suggestion(0.1, SOURCES))
     for step in steps:
         assert step.command.startswith("langchain-cfc ")
         parse_command(step.command)

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_lab import ComparisonReport
 from langchain_cfc_lab.report import Sources, find_hardest_prompts, render_report, write_report
 
-from integrations.lab.tests.plots.inputs import make_comparison, make_level_of
 from integrations.lab.tests.report.cases import HOSTILE, Case, make_case
 from langchain_cfc import calibrate, certificates, evaluate
 from langchain_cfc.demo import load_recording
@@ -74,12 +72,6 @@ def facts_page(facts: Case) -> Reader:
 @pytest.fixture(scope="module")
 def marginal() -> Case:
     return make_case(list_facts(), alpha="0.2", features="1")
-
-
-@pytest.fixture(scope="module")
-def small() -> ComparisonReport:
-    """A comparison that is drawn at once."""
-    return make_comparison([make_level_of(["CFC"])])
 
 
 @pytest.fixture(scope="module")
@@ -300,49 +292,19 @@ def test_report_page_of_a_rate_among_all_questions_shows_answered_and_wrong() ->
         assert absent not in read.text
 
 
-def test_report_page_of_a_comparison_alone_promises_nothing(comparison: ComparisonReport) -> None:
-    read = Reader(render_report(comparison=comparison, sources=Sources(records=("a.jsonl", "b.jsonl"))))
-    assert "5 methods on a.jsonl, b.jsonl" in read.text
-    assert "Target: in 70 % of cases the answer set holds a correct answer, or" in read.text
-    assert "A comparison promises nothing" in read.text
-    assert "The hardest prompts" not in read.text
-    assert "langchain-cfc calibrate new-records.jsonl" in read.text
-    for name, method in comparison.methods.items():
-        spread = method.figures["kept_promise"]
-        assert f"{name} {100 * spread.mean:.1f} %" in read.text
-        assert method.promise in read.text
-    assert "Promise kept at every level" in read.text
+def test_report_page_contains_no_store_password(facts: Case) -> None:
+    assert "secret" not in read_page(facts, sources=Sources(records=("postgresql://me:secret@host/db",))).text
 
 
-def test_report_page_contains_no_store_password(small: ComparisonReport) -> None:
-    html = render_report(comparison=small, sources=Sources(records=("postgresql://me:secret@host/db",)))
-    assert "on db</title>" in html
-    assert "secret" not in html
-
-
-def test_render_report_refuses_inputs_that_do_not_belong_together(
-    facts: Case, hostile: Case, comparison: ComparisonReport
-) -> None:
+def test_render_report_refuses_the_evaluation_of_another_artifact(facts: Case, hostile: Case) -> None:
     with pytest.raises(InputError, match="the evaluation is of another artifact"):
-        render_report(artifact=facts.artifact, evaluation=hostile.evaluation)
-    for wrong in (
-        {},
-        {"artifact": facts.artifact},
-        {"evaluation": facts.evaluation},
-        {"comparison": comparison, "hardest": facts.hardest},
-        {"comparison": comparison, "artifact": facts.artifact},
-        {"comparison": comparison, "artifact": facts.artifact, "evaluation": facts.evaluation},
-    ):
-        with pytest.raises(
-            InputError, match="an artifact together with its evaluation, or only a comparison"
-        ):
-            render_report(**wrong)
+        render_report(facts.artifact, hostile.evaluation)
 
 
-def test_write_report_refuses_another_file_before_drawing(tmp_path: Path) -> None:
+def test_write_report_refuses_another_file_before_drawing(facts: Case, hostile: Case, tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     path.write_text("{}")
-    # With nothing to report on, drawing would fail.
+    # With the evaluation of another artifact, drawing would fail.
     with pytest.raises(InputError, match="exists and is not a report"):
-        write_report(path)
+        write_report(path, facts.artifact, hostile.evaluation)
     assert path.read_text() == "{}"

@@ -37,7 +37,7 @@ from langchain_cfc_lab import ComparisonReport, LevelComparison, MethodCompariso
 from langchain_cfc_lab.cli import CORE_COUNT, FigureFolder, Jobs, SplitsSeed, print_command, split_option
 from langchain_cfc_lab.compare import FEATURES, GROUPS
 from langchain_cfc_lab.metrics import COST_FIGURES, find_event, is_share, list_figures
-from langchain_cfc_lab.report import Sources, check_report, plots, write_report
+from langchain_cfc_lab.report import plots
 
 _COVERAGE_FIGURES = frozenset({"kept_promise", "worst_group_kept_promise"})
 _FAMILY_NAMES = {"ours": "ours", "paper": "the paper's own conventions", "outside": "others"}
@@ -95,10 +95,8 @@ def _make_gaps_table(level: LevelComparison, names: Sequence[str], most: int = 8
     return table
 
 
-def prepare_outputs(page: Path | None, folder: Path | None) -> None:
-    """Check the path of the page and make the folder for figures, before any long computation."""
-    if page is not None:
-        check_report(page)
+def make_figure_folder(folder: Path | None) -> None:
+    """Make the folder for figures, if one is given, before any long computation."""
     if folder is not None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -113,19 +111,6 @@ def record_comparison(kept: AttemptFiles, dataset: Dataset, what: str) -> None:
         warnings.simplefilter("ignore")  # they were shown by the comparison
         seen = tabulate(dataset.records, claims=True)
     kept.record_look(seen, what)
-
-
-def write_outputs(
-    report: ComparisonReport,
-    records: Sequence[str],
-    page: Path | None,
-    folder: Path | None,
-) -> None:
-    """Write the page and the figures of a comparison, each only if its path is given."""
-    if page is not None:
-        write_report(page, comparison=report, sources=Sources(records=tuple(records)))
-    if folder is not None:
-        save_figures(_draw_figures(report), folder)
 
 
 def _draw_figures(report: ComparisonReport) -> dict[str, Any]:
@@ -200,7 +185,6 @@ def compare(
             f"worst_group_kept_promise and {COST_FIGURES['answers']}."
         ),
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write the whole comparison as one HTML page.")] = None,
     figures: FigureFolder = None,
     as_json: AsJson = False,
 ) -> None:
@@ -209,7 +193,7 @@ def compare(
     The methods are ours, the paper's and those of other papers. Each split holds out part of the prompts
     and calibrates every method on the rest. Shares are means over splits, in percent.
 
-        langchain-cfc compare records.jsonl --report comparison.html
+        langchain-cfc compare records.jsonl --figures FOLDER
     """
     with report_errors():
         listed = list_figures("claims(0)" if unit == "claims" else set_rule)
@@ -218,7 +202,7 @@ def compare(
             known = ", ".join(listed) + suggest_name(unknown[0], listed)
             msg = f"unknown metric {unknown[0]!r}; known are {known}"
             raise InputError(msg)
-        prepare_outputs(report, figures)
+        make_figure_folder(figures)
         with open_attempts(records) as kept, open_records(records) as dataset:
             kept.check_writable()
             found = lab.compare(
@@ -240,9 +224,10 @@ def compare(
                 provenance=dataset.provenance,
             )
             record_comparison(kept, dataset, "compare")
-        write_outputs(found, records, report, figures)
+        if figures is not None:
+            save_figures(_draw_figures(found), figures)
     against = metric or ("worst_group_kept_promise", COST_FIGURES[find_event(found.set_rule)])
-    shown = partial(_print_comparison, records=records, figures=against, page=report)
+    shown = partial(_print_comparison, records=records, figures=against)
     print_result(found, shown, as_json=as_json)
 
 
@@ -299,9 +284,8 @@ def _print_comparison(
     *,
     records: Sequence[str],
     figures: Sequence[str],
-    page: Path | None,
 ) -> None:
-    """Print a comparison, with a table against alpha for each of `figures`, and the path of its page."""
+    """Print a comparison, with a table against alpha for each of `figures`."""
     conclusion, best = _conclude(found)
     if conclusion:
         console.print(f"At alpha = {found.alpha:g}, {escape(conclusion)}{' Next:' if best else ''}")
@@ -335,5 +319,3 @@ def _print_comparison(
     if names and found.methods[names[0]].gaps:
         console.print(_make_gaps_table(found, names), "")
     print_notes(console, found.notes)
-    if page is not None:
-        console.print(f"\nThe whole comparison: {escape(str(page))}", soft_wrap=True)

@@ -37,7 +37,7 @@ from langchain_cfc_lab import (
 )
 from langchain_cfc_lab.cli import CORE_COUNT, FigureFolder, Jobs
 from langchain_cfc_lab.cli.compare import (
-    prepare_outputs,
+    make_figure_folder,
     record_comparison,
     save_figures,
 )
@@ -67,7 +67,7 @@ def synthetic(
     Exit code 1 if a cell or a figure differs from the paper without a known cause.
     """
     with report_errors():
-        prepare_outputs(None, figures)
+        make_figure_folder(figures)
         levels = [format_alpha(one) for one in alpha] if alpha else ALPHAS
         found = reproduce_synthetic(levels, jobs=jobs, progress=make_tracker("runs"))
         if figures is not None:

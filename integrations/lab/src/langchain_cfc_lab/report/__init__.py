@@ -10,7 +10,7 @@ from langchain_cfc_lab.report.hardest import (
     HardPrompt,
     find_hardest_prompts,
 )
-from langchain_cfc_lab.report.page import ReportContent, render_report, write_report
+from langchain_cfc_lab.report.page import render_report, write_report
 from langchain_cfc_lab.report.recommendations import Findings, Recommendation, Sources, recommend
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "HardPrompt",
     "HardestPrompts",
     "Recommendation",
-    "ReportContent",
     "Sources",
     "check_report",
     "find_hardest_prompts",

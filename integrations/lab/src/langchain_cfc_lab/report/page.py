@@ -6,9 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, TypedDict
-
-from typing_extensions import Unpack
+from typing import Any
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import Unit
@@ -18,31 +16,18 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.support.text import pluralize
-from langchain_cfc_lab.comparison_report import ComparisonReport
-from langchain_cfc_lab.metrics import COST_FIGURES, find_event, list_figures
-from langchain_cfc_lab.report import comparison_tables, tables
+from langchain_cfc_lab.report import tables
 from langchain_cfc_lab.report._text import format_interval, to_percent
 from langchain_cfc_lab.report.drawing import create_axes
 from langchain_cfc_lab.report.frame import Figure, check_report, make_figure, render_page, replace_page
 from langchain_cfc_lab.report.hardest import HardestPrompts, HardPrompt
-from langchain_cfc_lab.report.plots import (
-    plot_attainable,
-    plot_by_alpha,
-    plot_group_miscoverage,
-    plot_score_histogram,
-    plot_selective_risk,
-    plot_threshold_by_difficulty,
-)
+from langchain_cfc_lab.report.plots import plot_group_miscoverage
 from langchain_cfc_lab.report.recommendations import (
     Findings,
-    Recommendation,
     Sources,
     recommend,
-    recommend_calibration,
-    recommend_suggestion,
 )
 from langchain_cfc_lab.report.summary import (
-    describe_comparison,
     describe_promise,
     describe_verdict,
     find_guarantee,
@@ -54,8 +39,6 @@ _PART_NAMES: dict[Unit, dict[str, str]] = {
     "answers": {"generator": "Generator", "verifier": "Verifier", "answer": "Answer extractor"},
     "claims": {"generator": "Generator", "verifier": "Verifier", "splitter": "Splitter"},
 }
-# A figure for each family: bars of all methods side by side would be too thin to see.
-_FAMILY_NAMES = {"ours": "methods of this package", "paper": "as in the paper", "outside": "from elsewhere"}
 
 
 @dataclass(frozen=True)
@@ -102,167 +85,57 @@ def list_artifact_facts(
     yield "Artifact", f"{artifact.digest}, made {artifact.created_at} by version {artifact.library_version}"
 
 
-def list_comparison_facts(comparison: ComparisonReport) -> Iterator[tuple[str, str]]:
-    """Yield the data and settings of a comparison, as pairs of term and text."""
-    data = comparison.data
-    beats = "a correct candidate beats a wrong one"
-    if comparison.unit == "claims":
-        beats = "a supported claim beats an unsupported one"
-        yield "Prompts", f"{data.prompts:,}, with the claims of one answer each"
-        yield "Supported claims", to_percent(data.correct_candidates)
-    else:
-        yield "Prompts", f"{data.prompts:,}, with {pluralize(comparison.n_candidates, 'candidate')} each"
-        yield "Attainable", _describe_attainable(data.attainable_coverage, data.prompts, "prompts")
-        yield "Correct candidates", to_percent(data.correct_candidates)
-        if data.distinct_answers is not None:
-            yield "Distinct answers", f"{data.distinct_answers:.1f} for each prompt on average"
-    if data.auroc is not None:
-        yield "Scores", f"{beats} with probability {data.auroc:.3f} (AUROC)"
-    tested = to_percent(comparison.test_fraction)
-    yield "Splits", f"{comparison.splits:,}, from seed {comparison.seed}; {tested} of the prompts test"
-    fitted = to_percent(comparison.fit_fraction)
-    yield "Fitted on", f"{fitted} of the others, which our methods do not calibrate on"
-    yield "Features", comparison.features
-    yield "Set rule", comparison.set_rule
-    yield "Groups", comparison.groups
-
-
 def _describe_attainable(share: float, size: float, prompts: str) -> str:
     interval = format_interval(clopper_pearson(share * size, size))
     return f"{to_percent(share)} of the {prompts} ({interval}) have a right answer among those drawn"
 
 
-def draw_data(comparison: ComparisonReport) -> Iterator[Figure]:
-    """Draw the scores and the attainable coverage of the records."""
-    data, unit = comparison.data, comparison.unit
-    words = (
-        "Scores of correct and of wrong candidates",
-        "The further apart the two are, the smaller the sets that keep the same promise.",
-    )
-    if unit == "claims":
-        words = (
-            "Scores of supported and of unsupported claims",
-            "The further apart the two are, the more claims are kept under the same promise.",
-        )
-    if any(data.scores.correct) or any(data.scores.wrong):
-        yield make_figure("figure-scores", plot_score_histogram(data.scores, unit=unit), *words)
-    if find_event(comparison.set_rule) == "answers" and any(
-        one.groups for one in comparison.methods.values()
-    ):
-        yield make_figure(
-            "figure-attainable",
-            plot_attainable(comparison),
-            "Attainable coverage of each group, predicted and seen",
-            "Points on the diagonal were predicted correctly from the development prompts. Where little is "
-            "attainable, prompts are flagged.",
-        )
+def render_report(
+    artifact: CalibrationArtifact,
+    evaluation: EvaluationReport,
+    hardest: HardestPrompts | None = None,
+    sources: Sources | None = None,
+) -> str:
+    """Return a report as HTML.
 
-
-def draw_comparison(report: ComparisonReport) -> Iterator[Figure]:
-    """Draw the figures of a comparison report."""
-    methods = report.methods.values()
-    for family, title in _FAMILY_NAMES.items():
-        named = [name for name, method in report.methods.items() if method.family == family and method.groups]
-        if named:
-            yield make_figure(
-                f"figure-groups-{family}",
-                plot_group_miscoverage(report, methods=named),
-                f"How often the promise is broken by group at alpha = {report.alpha:g}, {title}",
-                "Bars below the line keep the promise. Error bars reach up by one standard deviation over "
-                "splits.",
-            )
-        depending = [
-            name for name in named if any("threshold" in one.figures for one in report.methods[name].groups)
-        ]
-        if depending:
-            yield make_figure(
-                f"figure-thresholds-{family}",
-                plot_threshold_by_difficulty(report, methods=depending),
-                f"Thresholds in each group at alpha = {report.alpha:g}, {title}",
-                "A rule that ignores difficulty has one threshold for all. Means and standard "
-                "deviations over the splits.",
-            )
-    if len(report.sweep) > 1:
-        cost = COST_FIGURES[find_event(report.set_rule)]
-        for figure in ("kept_promise", "worst_group_kept_promise", cost):
-            if any(figure in method.figures for level in report.sweep for method in level.methods.values()):
-                yield make_figure(
-                    f"figure-by-alpha-{figure.replace('_', '-')}",
-                    plot_by_alpha(report.sweep, methods=report.list_leading(), figure=figure),
-                    f"{list_figures(report.set_rule)[figure].label.capitalize()} against alpha",
-                    "Means and standard deviations over the splits.",
-                )
-    figure, title = "selective_accuracy", "Wrong best answers against prompts answered"
-    line = "answers the prompts of lowest best"
-    if report.unit == "claims":
-        figure, title = "unsupported_kept", "Unsupported claims against claims shown"
-        line = "shows the claims of lowest"
-    if report.data.risk.answered or any(figure in method.figures for method in methods):
-        yield make_figure(
-            "figure-risk",
-            plot_selective_risk(report, methods=report.list_leading()),
-            title,
-            f"The line {line} score first, without a promise; each method has a point at each alpha.",
-        )
-
-
-class ReportContent(TypedDict, total=False):
-    """The contents of a report: an artifact with its evaluation, or a comparison of methods.
-
-    Attributes:
-        artifact: The artifact to report on, together with an evaluation of it.
-        evaluation: The artifact's evaluation at one of its levels.
-        comparison: A comparison of methods, without an artifact.
-        hardest: The artifact's hardest test prompts; with texts only if they were found with texts.
+    Args:
+        artifact: The artifact to report on.
+        evaluation: Its evaluation at one of its levels.
+        hardest: Its hardest test prompts; with texts only if they were found with texts.
         sources: Names of files for the recommended commands; placeholders by default.
-    """
-
-    artifact: CalibrationArtifact
-    evaluation: EvaluationReport
-    comparison: ComparisonReport | None
-    hardest: HardestPrompts | None
-    sources: Sources
-
-
-def render_report(**content: Unpack[ReportContent]) -> str:
-    """Return a report as HTML; see `ReportContent` for the arguments.
 
     Returns:
         The page. All text from users is escaped; invisible characters are spelt out.
 
     Raises:
-        InputError: If there is nothing to report on, or the evaluation is not the artifact's.
+        InputError: If the evaluation is not the artifact's.
     """
-    names = content.get("sources", Sources()).without_passwords()
-    artifact, evaluation = content.get("artifact"), content.get("evaluation")
-    comparison, hardest = content.get("comparison"), content.get("hardest")
-    if artifact is not None and evaluation is not None and comparison is None:
-        page = _describe_artifact(artifact, evaluation, hardest, names)
-    elif comparison is not None and (artifact, evaluation, hardest) == (None, None, None):
-        page = _describe_comparison(comparison, names)
-    else:
-        msg = (
-            "a report needs an artifact together with its evaluation, or only a comparison; hardest prompts "
-            "need an artifact"
-        )
-        raise InputError(msg)
+    page = _describe_artifact(artifact, evaluation, hardest, (sources or Sources()).without_passwords())
     page["contents"] = tuple(_list_sections(page))
     return render_page("langchain_cfc_lab.report/page.html.j2", **page)
 
 
-def write_report(path: str | os.PathLike[str], **content: Unpack[ReportContent]) -> None:
+def write_report(
+    path: str | os.PathLike[str],
+    artifact: CalibrationArtifact,
+    evaluation: EvaluationReport,
+    hardest: HardestPrompts | None = None,
+    sources: Sources | None = None,
+) -> None:
     """Write a report as one HTML file that needs no network and no script.
 
     Args:
         path: Path of the file; an earlier report is replaced as a whole, any other file is refused.
-        **content: See `ReportContent`.
+        artifact: See `render_report`, also for the next three.
+        evaluation: Its evaluation.
+        hardest: Its hardest test prompts.
+        sources: Names of files.
 
     Raises:
-        InputError: If the path holds a file that is not a report, there is nothing to report on, or the
-            evaluation is not the artifact's.
+        InputError: If the path holds a file that is not a report, or the evaluation is not the artifact's.
     """
     check_report(path)  # before drawing, which takes seconds
-    replace_page(path, render_report(**content))
+    replace_page(path, render_report(artifact, evaluation, hardest, sources))
 
 
 def _list_sections(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -298,7 +171,6 @@ def _describe_artifact(
         "tiles": make_tiles(artifact, evaluation),
         "first": tuple(_describe_bot_answers(hardest)),
         "facts": tuple(list_artifact_facts(artifact, evaluation)),
-        "data_figures": (),
         "parts": (
             *([] if not artifact.alphas else [_describe_results(artifact, evaluation)]),
             *_describe_bot_mode(artifact, evaluation),
@@ -310,34 +182,6 @@ def _describe_artifact(
             for place, one in enumerate(prompts, start=1)
         ),
         "steps": recommend(Findings(artifact, evaluation, sources)),
-    }
-
-
-def _describe_comparison(comparison: ComparisonReport, sources: Sources) -> dict[str, Any]:
-    """Return the template's variables for the page of a comparison without an artifact."""
-    names = ", ".join(PurePath(one).name for one in sources.records)
-    drawn = f"{pluralize(comparison.n_candidates, 'candidate')} each"
-    calibration = recommend_calibration(comparison, sources)
-    steps: tuple[Recommendation, ...] = (recommend_suggestion(comparison.alpha, sources), calibration)
-    if find_event(comparison.set_rule) == "best_answer":
-        steps = (calibration,)
-    if comparison.unit == "claims":
-        drawn, steps = "the claims of one answer each", (calibration,)
-    return {
-        "title": f"{pluralize(len(comparison.methods), 'method')} on {names}",
-        "byline": (
-            f"{pluralize(comparison.data.prompts, 'prompt')}, {drawn}, "
-            f"{pluralize(comparison.splits, 'split')}"
-        ),
-        "promise": describe_comparison(comparison),
-        "verdict": None,
-        "tiles": (),
-        "first": (),
-        "facts": tuple(list_comparison_facts(comparison)),
-        "data_figures": tuple(draw_data(comparison)),
-        "parts": (_describe_methods(comparison),),
-        "hardest": (),
-        "steps": steps,
     }
 
 
@@ -404,21 +248,6 @@ def _describe_bot_promises(evaluation: EvaluationReport) -> Iterator[_Section]:
         )
         table = tables.tabulate_bot_promises(evaluation)
         yield _Section(id="which", heading="Which promise", words=(words,), figures=(), tables=(table,))
-
-
-def _describe_methods(comparison: ComparisonReport) -> _Section:
-    return _Section(
-        id="compared",
-        heading="Methods compared",
-        words=tuple(comparison.notes),
-        figures=tuple(draw_comparison(comparison)),
-        tables=(
-            comparison_tables.tabulate_comparison(comparison),
-            *comparison_tables.tabulate_compared_groups(comparison),
-            *comparison_tables.tabulate_gaps(comparison),
-            *comparison_tables.tabulate_sweep(comparison),
-        ),
-    )
 
 
 def _describe_bot_answers(hardest: HardestPrompts | None) -> Iterator[_Section]:

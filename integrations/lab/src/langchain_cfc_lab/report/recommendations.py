@@ -22,8 +22,6 @@ from langchain_cfc.evaluation import EvaluationReport, MethodReport
 from langchain_cfc.features import name_group
 from langchain_cfc.guarantee import Guarantee, format_share
 from langchain_cfc.support.text import join_names, pluralize
-from langchain_cfc_lab.comparison_report import ComparisonReport
-from langchain_cfc_lab.metrics import find_event
 from langchain_cfc_lab.report._text import format_interval, to_percent
 from langchain_cfc_lab.report.summary import find_guarantee
 
@@ -321,35 +319,6 @@ RULES: tuple[Rule, ...] = (
     check_wrong_answers,
     check_test_size,
 )
-
-
-def recommend_calibration(comparison: ComparisonReport, sources: Sources) -> Recommendation:
-    """Recommend calibration after a comparison, since a comparison promises nothing by itself."""
-    event = find_event(comparison.set_rule)
-    return Recommendation(
-        "Calibrate an artifact on prompts that this comparison has not seen",
-        "A comparison promises nothing by itself: if you pick the best row, expect it to do worse on new "
-        "data. New questions make the promise valid.",
-        CalibrationConfig(
-            alpha=None if event == "best_answer" else comparison.alpha,
-            max_wrong_of_all=comparison.alpha if event == "best_answer" else None,
-            features=comparison.features,
-            unit=comparison.unit,
-            at_most=comparison.at_most or 0,
-            set_rule=comparison.set_rule if event == "answers" else "all",
-            test_fraction=TEST_FRACTION,
-        ).format_command(["new-records.jsonl"], sources.artifact),
-    )
-
-
-def recommend_suggestion(alpha: float, sources: Sources) -> Recommendation:
-    """Recommend `suggest` after a comparison; it chooses on prompts that never calibrate."""
-    return Recommendation(
-        "Choose features and set rule on prompts that never calibrate",
-        "It ends with a calibrate command whose calibration prompts the choice has not used, so these "
-        "records serve for both.",
-        _format_command("suggest", *sources.records, "--alpha", f"{alpha:g}"),
-    )
 
 
 def _recommend_recalibration(

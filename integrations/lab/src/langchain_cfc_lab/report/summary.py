@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import ClaimsFigures, EvaluationReport, MethodReport
-from langchain_cfc.guarantee import Guarantee, format_share, state_event
+from langchain_cfc.guarantee import Guarantee, format_share
 from langchain_cfc.support.text import join_names, pluralize
-from langchain_cfc_lab.comparison_report import ComparisonReport
 from langchain_cfc_lab.report._text import format_interval, to_percent
-from langchain_cfc_lab.report.comparison_tables import tabulate_promises
 from langchain_cfc_lab.report.tables import Table, Tone, tabulate_certificate
 
 
@@ -91,26 +89,6 @@ def _describe_certified_rates(artifact: CalibrationArtifact) -> Promise:
         not_promised=promise.not_promised,
         assumptions=promise.assumptions,
         full=" ".join(one.sentence for one in certificates),
-    )
-
-
-def describe_comparison(comparison: ComparisonReport) -> Promise:
-    """Describe a comparison without an artifact; it promises nothing."""
-    target = format_share(comparison.target_coverage)
-    split = (
-        f"In each of {pluralize(comparison.splits, 'split')}, {comparison.n_test:,} prompts test and "
-        f"{comparison.n_calibration:,} calibrate our methods; the other methods also calibrate on those that "
-        "fit our features."
-    )
-    chosen = "A comparison promises nothing: if you pick the best row, expect it to do worse on new data."
-    promises = "Each method's promise is stated beside it; figures above the target are not a promise."
-    aim = f"in {target} of cases {state_event(comparison.set_rule)}"
-    return Promise(
-        heading="What is compared",
-        claim=f"Target: {aim}. Not all methods promise it.",
-        scope=(split,),
-        not_promised=(chosen, promises),
-        tables=(tabulate_promises(comparison),),
     )
 
 

@@ -25,7 +25,6 @@ from langchain_cfc.guarantee import (
     format_share,
 )
 from langchain_cfc.support.text import format_limit, pluralize
-from langchain_cfc_lab.comparison_report import GroupComparison
 from langchain_cfc_lab.report._text import METHOD_NAMES, NO_BREAK, format_interval, to_percent
 from langchain_cfc_lab.report.hardest import HardAnswer, HardPrompt
 
@@ -63,7 +62,6 @@ class Table:
     note: str = ""
 
 
-UNDEFINED = Cell("not defined", kind="word")
 _KEPT_OF_ALL = "A question keeps the promise if it is answered rightly or not at all."
 _CLAIMS_HEADINGS = ("Claims kept", "No claim left", "Unsupported, of the claims shown")
 
@@ -140,7 +138,7 @@ def tabulate_stated_levels(method: MethodReport) -> Table:
             if level.claims is None
             else _make_claims_cells(level.claims, level.n, confidence)
         )
-        cells = (Cell(f"{level.n:,.0f}"), make_promise_cell(level, level.stated_coverage), *results)
+        cells = (Cell(f"{level.n:,.0f}"), _make_promise_cell(level, level.stated_coverage), *results)
         return Row(format_share(level.stated_coverage), cells)
 
     results = ("Set holds a correct answer", "Flagged") if method.claims is None else _CLAIMS_HEADINGS
@@ -170,8 +168,8 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
     def make_row(place: int, group: GroupReport) -> Row:
         cells = [
             Cell(f"{group.n:,.0f}"),
-            make_promise_cell(group, group.stated_coverage, broken=group.name in contradicted),
-            make_promise_cell(other[place], other[place].stated_coverage),
+            _make_promise_cell(group, group.stated_coverage, broken=group.name in contradicted),
+            _make_promise_cell(other[place], other[place].stated_coverage),
         ]
         if report.promise == "max_wrong_of_all":
             cells.append(_make_share_cell(group.mean_set_size, group.n, confidence))
@@ -184,7 +182,7 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
             ]
         else:
             cells += _make_claims_cells(group.claims, group.n, confidence, other[place].claims)
-        return make_group_row(group, tuple(cells))
+        return _make_group_row(group, tuple(cells))
 
     promised = {one.name for one in artifact.make_guarantee(str(report.alpha)).weightings}
     head = ("Group", "Prompts", "Promise kept", "Kept by one threshold for all")
@@ -212,22 +210,16 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
     )
 
 
-def make_group_row(group: GroupReport | GroupComparison | CertifiedShare, cells: tuple[Cell, ...]) -> Row:
+def _make_group_row(group: GroupReport | CertifiedShare, cells: tuple[Cell, ...]) -> Row:
     """Make a group's row, headed by its readable name, and its bounds if the name does not state them."""
     head, bounds = name_group(group.words, group.name), describe_group(group.words)
     said = head == bounds or ": " in head
     return Row(head, cells, detail="" if said else bounds)
 
 
-def make_promise_cell(
-    group: GroupReport | GroupComparison,
-    target: float,
-    *,
-    broken: bool = False,
-    aimed: bool = True,
-) -> Cell:
-    """Make a cell of how often the promise was kept; red if `broken`, or `aimed` and below the target."""
-    low = aimed and group.kept_promise_ci[1] < target
+def _make_promise_cell(group: GroupReport, target: float, *, broken: bool = False) -> Cell:
+    """Make a cell of how often the promise was kept; red if `broken` or below the target."""
+    low = group.kept_promise_ci[1] < target
     detail = format_interval(group.kept_promise_ci)
     if broken:
         detail += ", less often than chance explains"
@@ -278,7 +270,7 @@ def tabulate_certificate(certificate: CoverageCertificate) -> Table:
             *("Group", "Prompts", "Promise kept at least"),
             *(["Set correct at least"] if is_about_sets else []),
         ),
-        rows=tuple(make_group_row(share, tuple(make_cells(share))) for share in certificate.shares),
+        rows=tuple(_make_group_row(share, tuple(make_cells(share))) for share in certificate.shares),
         note=note,
     )
 
