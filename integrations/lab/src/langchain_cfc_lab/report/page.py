@@ -96,7 +96,7 @@ def render_report(
     hardest: HardestPrompts | None = None,
     sources: Sources | None = None,
 ) -> str:
-    """Return a report as HTML.
+    """Return the report of an artifact as one HTML page.
 
     Args:
         artifact: The artifact to report on.
