@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware, ModelRetryMiddleware
 from langchain.agents.structured_output import ToolStrategy
 from langchain_cfc_agents import RecordedRun, acting, make_run_records, read_outcome
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import MessagesState
-from langgraph.types import Command
+from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
 from integrations.agents.tests.office import (
@@ -294,6 +294,142 @@ def test_failing_verifier_runs_nothing_and_a_retry_is_not_unattended(
                 way(agent, asked(SURE))
             assert RIGHT not in str(error.value)
             assert desk.booked == []
+
+
+class Fault(AgentMiddleware[Any, Any, Any]):
+    """Fails once, at its second use."""
+
+    def __init__(self) -> None:
+        self.uses = 0
+
+    def use(self) -> None:
+        self.uses += 1
+        if self.uses == 2:
+            msg = "the line is dead"
+            raise ConnectionError(msg)
+
+    def before_model(self, state: Any, runtime: Any) -> None:
+        del state, runtime
+        self.use()
+
+    def wrap(self, function: Any) -> Any:
+        def fail_or_call(*args: Any, **given: Any) -> Any:
+            self.use()
+            return function(*args, **given)
+
+        return fail_or_call
+
+
+class Outer(MessagesState):
+    cfc_outcome: dict[str, Any]
+
+
+def put_fault(where: str, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[Fault]:
+    """Let something fail once in the second turn; return middleware, which fails in place of a part."""
+    fault = Fault()
+    book, look_up = cast("list[Any]", desk.tools)
+    if where == "guarded tool":
+        book.func = fault.wrap(book.func)
+    elif where == "unguarded tool":
+        look_up.func = fault.wrap(look_up.func)
+    elif where == "verifier":
+        monkeypatch.setattr(SelfConsistency, "flow", fault.wrap(SelfConsistency.flow))
+    elif where == "model":
+        fault.uses = -4
+        monkeypatch.setattr(Clerk, "_generate", fault.wrap(Clerk._generate))
+    return [fault] if where == "middleware" else []
+
+
+BOTH = task("both", 1.0, 1.0, tools=["book", "look_up"])
+# Number of actions before the fault, which the run's promise per call is about.
+FAULTS = {"guarded tool": 2, "unguarded tool": 2, "verifier": 1, "model": 1, "middleware": 1}
+
+
+@both_ways
+@pytest.mark.parametrize("is_inside", [False, True])
+@pytest.mark.parametrize("where", FAULTS)
+def test_run_that_goes_on_after_an_error_is_not_unattended(
+    bot: CalibrationArtifact, monkeypatch: pytest.MonkeyPatch, where: str, is_inside: bool, way: Any
+) -> None:
+    for is_seen in (True, False):  # without the mark nothing tells it apart
+        with monkeypatch.context() as patch:
+            desk, given = Desk(), {"checkpointer": InMemorySaver()}
+            middleware = put_fault(where, desk, patch)
+            agent = agent_at(desk, Clerk(), *middleware, guarding(bot), **({} if is_inside else given))
+            graph = make_one_node_graph(agent, Outer, **given) if is_inside else agent
+            with pytest.raises((ConnectionError, VerifierError)):
+                way(graph, asked(BOTH), thread())
+            if not is_seen:
+                patch.setattr(acting, "_find_error", lambda run: run["error"])
+            outcome = read_outcome(way(graph, None, thread()))
+        assert (outcome.unattended, outcome.left) == ((False, "failed") if is_seen else (True, None))
+        assert outcome.promised_calls == (FAULTS[where] if is_seen else 2)
+
+
+def continue_killed(agents: Any, folder: Path) -> Any:
+    with SqliteSaver.from_conn_string(str(folder / "threads.db")) as memory:
+        steps = agents(memory).stream(asked(BOTH), thread(), durability="sync")
+        assert any("tools" in one for one in steps)
+        steps.close()
+    with SqliteSaver.from_conn_string(str(folder / "threads.db")) as memory:
+        return agents(memory).invoke(None, thread())
+
+
+def continue_edited(agents: Any, _: Path) -> Any:
+    agent = agents(InMemorySaver())
+    agent.invoke(asked(BOTH), thread(), interrupt_before=["tools"])
+    agent.update_state(thread(), {"messages": [HumanMessage("Hurry up.")]}, as_node="tools")
+    return agent.invoke(None, thread())
+
+
+def continue_from_the_past(agents: Any, _: Path) -> Any:
+    agent = agents(InMemorySaver())
+    assert read_outcome(agent.invoke(asked(BOTH), thread())).unattended
+    past = next(one for one in agent.get_state_history(thread()) if one.next == ("model",))
+    return agent.invoke(None, past.config)
+
+
+def continue_interrupted(agents: Any, _: Path) -> Any:
+    agent = agents(InMemorySaver(), InterruptOnce())
+    assert agent.invoke(asked(BOTH), thread())["__interrupt__"]
+    return agent.invoke(Command(resume="yes"), thread())
+
+
+class InterruptOnce(AgentMiddleware[Any, Any, Any]):
+    """Asks a person something before the second turn."""
+
+    def before_model(self, state: Any, runtime: Any) -> None:
+        del runtime
+        if len(state["messages"]) == 4:
+            interrupt("Go on?")
+
+
+@pytest.mark.parametrize(
+    "go_on", [continue_killed, continue_edited, continue_from_the_past, continue_interrupted]
+)
+def test_run_that_goes_on_from_a_checkpoint_is_not_unattended(
+    bot: CalibrationArtifact, tmp_path: Path, go_on: Any
+) -> None:
+    def make(memory: Any, *middleware: Any) -> Any:
+        return agent_at(Desk(), Clerk(), *middleware, guarding(bot), checkpointer=memory)
+
+    state = go_on(make, tmp_path)
+    outcome = read_outcome(state)
+    assert (outcome.unattended, outcome.left) == (False, "failed")
+    (record,) = make_run_records([RecordedRun(**state["cfc_run"], id="one", right=True)]).records
+    assert record.candidates[0].no_answer is not None  # type: ignore[union-attr]  # of answers
+
+
+def test_ended_run_does_not_go_on(bot: CalibrationArtifact) -> None:
+    desk = Desk()
+    agent = agent_at(desk, Clerk(), guarding(bot), checkpointer=InMemorySaver())
+    last = agent.invoke(asked(SURE), thread())["messages"][1]
+    model = {"messages": [last.model_copy(update={"id": "again"})]}
+    for node in ("tools", "model"):
+        agent.update_state(thread(), model, as_node=node)
+        with pytest.raises(ServingError, match="has no cfc_run that goes on"):
+            agent.invoke(None, thread())
+    assert desk.booked == [RIGHT] * 2
 
 
 class Changing(AgentMiddleware[Any, Any, Any]):

@@ -3,6 +3,10 @@
 What decides about a turn is written into the metadata of its message by `wrap_model_call`, so a checkpoint
 keeps it. `after_model` acts on that, and a resume starts there, so nothing is drawn again. `wrap_tool_call`
 runs no guarded call that `after_model` did not clear in this turn.
+
+LangGraph does not say to nodes whether their run goes on from a checkpoint: after an error or a kill, by
+hand, from an older one. But within one invocation it hands states on in memory, and otherwise it reads them
+from storage. So a mark in the state that storage turns into plain text (`_Begun`) shows it.
 """
 
 from __future__ import annotations
@@ -120,7 +124,8 @@ class ActionMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     def _end(self, run: Mapping[str, Any]) -> Steps[dict[str, Any]]:
         yield from ()  # nothing is called
-        return {"cfc_run": {name: run[name] for name in ("prompt", "turns", "setup")}}
+        kept = {name: run[name] for name in ("prompt", "turns", "setup")}
+        return {"cfc_run": {**kept, "error": _find_error(run)}}
 
     @abstractmethod
     def _decide(self, run: Mapping[str, Any], turn: Turn) -> Steps[Decision]:
@@ -148,7 +153,8 @@ class ActionMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             )
             raise InputError(msg)
         began = {"prompt": make_prompt_data(messages), "turns": [], "setup": None}
-        return {"cfc_run": {**began, "place": 0, "cleared": [], "failed": False}, "cfc_outcome": None}
+        marks = {"place": 0, "cleared": [], "failed": False, "error": None, "begun": _Begun()}
+        return {"cfc_run": {**began, **marks}, "cfc_outcome": None}
 
     async def abefore_agent(self, state: AgentState[Any], runtime: Any) -> dict[str, Any]:
         """Do the same as `before_agent`, asynchronously."""
@@ -222,6 +228,7 @@ class ActionMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         turn = turn.model_copy(update={"failed": has_failed})
         decision = (yield from self._decide(run, turn)) if turn.guarded else "run"
         run["failed"] = has_failed
+        turn = turn.model_copy(update={"failed": has_failed or _find_error(run) is not None})
         marks = {
             "decision": decision,
             "score": turn.score,
@@ -239,7 +246,6 @@ class ActionMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             ServingError: If something was called that no turn decided about.
         """
         run, messages = _get_run(state), state["messages"]
-        ended = {**run, "place": run["place"] + 1, "cleared": [], "failed": False}
         message, calls = find_last(messages), list_open_calls(messages, self._unguarded)
         marks = (message.response_metadata.get("cfc") or {}) if message is not None else {}
         if message is None or marks.get("keys", []) != list(map(_make_key, calls)):
@@ -248,6 +254,10 @@ class ActionMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
                 f"middleware changed them. Put {self.name} last in the list"
             )
             raise ServingError(msg)
+        # After a person's answer states come from storage as well.
+        error = run["error"] if marks.get("decision") == "ask" else _find_error(run)
+        ended = {**run, "place": run["place"] + 1, "cleared": [], "failed": False}
+        ended |= {"error": error, "begun": _Begun()}
         if "turn" not in marks:
             return {"cfc_run": ended}
         update: dict[str, Any] = {}
@@ -266,6 +276,7 @@ class ActionMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         answered = {one.tool_call_id for one in answers}
         cleared = [_make_key(one) for one in message.tool_calls if one["id"] not in answered]
         turn = {**marks["turn"], "place": run["place"], "fate": fate}
+        turn["failed"] |= error is not None
         ended |= {"turns": [*run["turns"], turn], "cleared": cleared, "setup": marks["setup"]}
         shown = {name: marks[name] for name in ("decision", "score", "usage")}
         metadata = {**message.response_metadata, "cfc": shown}
@@ -310,11 +321,29 @@ _CHANGES_CALLS = HumanInTheLoopMiddleware.wrap_tool_call is not AgentMiddleware.
 
 
 def _get_run(state: Mapping[str, Any]) -> dict[str, Any]:
-    run: dict[str, Any] | None = state.get("cfc_run")
-    if run is None:
-        msg = "the agent's state has no cfc_run: the run did not begin where the middleware begins it"
+    run: dict[str, Any] = state.get("cfc_run") or {}
+    if "begun" not in run:
+        msg = "the agent's state has no cfc_run that goes on: the run did not begin with this middleware"
         raise ServingError(msg)
     return run
+
+
+class _Begun(str):
+    """A mark of a run that no checkpoint keeps: what is read from storage is a plain `str`."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Make pickles and copies plain, as other formats do."""
+        return str, (str(self),)
+
+
+def _find_error(run: Mapping[str, Any]) -> str | None:
+    """Return why a run is not one that went through at once; None if it is."""
+    if run["error"] is None and not isinstance(run["begun"], _Begun):
+        return "the run was continued from a checkpoint"
+    error: str | None = run["error"]
+    return error
 
 
 def _make_key(call: Call) -> str:

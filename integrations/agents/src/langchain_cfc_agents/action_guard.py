@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig, RunnableSerializable
@@ -124,7 +124,12 @@ class GuardedActions(ActionMiddleware):
             config = detach_register(ensure_config())
             if self._chain is None:  # a run that began in another process
                 self._chain = self._make_chain((recorded.setup or {})["generator"])
-            yield from self._decide_turns([*recorded.guarded], recorded.prompt, config)
+            turns = [*recorded.guarded]
+            if self._artifact.unit == "claims":  # those before the run fails
+                turns = [*takewhile(_is_readable, turns)] or turns
+            elif recorded.error is not None:
+                turns[-1] = turns[-1].model_copy(update={"failed": True})
+            yield from self._decide_turns(turns, recorded.prompt, config)
         outcome = RunOutcome.from_run(recorded, self.promise)
         return {**ended, "cfc_outcome": outcome.model_dump(mode="json")}
 
@@ -176,9 +181,13 @@ class _Part(RunnableSerializable[Any, Any]):
 
 def _draw_actions(turns: list[Turn]) -> DrawnCandidate:
     """Return the actions as the one candidate."""
-    if any(turn.failed or not turn.judged for turn in turns):
-        return DrawnCandidate("", no_answer="unparsable")
-    return DrawnCandidate(write_actions(turns))
+    if all(map(_is_readable, turns)):
+        return DrawnCandidate(write_actions(turns))
+    return DrawnCandidate("", no_answer="unparsable")
+
+
+def _is_readable(turn: Turn) -> bool:
+    return turn.judged and not turn.failed
 
 
 def _score_actions(turns: list[Turn], *, each: bool) -> list[float]:

@@ -32,7 +32,8 @@ recorded run was in; the model may try until a call passes. Runs without G never
 the rate.
 
 *Failures.* A recorded run that fails is no answer at any cut, and a served one that fails is not
-unattended.
+unattended. One that goes on from a checkpoint has failed: a step may have been drawn or run twice, or the
+state edited.
 
 *People.* If a person first corrects an action at turn t, it is unknown how the run would have gone on. It
 is recorded as wrong, with the largest score of the turns 1, ..., t. Compare what it adds at a cut c to the
@@ -70,7 +71,7 @@ from langchain_cfc_agents.runs import RecordedRun
 Left: TypeAlias = Literal["no guarded call", "failed", "refused", "approved", "edited", "rejected"]
 
 _LEFT = {
-    "failed": "a turn failed and was drawn again",
+    "failed": "a step was run again, after an error or from a checkpoint",
     "refused": "the model was sent a refusal",
     "approved": "a person approved an action",
     "edited": "a person edited an action",
@@ -108,7 +109,8 @@ class RunOutcome(BaseModel):
         turns = run.guarded
         ways: list[Any] = ["failed" if one.failed else one.fate for one in turns]
         alone = next((at for at, way in enumerate(ways) if way != "executed"), None)
-        left: Any = "no guarded call" if not turns else None if alone is None else ways[alone]
+        ways.append(None if run.error is None else "failed")
+        left: Any = "no guarded call" if not turns else ways[-1 if alone is None else alone]
         return cls(
             unattended=left is None,
             left=left,

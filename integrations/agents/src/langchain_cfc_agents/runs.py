@@ -56,7 +56,7 @@ class Turn(_Data):
         calls: The calls of the message taken, as in `DrawnAction`.
         guarded: Whether any of them calls a guarded tool.
         fate: What became of the calls.
-        failed: Whether the turn failed before, and was drawn again.
+        failed: Whether the turn, or the run before it, failed and went on.
         judged: Whether any of the n messages is an answer that the verifier has a verdict on.
         taken: Which of the n messages was taken.
         prompt: The messages that the model was shown; None if the run was not recorded.
@@ -86,7 +86,7 @@ class RecordedRun(_Data):
         cluster: Name of the thread or environment that it shares with other runs.
         turns: The turns that were drawn n times, in order.
         messages: All messages at its end; empty if it failed.
-        error: Why it failed; None if it did not.
+        error: Why it failed, or that it was continued from a checkpoint; None if it went through.
         right: The label: whether every guarded action that ran was right, or a list with one value for each
             turn in `executed`. None if it is not labelled.
         setup: What must be the same in serving: fingerprints of `generator` and `verifier`. None if it failed
@@ -230,13 +230,10 @@ def _make_call_record(run: RecordedRun, max_turns: int) -> ClaimsRecord | None:
     if not turns:
         return None
     lost = accumulate((turn.failed or not turn.judged for turn in turns), max)
-    scores = [
-        1.0 if is_lost else score
-        for is_lost, score in zip(lost, accumulate((turn.score for turn in turns), max), strict=True)
-    ]
+    scores = accumulate((turn.score for turn in turns), max)
     claims = [
-        Claim(text=write_json(turn.calls), score=score, supported=right)
-        for turn, score, right in zip(turns, scores, labels, strict=True)
+        Claim(text=write_json(turn.calls), score=1.0 if is_lost else score, supported=right and not is_lost)
+        for turn, score, right, is_lost in zip(turns, scores, labels, lost, strict=True)
     ]
     return ClaimsRecord(**_name(run), claims=tuple(claims))
 
