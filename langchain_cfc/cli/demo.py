@@ -21,17 +21,19 @@ from langchain_cfc.cli.formatting import (
     EXIT_NO,
     emit_json,
     get_console,
+    make_summary_table,
     make_table,
     make_tracker,
     report_errors,
 )
 from langchain_cfc.cli.inputs import AsJson, check_output
-from langchain_cfc.cli.verdicts import format_verdict, make_report_tables
+from langchain_cfc.cli.verdicts import format_verdict
 from langchain_cfc.demo import BotDemoResult, DemoResult, Served, is_best_correct, run_bot_demo, run_demo
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.runnable import CFCResult
+from langchain_cfc.support.display import summarise
 from langchain_cfc.support.text import format_percent
 
 # File of the bot's artifact, in the folder of the other artifact.
@@ -205,15 +207,12 @@ def print_sets(console: Console, seen: DemoResult) -> None:
         "each group below as well. Nothing is promised about one answer by itself.\n"
     )
     console.print(
-        "[bold]What happened[/] on the held-out prompts, next to the usual single threshold for all "
-        "([italic]marginal[/]):\n"
+        "[bold]What happened[/] on the held-out questions: wrong is a set without a right answer, and "
+        "[italic]marginal[/] is how often that happens with the usual single threshold for all:\n"
     )
-    for table in make_report_tables(report):
-        console.print(Padding(table, (0, 0, 1, 1)))
-    console.print(
-        f"{format_verdict(report)} 95 % intervals in brackets, for all groups together; red if the "
-        "interval lies below the target.\n"
-    )
+    shown = summarise(report)
+    console.print(Padding(make_summary_table(shown.table), (0, 0, 1, 1)))
+    console.print(f"{escape(shown.sentences[-1])}\n{format_verdict(report)}\n")
     for note in seen.notes:
         console.print(f"[yellow]note:[/] {escape(note)}\n")
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from langchain_cfc import evaluation
 from langchain_cfc.artifact import open_attempts, tabulate_draws
-from langchain_cfc.cli.formatting import EXIT_NO, print_result, report_errors
+from langchain_cfc.cli.formatting import EXIT_NO, make_summary_table, print_result, report_errors
 from langchain_cfc.cli.inputs import (
     ArtifactAlpha,
     ArtifactPath,
@@ -22,12 +20,11 @@ from langchain_cfc.cli.inputs import (
 from langchain_cfc.cli.verdicts import (
     format_calls,
     format_verdict,
-    make_answers_table,
     make_batches_table,
-    make_report_tables,
     record_evaluation,
 )
 from langchain_cfc.evaluation import EvaluationReport
+from langchain_cfc.support.display import summarise
 from langchain_cfc.support.text import format_percent
 
 
@@ -52,13 +49,12 @@ def evaluate(
             table = tabulate_draws(artifact, dataset.records)
             report = evaluation.evaluate(artifact, table, alpha=alpha, provenance=dataset.provenance)
             record_evaluation(kept, artifact, table)
-    show = partial(_print_evaluation, has_levels=bool(artifact.alphas))
-    print_result(report, show, as_json=as_json)
+    print_result(report, _print_evaluation, as_json=as_json)
     raise typer.Exit(0 if report.is_passed else EXIT_NO)
 
 
-def _print_evaluation(console: Console, report: EvaluationReport, *, has_levels: bool) -> None:
-    """Print an evaluation; without levels that are promised only the answers at certified rates."""
+def _print_evaluation(console: Console, report: EvaluationReport) -> None:
+    shown = summarise(report)
     if report.claims is not None:
         drawn = f"{report.claims.per_answer:.1f} claims in an answer"
     else:
@@ -66,12 +62,11 @@ def _print_evaluation(console: Console, report: EvaluationReport, *, has_levels:
         if report.promise == "alpha":
             drawn += f"; attainable coverage {format_percent(report.attainable_coverage, '.1f')}"
     console.print(f"{report.n_test} test prompts ({escape(report.test_prompts)}), {drawn}\n")
-    for table in make_report_tables(report) if has_levels else ():
-        console.print(table, "")
-    if report.answers:
-        console.print(make_answers_table(report.answers), "")
+    console.print(make_summary_table(shown.table), "")
     if report.batches:
         console.print(make_batches_table(report.batches), "")
+    for sentence in shown.sentences[1:]:
+        console.print(escape(sentence))
     console.print(format_verdict(report))
     console.print(f"[dim]{format_calls(report)}[/]")
     for sentence in report.certified_by_people:

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, NoReturn, TypeVar
@@ -270,6 +270,14 @@ def make_table(
         table.add_column(heading, no_wrap=width is not None, max_width=width)
     for heading in headings[texts:]:
         table.add_column(heading, justify="right", **numbers)
+    return table
+
+
+def make_summary_table(rows: Sequence[Sequence[str]]) -> Table:
+    """Make a table of the rows of a `Summary`, the first of them headings; only the first column wraps."""
+    table = make_table(*rows[0], no_wrap=True)
+    for row in rows[1:]:
+        table.add_row(*(escape(cell.replace("\n", " ")) for cell in row))
     return table
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -216,24 +216,49 @@ class EvaluationReport(LevelReport):
         return f"EvaluationReport({self.n_test} test prompts; {self.verdict.rstrip('.')})"
 
     def _summarise(self) -> Summary:
-        headings = ("promise", "group", "questions", "answered", "wrong", "95 % interval", "limit")
-        rows = [
+        rows = list(self._list_rows())
+        compared = {row["group"]: format_percent(row["wrong"], ".1f") for row in rows if _is_marginal(row)}
+        table = [("", "asked", "answered", "wrong", "95 %", "limit", *(["marginal"] if compared else []))]
+        table += [
             (
-                row["promise"],
                 row["group"],
                 f"{row['questions']:.0f}",
                 format_percent(row["answered"]),
                 format_percent(row["wrong"], ".1f"),
-                f"{format_percent(row['low'])} to {format_percent(row['high'])}",
-                format_percent(row["limit"], "g"),
+                f"{100 * row['low']:.0f}-{100 * row['high']:.0f}",
+                format_percent(row["limit"], ".3g"),
+                *([compared.get(row["group"], "")] if compared else []),
             )
-            for row in self._list_rows()
+            for row in rows
+            if not _is_marginal(row)
         ]
         shares = [one.answered_rate for one in self.answers]
         shares = shares or [1.0 - one.abstention_rate for one in self.methods.values()][:1]
         answered = join_names([format_percent(share) for share in shares])
         tested = f"It answered {answered} of {pluralize(self.n_test, 'question')}: {self.test_prompts}."
-        return Summary(self.verdict, (tested,), "In numbers", [headings, *rows])
+        return Summary(self.verdict, (tested, *self._describe_sets()), "In numbers", table)
+
+    def _describe_sets(self) -> Iterator[str]:
+        """Yield what the table leaves out about sets, or about the claims that are shown."""
+        if self.claims is not None:
+            kept, emptied = format_percent(self.claims.kept), format_percent(self.claims.emptied)
+            unsupported, shown = (
+                format_percent(share, ".1f")
+                for share in (self.claims.unsupported, self.claims.unsupported_kept)
+            )
+            yield (
+                f"{kept} of the claims are shown, and {emptied} of the answers lose all of theirs. "
+                f"Unsupported are {unsupported} of all claims, and {shown} of those shown."
+            )
+        elif self.methods and self.promise == "alpha":
+            own = self.methods["conditional"]
+            covered, flagged = (
+                format_percent(share, ".1f") for share in (own.coverage, own.not_certifiable_rate)
+            )
+            yield (
+                f"The set holds a right answer for {covered} of the questions, and {flagged} are flagged as "
+                f"not certifiable. A set has {own.mean_distinct_answers:.2f} different answers on average."
+            )
 
     def _list_rows(self) -> Iterator[dict[str, Any]]:
         """Yield for each certified rate, and for each method and group, what was answered and wrong.
@@ -243,7 +268,7 @@ class EvaluationReport(LevelReport):
         for one in self.answers:
             yield {
                 "promise": "bot",
-                "group": "all",
+                "group": f"bot, at most {format_percent(one.max_wrong_rate, 'g')} wrong",
                 "questions": float(self.n_test),
                 "answered": one.answered_rate,
                 "wrong": one.wrong_rate,
@@ -253,11 +278,17 @@ class EvaluationReport(LevelReport):
             }
         for name, method in self.methods.items():
             parts: list[tuple[str, float, float, MethodReport | GroupReport]] = [
-                ("all", float(self.n_test), 1.0 - method.abstention_rate, method)
+                ("all questions", float(self.n_test), 1.0 - method.abstention_rate, method)
             ]
+            # A bot shows one answer or none, also where it is not flagged.
             parts += [
-                (name_group(group.words, group.name), group.n, 1.0 - group.not_certifiable_rate, group)
-                for group in method.groups
+                (
+                    name_group(group.words, group.name),
+                    group.n,
+                    group.mean_set_size if self.promise != "alpha" else 1.0 - group.not_certifiable_rate,
+                    group,
+                )
+                for group in (*method.groups, *method.stated_levels)
             ]
             for words, size, answered, part in parts:
                 yield {
@@ -265,7 +296,7 @@ class EvaluationReport(LevelReport):
                     "group": words,
                     "questions": size,
                     "answered": answered,
-                    "wrong": round(1.0 - part.kept_promise, 12),
+                    "wrong": round(1.0 - part.kept_promise, 12) + 0.0,  # not -0.0
                     "low": round(1.0 - part.kept_promise_ci[1], 12),
                     "high": round(1.0 - part.kept_promise_ci[0], 12),
                     "limit": round(1.0 - part.stated_coverage, 12),
@@ -308,7 +339,7 @@ class EvaluationReport(LevelReport):
         else:
             figures = (
                 f"kept for {format_percent(own.kept_promise, '.1f')} of the questions, "
-                f"target {format_percent(own.stated_coverage, 'g')}"
+                f"target {format_percent(own.stated_coverage, '.3g')}"
             )
         if self.guarantee == "heuristic":
             return f"No promise to check: {figures}."
@@ -335,6 +366,10 @@ class EvaluationReport(LevelReport):
         if self.mean_draws is None:
             return f"{self.n_candidates} {each}"
         return f"at most {self.n_candidates} {each}, {self.mean_draws:.1f} on average"
+
+
+def _is_marginal(row: Mapping[str, Any]) -> bool:
+    return bool(row["promise"] == "marginal")
 
 
 def _state_wrong(share: float | None, limit: float, is_contradicted: bool, wrong: str = "wrong") -> str:

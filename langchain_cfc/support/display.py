@@ -66,6 +66,11 @@ class Displayed:
         return f'<div dir="auto" style="max-width: 46em; white-space: pre-wrap">{"".join(parts)}</div>'
 
 
+def summarise(one: Displayed) -> Summary:
+    """Return what people see of an object, in a notebook as in a terminal."""
+    return one._summarise()  # noqa: SLF001 - the function of its base class
+
+
 def make_table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows of cells as an HTML table that scrolls if it is wide; the first row holds headings."""
     lines = []

@@ -267,7 +267,7 @@ def test_evaluate_uses_the_held_out_part_of_the_same_file(artifact: Path, record
     assert "held out" in ran.data["test_prompts"]
     readable = run("evaluate", artifact, records)
     assert readable.code == 0
-    assert "promise kept (target 80)" in readable.out
+    assert "all questions" in readable.out
     assert "Consistent with the promise: kept for " in readable.out
 
 

@@ -109,7 +109,7 @@ def test_bot_mode_works_from_calibrate_to_ask_and_evaluate(tmp_path: Path) -> No
     assert answer.data["guarantee"]["wrong_answers"]["max_wrong_rate"] == "0.15"
     evaluated = run("evaluate", artifact, RECORDING)
     assert evaluated.code == 0
-    assert "at most wrong" in evaluated.out
+    assert "at most 15 % wrong" in evaluated.out
     (report,) = run("evaluate", artifact, RECORDING, "--json").data["answers"]
     assert report["answered"] > 0
     assert not report["contradicted"]

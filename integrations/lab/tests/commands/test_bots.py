@@ -44,9 +44,9 @@ def test_several_wrong_rates_work_from_calibrate_to_report(tmp_path: Path) -> No
     # Nothing is promised about sets, so nothing is shown of them.
     measured = run("evaluate", artifact, RECORDING)
     assert measured.code == 0
-    assert "at most wrong  answered" in measured.out
+    assert "bot, at most 10 % wrong" in measured.out
     assert "Consistent with the certificate: " in measured.out
-    assert "candidates per set" not in measured.out
+    assert "all questions" not in measured.out
     assert "Flagged" not in run("inspect", artifact).out
     page = tmp_path / "page.html"
     assert run("report", artifact, RECORDING, "-o", page).code == 0
