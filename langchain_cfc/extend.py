@@ -23,8 +23,8 @@ from langchain_cfc.verifiers.base import (
     to_python_scalar,
 )
 from langchain_cfc.verifiers.evaluators import to_evaluator_inputs
-from langchain_cfc.verifiers.model_judge import CRITERION, Mode
-from langchain_cfc.verifiers.prompted import TOP_LOGPROBS, Question
+from langchain_cfc.verifiers.model_judge import CRITERION, TOP_LOGPROBS, Mode
+from langchain_cfc.verifiers.prompted import Question
 
 __all__ = [
     "CRITERION",

@@ -43,7 +43,6 @@ PROMISED = {
     "langchain_cfc.verifiers": {
         "EntailmentJudge",
         "ModelJudge",
-        "PTrue",
         "SelfConsistency",
         "SequenceProbability",
         "from_evaluator",

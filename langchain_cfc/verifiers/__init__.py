@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from langchain_cfc.verifiers.entailment import EntailmentJudge
     from langchain_cfc.verifiers.evaluators import EvaluatorVerifier, from_evaluator
     from langchain_cfc.verifiers.model_judge import ModelJudge
-    from langchain_cfc.verifiers.p_true import PTrue
     from langchain_cfc.verifiers.prompts import messages_to_text
     from langchain_cfc.verifiers.self_consistency import SelfConsistency, normalise_answer
     from langchain_cfc.verifiers.sequence_probability import SequenceProbability
@@ -27,7 +26,6 @@ __all__ = [
     "EntailmentJudge",
     "EvaluatorVerifier",
     "ModelJudge",
-    "PTrue",
     "SelfConsistency",
     "SequenceProbability",
     "Verifier",
@@ -45,7 +43,6 @@ _NAMES = {
     "entailment": ("EntailmentJudge",),
     "evaluators": ("EvaluatorVerifier", "from_evaluator"),
     "model_judge": ("ModelJudge",),
-    "p_true": ("PTrue",),
     "self_consistency": ("SelfConsistency", "normalise_answer"),
     "sequence_probability": ("SequenceProbability",),
 }

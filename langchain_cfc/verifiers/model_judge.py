@@ -1,32 +1,37 @@
-"""A chat model as judge: the probability that a candidate is correct, obtained in one of three ways."""
+"""A chat model as judge: the probability that a candidate is correct, from log-probabilities or as stated.
+
+A model that is asked to reply with one of two words gives each of them, in several spellings, a probability.
+Their ratio is a finer judgement than the word that was sampled, and is available after one token.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping
-from typing import Any, Literal, TypeGuard, get_args
+import string
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, get_args
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableConfig
-from pydantic import BaseModel, Field, ValidationError
+from langchain_core.runnables.base import RunnableBindingBase
 
-from langchain_cfc.errors import InputError
+from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.execution import Steps, describe_error
 from langchain_cfc.support.normalisation import unify_characters
+from langchain_cfc.verifiers.base import TextVerifier, read_token_logprobs
 from langchain_cfc.verifiers.prompted import (
-    TOP_LOGPROBS,
-    Choice,
-    PromptedVerifier,
+    READABLE_REPLY_REQUEST,
+    PromptedModel,
     Question,
     escape_tags,
-    find_chat_model,
     get_reply_text,
-    read_choice,
-    request_logprobs,
+    shorten_reply,
     silence_model,
 )
 
-Mode = Literal["logprobs", "structured", "line"]
+Mode = Literal["logprobs", "line"]
 
 CRITERION = "An answer is correct if it answers the question and everything that it states is true."
 INSTRUCTIONS = """\
@@ -37,20 +42,25 @@ ANSWER_TEMPLATE = """\
 <answer>
 {text}
 </answer>"""
-_PERCENT_QUESTION = (
-    "How probably is the answer correct, in whole percent from 0 (surely wrong) to 100 (surely correct)?"
-)
 # A placeholder, because small models would repeat a number in its place.
 _LINE_FORMAT = "this form, with your number in place of the brackets:\nPercent: <number>"
 REPLY_FORMATS: Mapping[Mode, str] = {
     "logprobs": "Is the answer correct? Reply with one word, Yes or No.",
-    "structured": _PERCENT_QUESTION,
-    "line": f"{_PERCENT_QUESTION} Reply with one line of {_LINE_FORMAT}",
+    "line": (
+        "How probably is the answer correct, in whole percent from 0 (surely wrong) to 100 (surely correct)? "
+        f"Reply with one line of {_LINE_FORMAT}"
+    ),
 }
-VERDICT = Choice(frozenset({"yes"}), frozenset({"no"}))
+_YES, _NO = "yes", "no"
+# The most that hosted models return.
+TOP_LOGPROBS = 20
+# The most by which a server's rounding can lift a log-probability above 0.
+_ROUND_OFF = 1e-3
+# Characters that may surround a word in one token: blanks, also as some servers spell them, and punctuation.
+_PUNCTUATION = string.whitespace + string.punctuation + "\u0120\u010a\u2581"
+# The word may follow a bracket or a line break, each of which may be a token.
+_MAX_TOKENS = 4
 _MAX_PERCENT = 100
-# Whole numbers only: 0.85 would be read as less than one percent.
-_PERCENT_DESCRIPTION = "probability that the answer is correct, in percent: a whole number from 0 to 100"
 _MARKUP = r"[\s\"'*_`<\[({$~]*(?:\\boxed\{)?"
 # A number with its unit, which no other number follows, as in `80-90` or `85 or 90`.
 _NUMBER = r"(-?\d+(?:\.\d+)?)(?![\w.]*\d)\s*(%|percent\b|/\s*100\b)?(?!\s*(?:[-/,]|to\b|or\b|and\b)\s*\d)"
@@ -61,14 +71,7 @@ _NAMED_NUMBER = re.compile(
 _BARE_NUMBER = re.compile(rf"{_MARKUP}{_NUMBER}[\s\"'*_`>\])}}$.]*")
 
 
-# The docstring and the description are part of the schema that the model is sent.
-class Estimate(BaseModel):
-    """How probably the proposed answer is correct."""
-
-    percent: int = Field(strict=True, description=_PERCENT_DESCRIPTION)
-
-
-class ModelJudge(PromptedVerifier):
+class ModelJudge(PromptedModel, TextVerifier):
     """Score = 1 - P(correct), in [0, 1], smaller is better, where P(correct) is a chat model's judgement.
 
     The model sees the question and one candidate. Each distinct text takes one request. The mode, which says
@@ -76,24 +79,24 @@ class ModelJudge(PromptedVerifier):
     compared:
 
     - `logprobs`: the model says Yes or No, and the probability is that of Yes against No, from the
-      log-probabilities of this token;
-    - `structured`: the model states a probability, as structured output;
-    - `line`: the model states it in a line of text.
+      log-probabilities of this token, summed over spellings: p(Yes) / (p(Yes) + p(No));
+    - `line`: the model states a probability in a line of text.
 
     The default is `logprobs` if the model, also inside a binding or retry, has the settings `logprobs` and
-    `top_logprobs`; else `structured` if it is a chat model that can call tools or has structured output of
-    its own; else `line`. Reasoning models and OpenAI's Responses API do not support `logprobs`: choose one of
-    the other modes for them.
+    `top_logprobs`; else `line`. Reasoning models and OpenAI's Responses API do not support `logprobs`: choose
+    `line` for them.
 
     A reply that cannot be read is asked for once more; if that one cannot be read either, there is no verdict
-    about the candidate, which then scores worst.
+    about the candidate, which then scores worst. If this is so for every one of several texts, a
+    `VerifierError` is raised.
 
     A stated probability is a whole percent, mostly a round number, and many candidates share it. Candidates
     can also argue for themselves: measure how good a judge is on labelled candidates, with
     `langchain_cfc.scoring`.
 
-    Source: Zheng et al. (2023), "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena", single answer
-    grading; Tian et al. (2023), "Just Ask for Calibration", for probabilities that are stated.
+    Source: Kadavath et al. (2022), "Language Models (Mostly) Know What They Know", section 3, for
+    log-probabilities; Zheng et al. (2023), "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena", single
+    answer grading; Tian et al. (2023), "Just Ask for Calibration", for probabilities that are stated.
 
     Args:
         model: A chat model, or a binding or retry around one. It is called without streaming; its cache
@@ -102,11 +105,11 @@ class ModelJudge(PromptedVerifier):
         mode: How the probability is obtained, see above.
         question: Function or Runnable, plain or async, that converts a prompt to text or messages. By default
             text is quoted, messages are passed on unchanged, and an object is shown as canonical JSON.
-        top_logprobs: Number of most likely tokens to ask for, at least 2; hosted models return up to 20.
-            Other modes ignore it.
+        top_logprobs: Number of most likely tokens to ask for, at least 2; hosted models return up to 20. The
+            mode `line` ignores it.
 
     Raises:
-        InputError: If an argument is invalid, or the model does not support the mode.
+        InputError: If an argument is invalid.
     """
 
     def __init__(
@@ -118,17 +121,59 @@ class ModelJudge(PromptedVerifier):
         question: Question | None = None,
         top_logprobs: int = TOP_LOGPROBS,
     ) -> None:
-        silent = silence_model(model)
-        self.mode: Mode = _choose_mode(silent) if mode is None else _check_mode(mode)
+        called = silence_model(model)
+        self.mode: Mode = _choose_mode(called) if mode is None else _check_mode(mode)
         self.criterion = criterion
-        called = _prepare_model(silent, self.mode, top_logprobs)
+        more = {}
+        if self.mode == "logprobs":
+            called, more = _request_logprobs(called, top_logprobs), {"top_logprobs": top_logprobs}
         super().__init__("model-judge", model, called, question)
-        more = {"top_logprobs": top_logprobs} if self.mode == "logprobs" else {}
         self.fingerprint = self._make_fingerprint(mode=self.mode, **more)
 
     def __repr__(self) -> str:
         """Name the model and the mode."""
         return f"ModelJudge({self._model_name()}, mode={self.mode!r})"
+
+    def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[float | None]]:
+        """Ask the model about each text, and twice if its reply cannot be read."""
+
+        def ask(shown: list[str], note: str) -> Steps[list[Any]]:
+            return (
+                yield from self._ask_each(
+                    prompt,
+                    config,
+                    lambda question: [self._write_request(question, text) + note for text in shown],
+                )
+            )
+
+        replies = yield from ask(texts, "")
+        scores = dict(zip(texts, map(self._read_or_explain, replies), strict=True))
+        faults = [one for one in scores.values() if isinstance(one, VerifierError)]
+        if faults and len(faults) == len(scores):
+            raise faults[0]  # no odd reply, but how the model or its server works
+        unread = [text for text, one in scores.items() if one is None or isinstance(one, VerifierError)]
+        if unread:
+            again = yield from ask(unread, READABLE_REPLY_REQUEST)
+            scores.update(zip(unread, map(self._read_or_explain, again), strict=True))
+        read = [None if isinstance(one, VerifierError) else one for one in scores.values()]
+        if len(unread) == len(read) > 1 and set(read) == {None}:
+            msg = (
+                f"none of the replies of {self.name} can be read, asked again either; the first is "
+                f"{shorten_reply(replies[0])}. Use a model that keeps to the reply format without "
+                "reasoning first, or the other mode of ModelJudge"
+            )
+            raise VerifierError(msg)
+        return read
+
+    def _read_or_explain(self, reply: Any) -> float | VerifierError | None:
+        """Return the score that a reply states, None if it states none, or what the model does not do."""
+        if self.mode == "line":
+            percent = read_percent(get_reply_text(reply))
+            return None if percent is None else (_MAX_PERCENT - percent) / _MAX_PERCENT
+        try:
+            return _read_verdict(reply)
+        except VerifierError as fault:
+            return fault
 
     def _write_request(self, question: str, text: str) -> str:
         instructions = INSTRUCTIONS.format(criterion=self.criterion)
@@ -136,13 +181,8 @@ class ModelJudge(PromptedVerifier):
         # The part that requests share comes first, so that servers can reuse it.
         return "\n\n".join([instructions, question, answer, REPLY_FORMATS[self.mode]])
 
-    def _read_score(self, reply: Any) -> float | None:
-        if self.mode == "logprobs":
-            return read_choice(reply, VERDICT)
-        percent = (
-            _read_structured(reply) if self.mode == "structured" else read_percent(get_reply_text(reply))
-        )
-        return None if percent is None else (_MAX_PERCENT - percent) / _MAX_PERCENT
+    def _write_sample(self, question: str) -> str:
+        return self._write_request(question, "{text}")
 
 
 def _check_mode(mode: Mode) -> Mode:
@@ -154,66 +194,106 @@ def _check_mode(mode: Mode) -> Mode:
 
 def _choose_mode(model: Runnable[Any, Any]) -> Mode:
     """Return the default mode by the rule in the docstring of `ModelJudge`."""
-    inner = find_chat_model(model)
-    if inner is not None and {"logprobs", "top_logprobs"} <= set(type(inner).model_fields):
-        return "logprobs"
-    return "structured" if _has_structured_output(model) else "line"
+    inner = _find_chat_model(model)
+    has_logprobs = inner is not None and {"logprobs", "top_logprobs"} <= set(type(inner).model_fields)
+    return "logprobs" if has_logprobs else "line"
 
 
-def _has_structured_output(model: Runnable[Any, Any]) -> TypeGuard[BaseChatModel]:
-    # Not for bindings: `with_structured_output` would lose their arguments.
-    return isinstance(model, BaseChatModel) and any(
-        getattr(type(model), name) is not getattr(BaseChatModel, name)
-        for name in ("bind_tools", "with_structured_output")
-    )
+def _find_chat_model(part: Runnable[Any, Any]) -> BaseChatModel | None:
+    """Return the chat model, also from inside bindings and retries; None if there is none."""
+    while isinstance(part, RunnableBindingBase):
+        part = part.bound
+    return part if isinstance(part, BaseChatModel) else None
 
 
-def _prepare_model(model: Runnable[Any, Any], mode: Mode, top_logprobs: int) -> Runnable[Any, Any]:
-    """Return a model that does not stream, prepared for the mode."""
-    if mode == "logprobs":
-        return request_logprobs(model, top_logprobs)
-    if mode == "line":
-        return model
-    if not _has_structured_output(model):
-        msg = (
-            f"mode='structured' needs a chat model with structured output, which {type(model).__name__} is "
-            "not: pass the model itself, without binding or retry, or choose mode='line'"
-        )
-        raise InputError(msg)
-    return _LenientOutput(model.with_structured_output(Estimate, include_raw=True))
+def _request_logprobs(model: Runnable[Any, Any], top: int) -> Runnable[Any, Any]:
+    """Bind a model to return few tokens, with the `top` likeliest ones at each place.
 
-
-class _LenientOutput(Runnable[Any, Any]):
-    """Structured output that returns replies that cannot be parsed, as `include_raw` promises.
-
-    OpenAI's client parses a reply before LangChain does, and would raise.
+    If the model has `max_tokens`, these are limited. A `top` below 2 raises an `InputError`.
     """
-
-    def __init__(self, structured: Runnable[Any, Any]) -> None:
-        self.structured = structured
-
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
-        try:
-            return self.structured.invoke(input, config, **kwargs)
-        except ValidationError as error:
-            return {"raw": error.errors()[0]["input"], "parsed": None}
-
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
-        try:
-            return await self.structured.ainvoke(input, config, **kwargs)
-        except ValidationError as error:
-            return {"raw": error.errors()[0]["input"], "parsed": None}
+    if top < 2:  # noqa: PLR2004 - a choice is between two
+        msg = f"top_logprobs must be at least 2, for a choice between two words; got {top}"
+        raise InputError(msg)
+    inner = _find_chat_model(model)
+    limited = inner is not None and "max_tokens" in type(inner).model_fields
+    return model.bind(logprobs=True, top_logprobs=top, **({"max_tokens": _MAX_TOKENS} if limited else {}))
 
 
-def _read_structured(reply: Any) -> float | None:
-    """Return the percent in structured output, also if it is not quite in the form of the schema."""
-    parsed = reply.get("parsed") if isinstance(reply, Mapping) else reply
-    if isinstance(parsed, Estimate):
-        return _check_percent(parsed.percent)
-    raw = reply["raw"] if isinstance(reply, Mapping) and "raw" in reply else reply
-    calls = getattr(raw, "tool_calls", None)
-    raw = calls[0]["args"] if calls else raw
-    return read_percent(json.dumps(raw, default=str) if isinstance(raw, Mapping) else get_reply_text(raw))
+def _read_verdict(reply: Any) -> float | None:
+    """Return the probability of No against Yes, from the alternatives of the first word of a reply.
+
+    None if there is no word, or if neither is among its alternatives.
+
+    Raises:
+        VerifierError: If the reply has no readable log-probabilities.
+    """
+    entries = read_token_logprobs(reply)
+    if not entries:
+        msg = (
+            "the judging model returned no token log-probabilities with "
+            f"{shorten_reply(reply)}; expected them for each token. Use a model and server that return them "
+            "(reasoning models often do not), or ModelJudge with mode='line'"
+        )
+        raise VerifierError(msg)
+    first = next((one for one in entries if _normalise_word(str(one.get("token", "")))), None)
+    return None if first is None else _compute_no_probability(first)
+
+
+def _compute_no_probability(entry: Mapping[str, Any]) -> float | None:
+    """Return p(No) / (p(Yes) + p(No)), summed over spellings; None if neither is among the alternatives.
+
+    A word that is not among the alternatives is less likely than each of them, and counts as 0.
+    """
+    try:
+        logprobs = _read_logprobs(entry)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        msg = (
+            "the log-probabilities of the judging model's token "
+            f"{shorten_reply(entry.get('token'))} cannot be read ({describe_error(error)}); expected its own "
+            "and at least two top_logprobs. Use a server that returns them as OpenAI's does"
+        )
+        raise VerifierError(msg) from error
+    yes, no = (
+        _log_sum(logprob for text, logprob in logprobs.items() if _normalise_word(text) == word)
+        for word in (_YES, _NO)
+    )
+    if yes == no == -math.inf:
+        return None
+    # Not 1 - p(Yes), which near certainty would round different probabilities to ties.
+    if yes >= no:
+        odds = math.exp(no - yes)
+        return odds / (1.0 + odds)
+    return 1.0 / (1.0 + math.exp(yes - no))
+
+
+def _read_logprobs(entry: Mapping[str, Any]) -> dict[str, float]:
+    """Return the log-probabilities of a token and its alternatives, by their texts."""
+    listed = entry.get("top_logprobs") or []
+    # One alternative says nothing about the other word, which may be nearly as likely.
+    if len(listed) < 2:  # noqa: PLR2004 - a choice is between two
+        msg = f"it has {len(listed)} top_logprobs"
+        raise ValueError(msg)
+    logprobs = {}
+    # The sampled token need not be among the most likely ones.
+    for one in [entry, *listed]:
+        logprob = float(one["logprob"])
+        if not logprob <= _ROUND_OFF:  # NaN fails this as well
+            msg = f"the log-probability of {one['token']!r} is {logprob}"
+            raise ValueError(msg)
+        logprobs[str(one["token"])] = logprob
+    return logprobs
+
+
+def _normalise_word(text: str) -> str:
+    """Return a text in lower case, without blanks and punctuation at both ends."""
+    return text.strip(_PUNCTUATION).casefold()
+
+
+def _log_sum(logprobs: Iterable[float]) -> float:
+    """Return the logarithm of the sum of probabilities that are given as logarithms."""
+    given = list(logprobs)
+    most = max(given, default=-math.inf)
+    return most if math.isinf(most) else most + math.log(math.fsum(math.exp(one - most) for one in given))
 
 
 def read_percent(text: str) -> float | None:
@@ -248,8 +328,5 @@ def read_percent(text: str) -> float | None:
     if "." in number and 0.0 < value <= 1.0 and not unit:
         return 100.0 * value if name.casefold() == "probability" else None
     # Is a probability of 1 certain, or one percent?
-    return None if name.casefold() == "probability" and value == 1.0 and not unit else _check_percent(value)
-
-
-def _check_percent(percent: float) -> float | None:
-    return percent if 0 <= percent <= _MAX_PERCENT else None
+    is_unclear = name.casefold() == "probability" and value == 1.0 and not unit
+    return None if is_unclear or not 0 <= value <= _MAX_PERCENT else value

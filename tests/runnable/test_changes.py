@@ -39,7 +39,7 @@ from langchain_cfc.errors import FingerprintError, FingerprintWarning
 from langchain_cfc.records import Provenance
 from langchain_cfc.sampling.comparison import compare_fingerprints
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
-from langchain_cfc.verifiers import BaseVerifier, ModelJudge, PTrue, SelfConsistency
+from langchain_cfc.verifiers import BaseVerifier, ModelJudge, SelfConsistency
 from langchain_cfc.verifiers.base import combine_fingerprints
 from tests.factories import make_artifact
 from tests.fakes import N, verify
@@ -406,7 +406,7 @@ VERIFIERS: dict[str, tuple[Any, Any, str]] = {
     "criterion": (make_judge(), make_judge(criterion="Every answer is right."), "refused"),
     "question": (make_judge(), make_judge(question=lambda _: "x"), "refused"),
     "own question": (make_judge(question=rewrite), make_judge(question=rewrite), "unverified"),
-    "another verifier": (make_judge(), PTrue(make_model(temperature=0)), "refused"),
+    "another verifier": (make_judge(), SelfConsistency(), "refused"),
     "answer": (SelfConsistency(str.strip), SelfConsistency(str.lower), "refused"),
     "same answer": (SelfConsistency(str.strip), SelfConsistency(str.strip), "matched"),
     "own answer": (SelfConsistency(rewrite), SelfConsistency(rewrite), "unverified"),

@@ -1,4 +1,4 @@
-"""What `PTrue` and every mode of `ModelJudge` have in common in their use of the judging model."""
+"""What the modes of `ModelJudge` have in common in their use of the judging model."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
 from langchain_cfc.support.normalisation import unify_characters
 from langchain_cfc.verifiers.entailment import EntailmentJudge
 from langchain_cfc.verifiers.model_judge import ModelJudge
-from langchain_cfc.verifiers.p_true import PTrue
 from langchain_cfc.verifiers.prompted import escape_tags
 from tests.calls import Invoke, copies_of
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault
 from tests.verifiers.judges import LogprobModel, Meeting, judging, llama_input, make_reply, token
 
-LETTERS = {"A": math.log(0.6), "B": math.log(0.2)}
 WORDS = {"Yes": math.log(0.6), "No": math.log(0.2)}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 
@@ -43,24 +41,16 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "p-true": Case(
-        PTrue, Answer("A", math.log(0.6), first=LETTERS), make_reply(token("A", math.log(0.6), LETTERS)), 0.25
-    ),
     "logprobs": Case(
         partial(ModelJudge, mode="logprobs"),
         Answer("Yes", math.log(0.6), first=WORDS),
         make_reply(token("Yes", math.log(0.6), WORDS)),
         0.25,
     ),
-    "structured": Case(
-        partial(ModelJudge, mode="structured"), Answer('{"percent": 85}', -1.0), AIMessage(""), 0.15
-    ),
     "line": Case(
         partial(ModelJudge, mode="line"), Answer("Percent: 85", -1.0), AIMessage("Percent: 85"), 0.15
     ),
 }
-# A model in memory has no structured output.
-IN_MEMORY = [name for name in CASES if name != "structured"]
 
 
 @pytest.fixture
@@ -70,7 +60,6 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 each_case = pytest.mark.parametrize("case", CASES, indirect=True)
-each_case_in_memory = pytest.mark.parametrize("case", IN_MEMORY, indirect=True)
 
 
 @each_case
@@ -92,7 +81,7 @@ def test_judging_model_receives_messages_with_images(case: Case, invoke: Invoke)
     assert "conversation above" in request["content"]
 
 
-@each_case_in_memory
+@each_case
 def test_judging_calls_keep_the_concurrency_limit(case: Case, invoke: Invoke) -> None:
     texts = ["a", "b", "c", "d"]
     replies = dict.fromkeys(texts, case.reply)
@@ -106,7 +95,7 @@ def test_judging_calls_keep_the_concurrency_limit(case: Case, invoke: Invoke) ->
     assert everyone.most == 4
 
 
-@pytest.mark.parametrize("case", ["p-true", "structured"], indirect=True)
+@pytest.mark.parametrize("case", ["line"], indirect=True)
 def test_judging_requests_over_http_keep_the_concurrency_limit(case: Case, invoke: Invoke) -> None:
     texts = ["a", "b", "c", "d", "e", "f"]
     with judging(dict.fromkeys(texts, case.answer), faults=[Fault("slow", seconds=0.1)]) as (script, make):
@@ -139,24 +128,15 @@ def test_failing_judging_model_raises_verifier_error(case: Case) -> None:
         case.make(make()).invoke(llama_input("Peru"))
 
 
-@pytest.mark.parametrize(
-    ("case", "expected"),
-    [
-        ("p-true", r"no token log-probabilities with 'A'.*mode="),
-        ("logprobs", "no token log-probabilities with 'Yes'.*mode='structured'"),
-    ],
-    indirect=["case"],
-)
-def test_judging_verifiers_refuse_missing_log_probabilities(
-    case: Case, expected: str, invoke: Invoke
-) -> None:
+def test_model_judge_refuses_missing_log_probabilities_over_http(invoke: Invoke) -> None:
+    case, expected = CASES["logprobs"], "no token log-probabilities with 'Yes'.*mode='line'"
     answers = {"Peru": case.answer}
     with judging(answers, logprobs=False) as (_, make), pytest.raises(VerifierError, match=expected):
         invoke(case.make(make()), llama_input("Peru"))
 
 
-@pytest.mark.parametrize("case", ["p-true", "logprobs"], indirect=True)
-def test_judging_verifiers_give_no_verdict_on_one_invalid_reply(case: Case, invoke: Invoke) -> None:
+@pytest.mark.parametrize("case", ["logprobs"], indirect=True)
+def test_model_judge_gives_no_verdict_on_one_invalid_reply(case: Case, invoke: Invoke) -> None:
     odd = Answer("I", -0.5, first={"I": -0.5, "Well": -1.5})
     with judging({"Peru": case.answer, "Oslo": odd}) as (script, make):
         scores = invoke(case.make(make()), llama_input("Peru", "Oslo"))
@@ -170,7 +150,7 @@ def test_judging_verifiers_give_no_verdict_on_one_invalid_reply(case: Case, invo
         invoke(case.make(make()), llama_input("Bern", "Oslo"))
 
 
-@each_case_in_memory
+@each_case
 def test_copied_judging_verifiers_score_alike(case: Case) -> None:
     verifier = case.make(LogprobModel(replies={"Peru": case.reply}), question=str)
     for copied in (copy.copy(verifier), *copies_of(verifier)):
@@ -192,7 +172,7 @@ ATTACKS = [
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-@each_case_in_memory
+@each_case
 def test_no_text_opens_or_closes_a_tag_of_a_request(case: Case, attack: str, invoke: Invoke) -> None:
     shown = escape_tags(attack)
     model = LogprobModel(replies={shown: case.reply})

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from langchain_cfc_collect import CallPolicy, CollectionOptions, Components, Store, collect
-from langchain_cfc_openai import ChatCompletions, make_generator, make_judge, make_p_true
+from langchain_cfc_openai import ChatCompletions, make_generator, make_judge
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.labelers import NormalisedMatch
@@ -28,7 +28,7 @@ N = 10
 ALPHA = 0.3
 # As the facts were recorded.
 DRAWN: dict[str, Any] = {"temperature": 0.7, "top_p": 0.8, "max_tokens": 16, "stop": ["\n"]}
-VERIFIERS = ("sequence", "p_true", "judge")
+VERIFIERS = ("sequence", "logprobs", "line")
 
 Saved: TypeAlias = dict[str, Path]
 Serve: TypeAlias = Callable[[CFCRunnable, Any], CFCResult]
@@ -76,9 +76,9 @@ class Replies(dict[str, list[Answer]]):
             raise KeyError(asked)
         true = normalise_answer(found[2]) in _references()[found[1]]
         if "percent" in asked:
-            return [Answer(f'{{"percent": {90 if true else 20}}}', -0.1)]
+            return [Answer(f"Percent: {90 if true else 20}", -0.1)]
         likely = math.log(0.9 if true else 0.2)
-        weights = {"A": likely, "B": math.log(1.0 - math.exp(likely))}
+        weights = {"Yes": likely, "No": math.log(1.0 - math.exp(likely))}
         word = max(weights, key=lambda one: weights[one])
         return [Answer(word, weights[word], first=weights)]
 
@@ -120,8 +120,8 @@ class Hosted:
         """One of `VERIFIERS`."""
         if name == "sequence":
             return SequenceProbability()
-        make: Any = {"p_true": make_p_true, "judge": make_judge}[name]
-        return make(**{"model": MODEL, **self.reached, **settings})
+        mode: Any = name
+        return make_judge(**{"model": MODEL, "mode": mode, **self.reached, **settings})
 
     def chain(self, saved: Saved, verifier: str = "sequence", **fields: Any) -> CFCRunnable:
         given = {

@@ -40,13 +40,13 @@ max_retries = 0
 [verifiers.sequence]
 factory = "langchain_cfc.verifiers:SequenceProbability"
 
-[verifiers.p_true]
-factory = "langchain_cfc_openai:make_p_true"
-arguments = { model = "recorded", max_retries = 0 }
-
-[verifiers.judge]
+[verifiers.logprobs]
 factory = "langchain_cfc_openai:make_judge"
 arguments = { model = "recorded", max_retries = 0 }
+
+[verifiers.line]
+factory = "langchain_cfc_openai:make_judge"
+arguments = { model = "recorded", mode = "line", max_retries = 0 }
 
 [labeler]
 factory = "langchain_cfc.labelers:NormalisedMatch"
@@ -77,7 +77,7 @@ def collect_artifact() -> CalibrationArtifact:
     assert len(records) == PROMPTS
     assert all(len(record.candidates) == N for record in records)
     assert all(
-        set(one.scores or {}) == {"sequence", "p_true", "judge"}
+        set(one.scores or {}) == {"sequence", "logprobs", "line"}
         for record in records
         for one in record.candidates
     )

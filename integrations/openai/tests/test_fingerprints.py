@@ -101,14 +101,13 @@ def test_connection_settings_do_not_change_the_fingerprint(hosted: Hosted, saved
 @pytest.mark.parametrize(
     ("verifier", "settings", "said"),
     [
-        ("p_true", {"top_logprobs": 5}, "top_logprobs is 5, in calibration it was 20"),
-        ("p_true", {"temperature": 1.0}, r"model\.temperature is 1\.0, in calibration it was 0\.0"),
-        ("p_true", {"extra_body": {"top_k": 1}}, r"model\.extra_body is "),
-        ("judge", {"criterion": "An answer is correct if it is short."}, "instructions is "),
-        ("judge", {"mode": "line"}, "mode is 'line', in calibration it was 'structured'"),
-        ("judge", {"structured_output": "function_calling"}, r"model\.structured_output is "),
-        ("judge", {"max_tokens": 8}, r"model\.max_tokens is 8, in calibration it was 1024"),
-        ("judge", {"reasoning_effort": "low"}, r"reasoning_effort is 'low', in calibration it was None"),
+        ("logprobs", {"top_logprobs": 5}, "top_logprobs is 5, in calibration it was 20"),
+        ("logprobs", {"temperature": 1.0}, r"model\.temperature is 1\.0, in calibration it was 0\.0"),
+        ("logprobs", {"extra_body": {"top_k": 1}}, r"model\.extra_body is "),
+        ("line", {"criterion": "An answer is correct if it is short."}, "instructions is "),
+        ("line", {"mode": "logprobs"}, "mode is 'logprobs', in calibration it was 'line'"),
+        ("line", {"max_tokens": 8}, r"model\.max_tokens is 8, in calibration it was 1024"),
+        ("line", {"reasoning_effort": "low"}, r"reasoning_effort is 'low', in calibration it was None"),
     ],
 )
 def test_chain_refuses_other_verifier_settings(
@@ -119,7 +118,7 @@ def test_chain_refuses_other_verifier_settings(
     assert hosted.script.requests == []
 
 
-@pytest.mark.parametrize("verifier", ["p_true", "judge"])
+@pytest.mark.parametrize("verifier", ["logprobs", "line"])
 def test_chain_refuses_another_judging_model(hosted: Hosted, saved: Saved, verifier: str) -> None:
     otherwise = hosted.verifier(verifier, api_key="another", timeout=3.0)
     for same in (hosted.verifier(verifier), otherwise):

@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from langchain_cfc_openai.chat import ChatCompletions
 from langchain_cfc_openai.failures import EndpointError
-from langchain_cfc_openai.parts import Endpoint, make_generator, make_judge, make_p_true
+from langchain_cfc_openai.parts import Endpoint, make_generator, make_judge
 
-__all__ = ["ChatCompletions", "Endpoint", "EndpointError", "make_generator", "make_judge", "make_p_true"]
+__all__ = ["ChatCompletions", "Endpoint", "EndpointError", "make_generator", "make_judge"]

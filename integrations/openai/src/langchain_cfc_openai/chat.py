@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import openai
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -17,8 +17,6 @@ from langchain_openai import ChatOpenAI
 from langchain_cfc.errors import InputError
 from langchain_cfc.extend import state_settings
 from langchain_cfc_openai.failures import EndpointError, explain_failures, make_unreadable_error
-
-StructuredOutput: TypeAlias = Literal["json_schema", "function_calling"]
 
 # Request parameters that change what is drawn; the others concern delivery and accounting. Tools and response
 # formats change it as well, but fingerprints state them as a digest.
@@ -53,14 +51,8 @@ _PARSING_REFUSED = (
 
 
 class ChatCompletions(ChatOpenAI):
-    """A chat model that uses `/v1/chat/completions`, never the Responses API.
+    """A chat model that uses `/v1/chat/completions`, never the Responses API."""
 
-    Args:
-        structured_output: Default method of `with_structured_output`: `json_schema` uses `response_format`,
-            `function_calling` uses a tool. None if the model draws candidates.
-    """
-
-    structured_output: StructuredOutput | None = None
     # Only chat completions offer several choices per request, with log-probabilities for each.
     use_responses_api: bool | None = False
 
@@ -76,9 +68,7 @@ class ChatCompletions(ChatOpenAI):
         sent["max_tokens"] = sent.pop("max_completion_tokens", None)
         stop = sent.get("stop")
         sent["stop"] = [stop] if isinstance(stop, str) else stop
-        stated = {name: sent.pop(name, None) for name in DRAWING_PARAMETERS} | {
-            "structured_output": self.structured_output
-        }
+        stated = {name: sent.pop(name, None) for name in DRAWING_PARAMETERS}
         # Adds the other settings, including `model_kwargs`, and null digests of tools, prompts and steps.
         beside = {"default_headers": self.default_headers, "default_query": self.default_query}
         stated |= state_settings({**sent, **beside})
@@ -86,30 +76,19 @@ class ChatCompletions(ChatOpenAI):
         written: dict[str, Any] = json.loads(json.dumps(stated))
         return written
 
-    def with_structured_output(
-        self,
-        schema: Any = None,
-        *,
-        method: Literal["function_calling", "json_mode", "json_schema"] | None = None,
-        **kwargs: Any,
-    ) -> Runnable[LanguageModelInput, Any]:
-        """Return the model with structured output, by default with this model's method; for judges only.
-
-        Raises:
-            InputError: If the model draws candidates (`structured_output` is None); see `bind`.
-        """
-        if self.structured_output is None:
-            raise InputError(_PARSING_REFUSED)
-        return super().with_structured_output(schema, method=method or self.structured_output, **kwargs)
+    def with_structured_output(self, schema: Any = None, **kwargs: Any) -> Runnable[LanguageModelInput, Any]:
+        """Raise an `InputError`; see `bind`."""
+        del schema, kwargs
+        raise InputError(_PARSING_REFUSED)
 
     def bind(self, **kwargs: Any) -> Any:
-        """Return the model with bound arguments; a `response_format` is allowed for judges only.
+        """Return the model with bound arguments, of which none is a `response_format`.
 
         Raises:
-            InputError: If the model draws candidates and gets a `response_format`. Candidates that are cut
-                off would fail to parse and be drawn again, so the rest is no sample of the model's output.
+            InputError: If there is a `response_format`. Candidates that are cut off would fail to parse and
+                be drawn again, so the rest is no sample of the model's output.
         """
-        if self.structured_output is None and kwargs.get("response_format") is not None:
+        if kwargs.get("response_format") is not None:
             raise InputError(_PARSING_REFUSED)
         return super().bind(**kwargs)
 

@@ -16,18 +16,12 @@ from langchain_cfc.errors import ServingError
 from langchain_cfc.execution import describe_error
 
 _STATUS_HINTS = {
-    400: (
-        "remove parameters that the endpoint does not know, such as logprobs, top_logprobs or "
-        "structured_output"
-    ),
+    400: "remove parameters that the endpoint does not know, such as logprobs or top_logprobs",
     401: "pass the endpoint's key as api_key= or OPENAI_API_KEY",
     403: "pass a key that may use this model as api_key= or OPENAI_API_KEY",
     404: "check the model's name and base_url=, whose path usually ends in /v1",
     413: "send less, or use a model with a longer context",
-    422: (
-        "remove parameters that the endpoint does not know, such as logprobs, top_logprobs or "
-        "structured_output"
-    ),
+    422: "remove parameters that the endpoint does not know, such as logprobs or top_logprobs",
     429: "make fewer requests at once (max_concurrency), let the client wait and repeat (max_retries), or "
     "raise the quota",
 }
@@ -47,7 +41,7 @@ class EndpointError(ServingError):
 def explain_failures() -> Iterator[None]:
     """Convert failures of a request to an `EndpointError` that says what to do.
 
-    Other exceptions pass: an answer that does not match its schema is not a failure of the endpoint.
+    Other exceptions pass.
     """
     try:
         yield
@@ -74,8 +68,6 @@ def _describe_failure(error: Exception) -> tuple[str, str]:
             "the connection to the endpoint failed",
             f"check that a server listens at base_url=; if it does, {_TEMPORARY_HINT}",
         )
-    if isinstance(error, openai.LengthFinishReasonError):
-        return "the reply was cut off before it was complete", "allow more tokens (max_tokens=)"
     return "the endpoint's response cannot be read", _ADDRESS_HINT
 
 

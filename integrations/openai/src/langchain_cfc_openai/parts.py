@@ -1,4 +1,4 @@
-"""`make_generator`, `make_p_true`, `make_judge`: models configured for collections and for `CFCRunnable`."""
+"""`make_generator`, `make_judge`: models configured for collections and for `CFCRunnable`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing_extensions import Unpack
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.extend import CRITERION, TOP_LOGPROBS, Mode, Question
-from langchain_cfc.verifiers import ModelJudge, PTrue
-from langchain_cfc_openai.chat import ChatCompletions, StructuredOutput
+from langchain_cfc.verifiers import ModelJudge
+from langchain_cfc_openai.chat import ChatCompletions
 from langchain_cfc_openai.connections import PerLoopClient, SelfClosingClient
 
 # Stated here, because the client's defaults differ between versions.
@@ -109,41 +109,13 @@ def make_generator(
     )
 
 
-def make_p_true(
-    model: str,
-    *,
-    question: Question | None = None,
-    top_logprobs: int = TOP_LOGPROBS,
-    temperature: float | None = 0.0,
-    **endpoint: Unpack[Endpoint],
-) -> PTrue:
-    """Return a `PTrue` verifier: one short request per distinct text, scored by its log-probabilities.
-
-    Args:
-        model: The judging model's name; usually that of the generator.
-        question: See `PTrue`.
-        top_logprobs: See `PTrue`. Endpoints with a lower limit refuse 20.
-        temperature: 0 makes judgements repeatable; None for models that refuse the parameter.
-        endpoint: See `Endpoint`.
-
-    Returns:
-        The verifier; its fingerprint states the model, its parameters and a digest of the prompt's wording.
-
-    Raises:
-        InputError: If a setting is invalid, or there is no key.
-    """
-    judging = _make_model(model, endpoint, temperature=temperature)
-    return PTrue(judging, question=question, top_logprobs=top_logprobs)
-
-
 def make_judge(
     model: str,
     *,
     criterion: str = CRITERION,
-    mode: Mode = "structured",
+    mode: Mode | None = None,
     question: Question | None = None,
     top_logprobs: int = TOP_LOGPROBS,
-    structured_output: StructuredOutput = "json_schema",
     temperature: float | None = 0.0,
     max_tokens: int | None = 1024,
     reasoning_effort: str | None = None,
@@ -154,14 +126,11 @@ def make_judge(
     Args:
         model: The judging model's name.
         criterion: See `ModelJudge`.
-        mode: `structured`: the model states a probability as structured output. For `logprobs` and `line`,
-            see `ModelJudge`.
+        mode: See `ModelJudge`; by default `logprobs`. Choose `line` for reasoning models.
         question: See `ModelJudge`.
-        top_logprobs: See `ModelJudge`.
-        structured_output: Method of the mode `structured`: `json_schema` uses a `response_format`;
-            `function_calling` uses a tool, which more endpoints support.
+        top_logprobs: See `ModelJudge`. Endpoints with a lower limit refuse 20.
         temperature: 0 makes judgements repeatable; None for models that refuse the parameter.
-        max_tokens: Maximum number of tokens of a judgement, including reasoning.
+        max_tokens: Maximum number of tokens of a judgement in the mode `line`, including reasoning.
         reasoning_effort: For reasoning models, for example `low`.
         endpoint: See `Endpoint`.
 
@@ -177,7 +146,6 @@ def make_judge(
         temperature=temperature,
         max_tokens=max_tokens,
         reasoning_effort=reasoning_effort,
-        structured_output=structured_output if mode == "structured" else None,
     )
     return ModelJudge(
         judging,
