@@ -50,9 +50,8 @@ class GroupComparison(GroupFigures):
     """Results of one method in one group of test prompts, as means over splits; `n` is a mean too.
 
     Attributes:
-        figures: Spreads of `coverage`, `kept_promise`, `not_certifiable_rate`, `mean_set_size`, of the share
-            `attainable` with any threshold, `predicted_attainable` by the development prompts, and, for
-            methods with thresholds, of `threshold`, clipped to [0, 1].
+        figures: Spreads of `coverage`, `kept_promise`, `not_certifiable_rate`, `mean_set_size`
+            and, for methods with thresholds, of `threshold`, clipped to [0, 1].
     """
 
     figures: dict[str, Spread]

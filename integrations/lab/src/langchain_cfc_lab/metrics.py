@@ -41,10 +41,6 @@ _WORST_GROUP = Figure(
     "kept promise of the group that is worst on average over splits",
     "worst",
 )
-_WORST_SLAB = Figure(
-    "promise kept in the worst slab",
-    "kept promise of the worst tenth or more along a direction of statistics",
-)
 FIGURES = {
     "kept_promise": Figure(
         "promise kept",
@@ -74,11 +70,6 @@ FIGURES = {
         "coverage of the worst group",
         "smallest group coverage of each split, averaged over splits (the paper's GSC)",
     ),
-    "size_stratified_kept_promise": Figure(
-        "promise kept at the worst set size",
-        "smallest kept promise among prompts answered with sets of similar size",
-    ),
-    "worst_slab_kept_promise": _WORST_SLAB,
     "all_correct_rate": Figure(
         "nothing wrong returned", "share of prompts with no wrong candidate in the set, empty sets included"
     ),
@@ -98,7 +89,6 @@ CLAIMS_FIGURES = {
         "unsupported, of those kept", "share of kept claims that are unsupported", "unsup."
     ),
     "mean_set_size": Figure("claims per answer", "mean number of claims kept"),
-    "worst_slab_kept_promise": _WORST_SLAB,
     "all_correct_rate": Figure(
         "nothing unsupported left", "share of answers with no unsupported claim left", "right"
     ),
@@ -111,7 +101,6 @@ BOT_FIGURES = {
     "worst_group_kept_promise": _WORST_GROUP,
     "abstention_rate": Figure("not answered", "share without an answer", "none"),
     "selective_accuracy": FIGURES["selective_accuracy"],
-    "worst_slab_kept_promise": _WORST_SLAB,
 }
 Event: TypeAlias = Literal["answers", "claims", "best_answer"]
 _FIGURES: dict[Event, dict[str, Figure]] = {
@@ -143,14 +132,6 @@ def list_figures(set_rule: str) -> dict[str, Figure]:
 def is_share(figure: str) -> bool:
     """Return whether a figure is a share; the others are means of counts."""
     return not figure.startswith("mean_")
-
-
-# Sets of 1, 2, 3-4, 5-8, ... distinct answers.
-_STRATUM_STARTS = np.array([1, 2, 3, 5, 9, 17, 33])
-MIN_STRATUM_SIZE = 20
-SLAB_BINS = 20
-MIN_SLAB_SHARE = 0.1
-SLAB_DIRECTIONS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,13 +253,12 @@ class Outcomes:
         return self.covered | self.flagged
 
 
-def compute_figures(outcomes: Outcomes, groups: Groups, slabs: Slabs | None) -> dict[str, FloatArray]:
+def compute_figures(outcomes: Outcomes, groups: Groups) -> dict[str, FloatArray]:
     """Return (E,) values of the figures that one split defines, NaN if a run does not define one.
 
-    `worst_group_kept_promise` takes all splits and is added later. `slabs` is None if they are not measured.
+    `worst_group_kept_promise` takes all splits and is added later.
     """
     kept, answered = outcomes.kept, outcomes.sizes > 0
-    runs = len(kept)
     with np.errstate(invalid="ignore", divide="ignore"):
         accuracy = (outcomes.right & answered).sum(axis=1) / answered.sum(axis=1)
     return {
@@ -289,8 +269,6 @@ def compute_figures(outcomes: Outcomes, groups: Groups, slabs: Slabs | None) -> 
         "mean_set_size": outcomes.sizes.mean(axis=1),
         "mean_distinct_answers": outcomes.distinct.mean(axis=1),
         "worst_group_coverage": np.fmin.reduce(groups.compute_means(outcomes.covered), axis=1),
-        "size_stratified_kept_promise": _find_worst_stratum(outcomes.distinct, kept),
-        "worst_slab_kept_promise": np.full(runs, np.nan) if slabs is None else slabs.find_worst(kept),
         "selective_accuracy": accuracy,
         "all_correct_rate": (outcomes.wrong == 0).mean(axis=1),
         "mean_candidates_drawn": outcomes.drawn.mean(axis=1),
@@ -314,89 +292,3 @@ def compute_group_figures(outcomes: Outcomes, groups: Groups) -> dict[str, Float
         "mean_set_size": groups.compute_means(outcomes.sizes),
         "threshold": groups.compute_means(outcomes.thresholds),
     }
-
-
-def _find_worst_stratum(distinct: IntArray, kept: BoolArray) -> FloatArray:
-    """Return the (E,) smallest kept promise among strata of set size.
-
-    Angelopoulos et al. (2021, "Uncertainty sets for image classifiers using conformal prediction")
-    stratify by size because a rule may reach its coverage with huge sets for some prompts and useless
-    ones for others; the minimum is from Angelopoulos and Bates (2021, "A gentle introduction to conformal
-    prediction"). Prompts without an answer form no stratum: all flagged ones count as kept and all other
-    empty sets as missed. Small strata are left out because their shares are mostly noise.
-    """
-    stratum = np.searchsorted(_STRATUM_STARTS, distinct, side="right")
-    worst = np.full(len(distinct), np.nan)
-    for number in range(1, len(_STRATUM_STARTS) + 1):
-        inside = stratum == number
-        count = inside.sum(axis=1)
-        share = (inside & kept).sum(axis=1) / np.maximum(count, 1)
-        worst = np.where(count >= MIN_STRATUM_SIZE, np.fmin(worst, share), worst)
-    return worst
-
-
-@dataclass(frozen=True, eq=False)
-class Slabs:
-    """Positions of prompts along directions v of their statistics x, for finding the worst slab.
-
-    A slab {x : a <= v'x <= b} is a run of neighbouring bins, in which a method that keeps its promise on
-    average may break it. The worst slab with at least a tenth of the prompts is searched on one half of the
-    prompts and measured on the other, because the worst of many slabs looks bad by chance (Romano, Sesia and
-    Candes 2020, "Classification with valid and adaptive coverage", section 4; Cauchois, Gupta and Duchi 2021,
-    "Knowing what you know").
-    """
-
-    bins: IntArray  # (m, D) bin of each prompt along each direction, in 0 ... SLAB_BINS - 1
-    first: BoolArray  # (m,) whether the prompt belongs to the half on which the worst slab is searched
-
-    def find_worst(self, kept: BoolArray) -> FloatArray:
-        """Return the (E,) kept promise in the worst slab of each run; NaN if there are too few prompts."""
-        found_on, total_found = self._count_runs(kept, self.first)
-        seen_on, total_seen = self._count_runs(kept, ~self.first)
-        wide = total_found >= max(1.0, MIN_SLAB_SHARE * self.first.sum())
-        with np.errstate(invalid="ignore", divide="ignore"):
-            shares = np.where(wide, found_on / total_found, np.inf).reshape(len(kept), -1)
-            worst = shares.argmin(axis=1)
-            tested = total_seen.reshape(-1)[worst]
-            share = seen_on.reshape(len(kept), -1)[np.arange(len(kept)), worst] / tested
-        return np.where(wide.any() & (tested > 0), share, np.nan)
-
-    def _count_runs(self, kept: BoolArray, half: BoolArray) -> tuple[FloatArray, FloatArray]:
-        """Return (E, D, P) numbers of kept prompts and (D, P) numbers of prompts in every run of bins."""
-        bins = self.bins[half]
-        directions = bins.shape[1]
-        cells = bins + SLAB_BINS * np.arange(directions)
-        place = np.zeros((len(bins), directions * SLAB_BINS), dtype=np.float32)
-        place[np.arange(len(bins))[:, np.newaxis], cells] = 1.0
-        total = place.sum(axis=0).reshape(directions, SLAB_BINS).astype(np.float64)
-        # Whole numbers below 2^24 are exact in single precision.
-        counts = (kept[:, half].astype(np.float32) @ place).reshape(len(kept), directions, SLAB_BINS)
-        return _sum_runs(counts.astype(np.float64)), _sum_runs(total)
-
-
-_RUN_STARTS, _RUN_ENDS = np.triu_indices(SLAB_BINS + 1, k=1)
-
-
-def _sum_runs(counts: FloatArray) -> FloatArray:
-    """Return (..., P) sums over every run of neighbouring bins."""
-    before = np.concatenate([np.zeros((*counts.shape[:-1], 1)), np.cumsum(counts, axis=-1)], axis=-1)
-    return np.asarray(before[..., _RUN_ENDS] - before[..., _RUN_STARTS], dtype=np.float64)
-
-
-def compute_slab_bins(draws: CandidateBatch) -> IntArray | None:
-    """Return (N, D) bins of the prompts along each statistic and along random mixtures of statistics.
-
-    Bins have equal frequency over these prompts. The result is None if no statistic varies.
-    """
-    spreads = [(values, float(values.std())) for values in draws.precomputed.values()]
-    columns = [(values - values.mean()) / sd for values, sd in spreads if sd > 0.0]
-    if not columns:
-        return None
-    standard = np.column_stack(columns)
-    # The seed is fixed because the directions are part of the figure's definition.
-    mixtures = np.random.default_rng(20201).standard_normal((standard.shape[1], SLAB_DIRECTIONS))
-    along = np.concatenate([standard, standard @ mixtures], axis=1)
-    edges = np.quantile(along, np.arange(1, SLAB_BINS) / SLAB_BINS, axis=0)
-    return np.stack(
-        [np.searchsorted(edges[:, d], along[:, d], side="right") for d in range(along.shape[1])], axis=1
-    ).astype(np.int64)

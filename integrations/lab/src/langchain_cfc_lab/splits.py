@@ -17,16 +17,14 @@ from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import Provenance
 from langchain_cfc.records.splits import Part, SplitPlan, make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
-from langchain_cfc.support.arrays import FloatArray, IntArray
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc_lab.methods import Method, Pool, Split
 from langchain_cfc_lab.metrics import (
     Groups,
     Outcomes,
-    Slabs,
     compute_claims_figures,
     compute_figures,
     compute_group_figures,
-    compute_slab_bins,
     make_groups,
     make_property_groups,
 )
@@ -56,7 +54,6 @@ def measure_methods(
     groups: Groups,
     *,
     properties: Sequence[Groups] = (),
-    slabs: Slabs | None = None,
 ) -> SplitResult:
     """Run every method at every level on a split; `groups` and `properties` group all prompts of the pool."""
     outcomes = Outcomes.from_outputs(
@@ -67,15 +64,11 @@ def measure_methods(
     of_test = groups.take(split.test)
     # Every question may stay unanswered.
     attainable = split.pool.attainable | (rule.option == "max_wrong_of_all")
-    reach = {
-        name: np.tile(groups.take(rows).compute_means(attainable[rows]), (len(outcomes.kept), 1))
-        for name, rows in (("attainable", split.test), ("predicted_attainable", split.development))
-    }
     along = [one.take(split.test).compute_means(outcomes.kept) for one in properties]
     of_claims = compute_claims_figures(outcomes) if split.pool.labelled.unit == "claims" else {}
     return SplitResult(
-        figures=compute_figures(outcomes, of_test, slabs) | of_claims,
-        groups=compute_group_figures(outcomes, of_test) | reach,
+        figures=compute_figures(outcomes, of_test) | of_claims,
+        groups=compute_group_figures(outcomes, of_test),
         group_sizes=of_test.sizes,
         properties=np.concatenate(along, axis=1) if along else np.empty((len(outcomes.kept), 0)),
         attainable=float(attainable[split.test].mean()),
@@ -147,10 +140,6 @@ class Comparison:
         """Groups by every known property of the prompts."""
         return make_property_groups(self.pool.draws)
 
-    @cached_property
-    def _slab_bins(self) -> IntArray | None:
-        return compute_slab_bins(self.pool.draws)
-
     def make_plan(self, number: int) -> SplitPlan:
         """Return the plan that assigns prompts to the parts of split `number`."""
         return make_split_plan(f"{self.seed}/{number}", fit=self.fit, test=self.test)
@@ -170,16 +159,7 @@ class Comparison:
         groups = self.groups
         if groups.text.startswith("hard("):
             groups = make_groups(groups.text, draws.take(split.development), draws)
-        slabs = None
-        if self._slab_bins is not None:
-            # A separate hash of the id assigns prompts to halves, independently of the split's parts.
-            half = self.make_plan(number).draw_uniforms(
-                "slab", [self.pool.labelled.ids[row] for row in split.test]
-            )
-            slabs = Slabs(self._slab_bins[split.test], half < 0.5)  # noqa: PLR2004
-        return measure_methods(
-            split, self.methods, self.alphas, groups, properties=self.properties, slabs=slabs
-        )
+        return measure_methods(split, self.methods, self.alphas, groups, properties=self.properties)
 
 
 def check_count(number: object, name: str, what: str) -> int:

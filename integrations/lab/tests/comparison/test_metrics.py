@@ -9,13 +9,9 @@ from langchain_cfc_lab.compare import compare
 from langchain_cfc_lab.methods import MethodOutput
 from langchain_cfc_lab.metrics import (
     FIGURES,
-    MIN_STRATUM_SIZE,
-    SLAB_BINS,
     Groups,
     Outcomes,
-    Slabs,
     compute_figures,
-    compute_slab_bins,
     make_groups,
     make_property_groups,
 )
@@ -28,7 +24,6 @@ from langchain_cfc.features import FeatureMap, precompute_statistics
 from langchain_cfc.features.statistics import STATISTICS
 from langchain_cfc.set_rules import AcceptAll
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
-from tests.lengths import repetitions
 
 NAN = math.nan
 
@@ -62,13 +57,8 @@ def find_smallest(numbers: list[float]) -> float:
     return min((one for one in numbers if not math.isnan(one)), default=NAN)
 
 
-def find_stratum(distinct: int) -> int:
-    """1, 2, 3-4, 5-8, ..., the last one open."""
-    return min(math.ceil(math.log2(distinct)), 6)
-
-
 def compute_figures_plainly(made: MethodOutput, correct: BoolArray, member: FloatArray) -> dict[str, float]:
-    """The figures of one run but for slabs, prompt by prompt."""
+    """The figures of one run, prompt by prompt."""
     draws = made.sets.draws
     sizes: list[float] = []
     distinct: list[int] = []
@@ -85,10 +75,6 @@ def compute_figures_plainly(made: MethodOutput, correct: BoolArray, member: Floa
         spotless.append(all(correct[row, slot] for slot in inside))
     rows = range(len(draws))
     in_group = [[row for row in rows if member[row, g]] for g in range(member.shape[1])]
-    strata = [
-        [row for row in rows if distinct[row] and find_stratum(distinct[row]) == number]
-        for number in range(7)
-    ]
     return {
         "coverage": compute_share(covered),
         "kept_promise": compute_share(kept),
@@ -98,9 +84,6 @@ def compute_figures_plainly(made: MethodOutput, correct: BoolArray, member: Floa
         "mean_distinct_answers": compute_mean([float(one) for one in distinct]),
         "worst_group_coverage": find_smallest(
             [compute_share([covered[row] for row in group]) for group in in_group]
-        ),
-        "size_stratified_kept_promise": find_smallest(
-            [compute_share([kept[row] for row in one]) for one in strata if len(one) >= MIN_STRATUM_SIZE]
         ),
         "selective_accuracy": compute_share([right[row] for row in rows if sizes[row]]),
         "all_correct_rate": compute_share(spotless),
@@ -138,80 +121,16 @@ def test_compute_figures_equals_plain_loops_for_every_figure(answers: bool) -> N
             accepted = (rng.random((size, n)) < likely) & ~flagged[:, np.newaxis]
             runs.append(make_output(draws, accepted, flagged, drawn=rng.integers(0, n + 1, size)))
         correct = labelled.correct
-        found = compute_figures(
-            Outcomes.from_outputs(runs, correct, AcceptAll()), make_groups_of(member), None
-        )
+        found = compute_figures(Outcomes.from_outputs(runs, correct, AcceptAll()), make_groups_of(member))
         assert set(found) == OF_A_SPLIT
-        assert np.isnan(found["worst_slab_kept_promise"]).all()
         expected = [compute_figures_plainly(made, correct, member) for made in runs]
         for name in found:
             assert found[name].shape == (3,)
-            if name != "worst_slab_kept_promise":
-                assert_close(found[name], [one[name] for one in expected])
-                seen[name].update(one[name] for one in expected)
-    # Each takes many values, and those that need not be defined are both.
-    del seen["worst_slab_kept_promise"]
+            assert_close(found[name], [one[name] for one in expected])
+            seen[name].update(one[name] for one in expected)
+    # Each takes many values, and the one that need not be defined is both.
     assert min(map(len, seen.values())) > 15
-    for name in ("selective_accuracy", "size_stratified_kept_promise"):
-        assert any(math.isnan(one) for one in seen[name])
-
-
-# Slabs -----------------------------------------------------------------------------------------------------
-
-
-def find_worst_plainly(bins: IntArray, first: BoolArray, kept: BoolArray) -> float:
-    """Every run of bins along every direction: the worst with a tenth of the first half, on the other."""
-    best: tuple[Fraction, float] | None = None
-    total = int(first.sum())
-    for direction in range(bins.shape[1]):
-        for low in range(SLAB_BINS):
-            for high in range(low, SLAB_BINS):
-                inside = (bins[:, direction] >= low) & (bins[:, direction] <= high)
-                found = inside & first
-                count = int(found.sum())
-                if count < 1 or Fraction(count) < Fraction(total, 10):
-                    continue
-                value = Fraction(int((found & kept).sum()), count)
-                if best is None or value < best[0]:
-                    other = inside & ~first
-                    seen = int(other.sum())
-                    best = value, int((other & kept).sum()) / seen if seen else NAN
-    return NAN if best is None else best[1]
-
-
-def test_slabs_find_worst_equals_a_search_over_all_slabs() -> None:
-    rng = np.random.default_rng(3)
-    undefined, worlds = 0, repetitions(40, share=0.4)
-    for number in range(worlds):
-        size = int(rng.choice([2, 9, 40, 70, 150]))
-        bins = rng.integers(0, SLAB_BINS, (size, 1 + number % 3))
-        first = rng.random(size) < rng.choice([0.1, 0.5])
-        kept = rng.random((4, size)) < np.array([[0.0], [0.5], [0.8], [1.0]])
-        found = Slabs(bins, first).find_worst(kept)
-        expected = [find_worst_plainly(bins, first, run) for run in kept]
-        assert_close(found, expected)
-        undefined += sum(map(math.isnan, expected))
-    assert 0 < undefined < 2 * worlds
-
-
-def test_slab_bins_hold_equal_numbers_and_follow_the_statistic() -> None:
-    draws = precompute_statistics(draw_world(8, 1000, 5).draws)
-    bins = compute_slab_bins(draws)
-    assert bins is not None
-    varying = [name for name, values in draws.precomputed.items() if np.ptp(values) > 0]
-    assert bins.shape == (1000, len(varying) + 16)
-    assert bins.min() >= 0
-    assert bins.max() < SLAB_BINS
-    for place, name in enumerate(varying):
-        order = np.argsort(draws.precomputed[name], kind="stable")
-        assert (np.diff(bins[order, place]) >= 0).all()
-        equal = np.diff(draws.precomputed[name][order]) == 0
-        assert (np.diff(bins[order, place])[equal] == 0).all()
-        if len(np.unique(draws.precomputed[name])) == 1000:
-            assert np.bincount(bins[:, place], minlength=SLAB_BINS).tolist() == [50] * SLAB_BINS
-    assert compute_slab_bins(draw_world(8, 1000, 5).draws) is None  # nothing measured
-    flat = CandidateBatch(np.full((9, 3), 0.5), None, None, ({},) * 9)
-    assert compute_slab_bins(precompute_statistics(flat)) is None
+    assert any(math.isnan(one) for one in seen["selective_accuracy"])
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,6 @@ def make_bin_words(count: int) -> list[str]:
 def make_group(place: int, words: str, kept: float, threshold: float | None) -> GroupComparison:
     coverage = kept - 0.02
     figures = {"kept_promise": make_spread(kept, 0.012), "coverage": make_spread(coverage, 0.015)}
-    figures |= {"attainable": make_spread(0.98 - 0.04 * place), "predicted_attainable": make_spread(0.96)}
     if threshold is not None:
         figures["threshold"] = make_spread(threshold, 0.03)
     return GroupComparison(
@@ -81,7 +80,6 @@ def make_method(
         "worst_group_coverage": make_spread(target - alpha * (1.0 - 0.8 * shift), 0.02),
         "mean_set_size": make_spread(4.0 + 6.0 * (1 - alpha) + shift, 0.3),
         "mean_distinct_answers": make_spread(1.0 + 3.0 * (1 - alpha) + shift, 0.2),
-        "size_stratified_kept_promise": make_spread(target - 0.5 * alpha, 0.02),
         "selective_accuracy": make_spread(0.7 + 0.5 * alpha + 0.1 * shift),
     }
     return MethodComparison(

@@ -9,7 +9,6 @@ import pytest
 from langchain_cfc_lab.comparison_report import Histogram
 from langchain_cfc_lab.report.drawing import assign_styles
 from langchain_cfc_lab.report.plots import (
-    plot_attainable,
     plot_by_alpha,
     plot_group_miscoverage,
     plot_score_histogram,
@@ -167,19 +166,6 @@ def test_plot_score_histogram_draws_both_labels_visibly() -> None:
     assert read_legend(ax) == ["correct", "wrong"]
     assert [one.get_fill() for one in patches] == [True, False]
     assert patches[1].get_hatch()
-
-
-def test_plot_attainable_draws_points_with_intervals() -> None:
-    ax = plot_attainable(LEVEL)
-    (diagonal,) = [line for line in lines(ax) if line.get_linestyle() == "--"]
-    assert data(diagonal) == (list(ax.get_xlim()), list(ax.get_ylim()))
-    assert len(read_legend(ax)) == 1 + len(WORDS)
-    for group, points in zip(LEVEL.methods["CFC"].groups, containers(ax), strict=True):
-        predicted, seen = (group.figures[name] for name in ("predicted_attainable", "attainable"))
-        centre, (across, up) = points.lines[0], points.lines[2]
-        assert (centre.get_xdata()[0], centre.get_ydata()[0]) == (predicted.mean, seen.mean)
-        assert across.get_segments()[0][:, 0] == pytest.approx(predicted.interval)
-        assert up.get_segments()[0][:, 1] == pytest.approx(seen.interval)
 
 
 EMPTY = Histogram(edges=[0.0, 1.0], correct=[0], wrong=[0])

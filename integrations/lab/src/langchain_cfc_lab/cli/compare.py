@@ -118,7 +118,6 @@ def _draw_figures(report: ComparisonReport) -> dict[str, Any]:
     drawn = {
         "miscoverage_by_group": plots.plot_group_miscoverage(report, methods=methods),
         "coverage_missed_by_group": plots.plot_group_miscoverage(report, methods=methods, of="coverage"),
-        "attainable_coverage": plots.plot_attainable(report),
         "scores": plots.plot_score_histogram(report.data.scores),
         "wrong_answers": plots.plot_selective_risk(report, methods=methods),
     }

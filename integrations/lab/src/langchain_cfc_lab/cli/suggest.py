@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -25,7 +24,7 @@ from langchain_cfc.cli.formatting import (
     print_result,
     report_errors,
 )
-from langchain_cfc.cli.inputs import RECORDS_HELP, AsJson, Dataset, check_output, open_records
+from langchain_cfc.cli.inputs import RECORDS_HELP, AsJson, Dataset, open_records
 from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import tabulate
@@ -84,9 +83,6 @@ def suggest(
     cost_per_candidate: Annotated[
         float | None, typer.Option(help="With --draws: cost to draw and score one candidate.")
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="With --draws: write a plot of the rules to this file.")
-    ] = None,
     jobs: Jobs = CORE_COUNT,
     as_json: AsJson = False,
 ) -> None:
@@ -120,7 +116,6 @@ def suggest(
                 dataset,
                 records,
                 kept,
-                plot,
                 as_json=as_json,
                 features=(features or ["hat(mean_score, 5)"])[0],
                 set_rule=(set_rule or ["all"])[0],
@@ -158,14 +153,11 @@ def _suggest_draws(
     dataset: Dataset,
     records: list[str],
     kept: AttemptFiles,
-    plot: Path | None,
     *,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Compare draw rules, print the comparison, and write the plot if a path is given."""
-    if plot is not None:
-        check_output(plot)
+    """Compare draw rules, and print the comparison."""
     table = tabulate(dataset.records, provenance=dataset.provenance)
     try:
         found = lab.suggest_draws(
@@ -179,11 +171,6 @@ def _suggest_draws(
         raise
     _record_look(kept, table, options, "suggest draws")
     found = found.model_copy(update={"command": found.command.replace("RECORDS", shlex.join(records))})
-    if plot is not None:
-        from langchain_cfc_lab.report.plots import plot_draw_rules
-
-        axes: Any = plot_draw_rules(found)
-        axes.figure.savefig(plot, dpi=150)
     print_result(found, _print_draws, as_json=as_json)
 
 

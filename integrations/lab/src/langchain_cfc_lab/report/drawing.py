@@ -182,11 +182,6 @@ def label_axes(ax: Axes, x: str, y: str, *, shares: str = "") -> None:
         getattr(ax, f"{axis}axis").set_major_formatter(format_tick)
 
 
-def draw_points(ax: Axes, place: int, x: Sequence[float], y: Sequence[float], **errors: Any) -> Any:
-    """Draw points in the style of a place, with matplotlib's `xerr` and `yerr`; return the key's handle."""
-    return ax.errorbar(x, y, **{**Style.at(place).make_line_options(ax), "linestyle": ""}, **errors)
-
-
 def _wrap_for_key(name: str) -> str:
     return textwrap.fill(to_single_line(name), KEY_CHARACTERS)
 

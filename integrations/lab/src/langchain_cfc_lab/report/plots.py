@@ -28,7 +28,6 @@ from langchain_cfc_lab.comparison_report import (
     MethodComparison,
     Spread,
 )
-from langchain_cfc_lab.draw_choice import DrawSuggestion
 from langchain_cfc_lab.metrics import CLAIMS_FIGURES, FIGURES, is_share
 from langchain_cfc_lab.report._text import METHOD_NAMES
 from langchain_cfc_lab.report.drawing import (
@@ -38,22 +37,18 @@ from langchain_cfc_lab.report.drawing import (
     Style,
     assign_styles,
     create_axes,
-    draw_points,
     finish_axes,
     format_tick,
     get_ink_colour,
     label_axes,
     label_group_ticks,
-    label_groups,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "plot_attainable",
     "plot_by_alpha",
-    "plot_draw_rules",
     "plot_evidence",
     "plot_group_miscoverage",
     "plot_score_histogram",
@@ -67,10 +62,8 @@ Shown = TypeVar("Shown")
 # Widths of an axis in inches.
 LEAST_WIDTH, MOST_WIDTH = 4.6, 8.0
 WIDTH = 4.8
-SQUARE_WIDTH = 3.8
 EVIDENCE_WIDTH = 6.0
 TARGET_OVERHANG = 0.01  # in units of alpha: how far the target line goes on at either end
-EDGE_SPACE = 0.02  # as a share: free space around the points
 
 
 def plot_group_miscoverage(
@@ -231,34 +224,6 @@ def plot_score_histogram(scores: Histogram, ax: Axes | None = None, *, unit: Uni
     return finish_axes(ax, handles, names)
 
 
-def plot_attainable(level: LevelComparison, ax: Axes | None = None) -> Axes:
-    """Plot the attainable coverage of each group as predicted and as seen, with 95 % intervals over splits.
-
-    Points on the diagonal were predicted correctly; below it, less was attainable than predicted.
-    """
-    groups = next((method.groups for method in level.methods.values()), [])
-    _require_data(groups, "there is no group whose attainable coverage was predicted")
-    shared, labels = label_groups([group.words for group in groups])
-    names = ["as predicted", *labels]
-    ax = ax or create_axes(SQUARE_WIDTH, names)
-    handles: list[Any] = []
-    ends: list[float] = []
-    for place, group in enumerate(groups):
-        pair = [group.figures[name] for name in ("predicted_attainable", "attainable")]
-        intervals = [one.interval or (one.mean, one.mean) for one in pair]
-        ends += [end for interval in intervals for end in interval]
-        x, y = pair[0].mean, pair[1].mean
-        errors = ([[at - low], [high - at]] for at, (low, high) in zip((x, y), intervals, strict=True))
-        handles.append(draw_points(ax, place, [x], [y], xerr=next(errors), yerr=next(errors)))
-    limits = (min(ends) - EDGE_SPACE, max(ends) + EDGE_SPACE)
-    handles[:0] = ax.plot(limits, limits, color=get_ink_colour(ax), **TARGET_LINE)
-    ax.set_xlim(limits)
-    ax.set_ylim(limits)
-    coverage = "attainable coverage"
-    label_axes(ax, f"{coverage}, predicted", f"{coverage}, seen on test prompts", shares="xy")
-    return finish_axes(ax, handles, names, shared)
-
-
 def plot_selective_risk(
     report: ComparisonReport, ax: Axes | None = None, *, methods: Sequence[str] | None = None
 ) -> Axes:
@@ -313,31 +278,6 @@ def _find_risk(method: MethodComparison, unit: Unit) -> tuple[float, float] | No
         return None if accuracy is None else (1.0 - method.abstention_rate, 1.0 - accuracy.mean)
     unsupported = method.figures.get("unsupported_kept")
     return None if unsupported is None else (method.figures["claims_kept"].mean, unsupported.mean)
-
-
-def plot_draw_rules(found: DrawSuggestion, ax: Axes | None = None) -> Axes:
-    """Plot the share of prompts covered, or answered by a bot, against mean draws, by draw rule.
-
-    A line joins the Pareto front.
-
-    Args:
-        found: The comparison of rules.
-        ax: The axis to draw on.
-    """
-    names = ["no rule is better", *(one.rule for one in found.rules)]
-    ax = ax or create_axes(WIDTH, names)
-    front = [one for one in found.rules if one.is_on_front]
-    draws, useful = [one.mean_draws for one in front], [one.usefulness for one in front]
-    handles: list[Any] = [
-        *ax.plot(draws, useful, color=get_ink_colour(ax), alpha=0.4),
-        *(
-            draw_points(ax, place, [one.mean_draws], [one.usefulness])
-            for place, one in enumerate(found.rules)
-        ),
-    ]
-    label = "questions answered" if found.alpha is None else FIGURES["coverage"].label
-    label_axes(ax, "candidates drawn per prompt", label, shares="y")
-    return finish_axes(ax, handles, names)
 
 
 def plot_evidence(
