@@ -1,17 +1,9 @@
-"""`langchain-cfc init`, with options and in a real terminal, against a server on this machine."""
+"""`langchain-cfc init`, against a server on this machine."""
 
 from __future__ import annotations
 
 import csv
-import os
-import pty
-import re
-import select
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -84,13 +76,8 @@ def test_init_overwrites_a_file_only_with_force(url: str, folder: Path) -> None:
     assert read_config(folder / "collect.toml").n == 10
 
 
-def test_init_without_a_terminal_names_missing_options(folder: Path) -> None:
-    ran = run("init")
-    assert (ran.code, ran.out) == (2, "")
-    assert (
-        "give --source and --model: missing options are asked for only if standard input is a terminal"
-        in ran.err
-    )
+def test_init_names_what_is_missing(folder: Path) -> None:
+    run("init").assert_refused("Missing option '--source'")
     (folder / "facts.csv").write_text("frage,antwort,thema\nx,y,z\n", encoding="utf-8")
     run("init", "--source", "facts.csv", "--model", "openai:x").assert_refused(
         "which column holds the reference?", "frage, antwort and thema"
@@ -123,86 +110,6 @@ def test_ask_refuses_config_together_with_other_sources_of_parts(url: str) -> No
     for more in (("--generator", "a:b"), ("--replay", "demo")):
         ran = run("ask", "artifact.json", "x", "--config", "collect.toml", *more)
         assert ran.code == 2
-
-
-# In a terminal
-
-
-def converse(answers: Sequence[tuple[str, str]], *options: str) -> tuple[int, str]:
-    """Run the command in a terminal of 80 columns, and answer each question when it is asked.
-
-    Returns:
-        The exit code and everything that was shown.
-    """
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", "from langchain_cfc.cli import main; main()", "init", *options]
-    environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
-        os.close(theirs)
-        shown, left = _answer_questions(process, ours, list(answers))
-        if left:  # it waits for another answer, or for none
-            process.kill()
-    os.close(ours)
-    plain = re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "", shown).replace("\x00", "").replace("\r", "")
-    assert left == [], plain
-    return process.returncode, plain
-
-
-def _answer_questions(
-    process: subprocess.Popen[bytes], ours: int, left: list[tuple[str, str]]
-) -> tuple[str, list[tuple[str, str]]]:
-    shown, deadline = "", time.monotonic() + 60
-    with suppress(OSError):  # the end of the terminal
-        while time.monotonic() < deadline:
-            if select.select([ours], [], [], 0.2)[0]:
-                shown += os.read(ours, 65536).decode()
-            elif process.poll() is not None:
-                break
-            if left and left[0][0] in shown.rpartition("\x00")[2]:
-                _, answer = left.pop(0)
-                os.write(ours, answer.encode() + b"\n")
-                # What was shown before answers no later question.
-                shown += "\x00"
-    return shown, left
-
-
-def test_init_in_a_terminal_asks_for_missing_options(url: str, folder: Path) -> None:
-    path = folder / "facts.csv"
-    path.write_text(path.read_text(encoding="utf-8").replace("question,answer", "frage,antwort", 1), "utf-8")
-    code, shown = converse(
-        [
-            ("File of questions", "facts.csv"),
-            ("Column of the questions (frage and antwort)", "frage"),
-            ("Model (such as", url),
-            ("Name of the model on that server", "gpt-4o-mini-2024-07-18"),
-            ("Prompt [Give the answer alone: {question}]", ""),
-            ("Write these settings?", ""),
-        ]
-    )
-    assert code == 0, shown
-    assert "correct" in shown
-    assert "Next, with 400 requests" in shown
-    config = read_config(folder / "collect.toml")
-    assert config.generator.prompt == "Give the answer alone: {question}"
-    assert config.source.columns.input == "frage"
-    # The only column beside the question.
-    assert config.source.columns.reference == "antwort"
-
-
-@pytest.mark.long
-def test_init_in_a_terminal_lets_the_user_try_another_prompt(url: str, folder: Path) -> None:
-    code, shown = converse(
-        [
-            ("Prompt [", ""),
-            ("Write these settings?", "n"),
-            ("Another prompt [", "{question}"),
-            ("Write these settings?", "y"),
-        ],
-        *("--source", "facts.csv", "--base-url", url, "--model", "gpt-4o-mini-2024-07-18"),
-    )
-    assert code == 0, shown
-    assert shown.count("labelled") >= 2
-    assert read_config(folder / "collect.toml").generator.prompt is None
 
 
 def test_init_shows_answers_that_were_cut_off_and_proposes_more_tokens(folder: Path) -> None:

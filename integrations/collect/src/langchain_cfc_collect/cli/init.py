@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -45,8 +44,9 @@ _model_option = partial(typer.Option, rich_help_panel="The model")
 
 def init(
     source: Annotated[
-        str | None, _dataset_option(help="CSV, JSON Lines, JSON or Parquet file of questions and references.")
-    ] = None,
+        str, _dataset_option(help="CSV, JSON Lines, JSON or Parquet file of questions and references.")
+    ],
+    model: Annotated[str, _model_option(help="Name of the chat model, such as openai:gpt-4o-mini.")],
     question: Annotated[
         str | None, _dataset_option(help="Column of the questions. Default: guessed by its name.")
     ] = None,
@@ -59,9 +59,6 @@ def init(
     prompt: Annotated[
         str | None,
         _dataset_option(help="Prompt around each question. Default: 'Give the answer alone: {question}'."),
-    ] = None,
-    model: Annotated[
-        str | None, _model_option(help="Name of the chat model, such as openai:gpt-4o-mini.")
     ] = None,
     base_url: Annotated[
         str | None,
@@ -77,8 +74,7 @@ def init(
     r"""Propose the settings of a collection from a few real answers.
 
     Asks the model five of the questions, shows its answers with the references and their labels, and writes
-    `collect.toml`. On a terminal, prompts for options that are missing. The file holds no API key: set it in
-    the environment, such as OPENAI_API_KEY.
+    `collect.toml`. The file holds no API key: set it in the environment, such as OPENAI_API_KEY.
 
         langchain-cfc init --source questions.csv --model openai:gpt-4o-mini
 
@@ -90,25 +86,14 @@ def init(
     with report_errors():
         check_collection_installed(model)
         # Imported late: they need the extra.
-        from langchain_cfc_collect.proposal import format_toml, make_settings, parse_model, read_questions
+        from langchain_cfc_collect.proposal import format_toml, make_settings, parse_model
         from langchain_cfc_collect.sources import open_rows
 
-        is_asking = sys.stdin.isatty() and not as_json
-        _check_output(out_path, force=force)
-        if not is_asking:
-            _check_options(source, model)
-        source = source or _ask_user("File of questions and references (CSV, JSON Lines, JSON, Parquet)")
-        rows = open_rows(source)
-        references: References | None = tuple(reference or ()) or None
-        if is_asking:
-            question, references = _ask_columns(rows, question, references)
-        read = partial(read_questions, rows, question, references)
-        read(prompt)  # before a model is asked for
-        if model is None:
-            model, base_url = _ask_model(base_url)
         name, connection = parse_model(model, base_url)
         check_collection_installed(name)
-        found, table = _propose(name, connection, read, prompt, rows=rows, is_asking=is_asking)
+        _check_output(out_path, force=force)
+        rows = open_rows(source)
+        found, table = _propose(name, connection, rows, question, tuple(reference or ()) or None, prompt)
         settings = make_settings(
             found, table, path=source, model=name, connection=connection, n=n, folder=out_path.parent
         )
@@ -124,8 +109,7 @@ def init(
         emit_json({**shown, "written": str(out_path), "next": following})
     else:
         console = get_console()
-        if not is_asking:
-            _print_proposal(console, found, table, rows.name)
+        _print_proposal(console, found, table, rows.name)
         requests = len(table.examples) * n
         console.print(f"\n{escape(str(out_path))} written. Next, with {requests:,} requests:", soft_wrap=True)
         console.print(f"  {escape(following)}", soft_wrap=True)
@@ -135,34 +119,24 @@ def init(
 def _propose(
     name: str,
     connection: Mapping[str, Any],
-    read: Callable[[str | None], tuple[Table, str | None]],
-    prompt: str | None,
-    *,
     rows: Rows,
-    is_asking: bool,
+    question: str | None,
+    references: References | None,
+    prompt: str | None,
 ) -> tuple[Proposal, Table]:
-    """Return what suits the questions, with a prompt that the user accepts if there is a terminal."""
+    """Return what suits the questions, and the questions."""
     from langchain_cfc_collect import proposal
     from langchain_cfc_collect.sources.detection import describe_lists
 
-    table, around = read(prompt)
+    table, around = proposal.read_questions(rows, question, references, prompt)
     for note in describe_lists(rows, table.columns):
         print_note(get_error_console(), note)
     choices = proposal.list_labelers(table.examples)
-    bare = f"{{{proposal.QUESTION}}}"
     if prompt is None:
         around = proposal.propose_prompt(name, table.examples, choices)
-        if is_asking:
-            table, around = read(_ask_user("Prompt", default=around or bare))
-    while True:
-        with get_error_console().status("asking the model a few questions"):
-            found = proposal.propose(name, table.examples, choices, prompt=around, connection=connection)
-        if not is_asking or _confirm(found, table, rows.name):
-            return found, table
-        table, around = read(_ask_user("Another prompt", default=around or bare))
-
-
-# Checks of options
+    with get_error_console().status("asking the model a few questions"):
+        found = proposal.propose(name, table.examples, choices, prompt=around, connection=connection)
+    return found, table
 
 
 def _check_output(path: Path, *, force: bool) -> None:
@@ -172,56 +146,6 @@ def _check_output(path: Path, *, force: bool) -> None:
     if not path.parent.is_dir():
         msg = f"{path} is in a folder that does not exist"
         raise InputError(msg)
-
-
-def _check_options(source: str | None, model: str | None) -> None:
-    missing = [name for name, value in (("--source", source), ("--model", model)) if value is None]
-    if missing:
-        msg = (
-            f"give {join_names(missing)}: missing options are asked for only if standard input is a terminal"
-        )
-        raise InputError(msg)
-
-
-# Questions to the user
-
-
-def _ask_user(text: str, default: str | None = None) -> str:
-    answer: str = typer.prompt(text, default=default, err=True)
-    return answer.strip()
-
-
-def _ask_columns(
-    rows: Rows, question: str | None, reference: References | None
-) -> tuple[str | None, References | None]:
-    """Ask for the columns that cannot be recognised by their names."""
-    from langchain_cfc_collect.sources import detection
-
-    sample = detection.read_sample(rows)
-    question, reference = detection.find_columns(sample, question, reference)
-    listed = join_names(list(sample[0]), 20)
-    if question is None:
-        question = _ask_user(f"Column of the questions ({listed})")
-        _, reference = detection.find_columns(sample, question, reference)
-    return question, reference or _ask_user(f"Column of the right answers ({listed})")
-
-
-def _ask_model(base_url: str | None) -> tuple[str, str | None]:
-    if base_url is None:
-        given = _ask_user("Model (such as openai:gpt-4o-mini, or the URL of an OpenAI-compatible server)")
-        if not given.startswith(("http://", "https://")):
-            return given, None
-        base_url = given
-    return _ask_user("Name of the model on that server"), base_url
-
-
-def _confirm(found: Proposal, table: Table, source: str) -> bool:
-    _print_proposal(get_error_console(), found, table, source)
-    confirmed: bool = typer.confirm("\nWrite these settings? (n: try another prompt)", default=True, err=True)
-    return confirmed
-
-
-# Output
 
 
 def _print_proposal(console: Console, found: Proposal, table: Table, source: str) -> None:
