@@ -16,8 +16,8 @@ stop at the same slot. Candidates of one wave are drawn at once.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
 from typing import Any, Literal, TypeAlias
@@ -30,8 +30,6 @@ from langchain_cfc.features import count_answers
 from langchain_cfc.support.arrays import BoolArray, IntArray
 
 Condition: TypeAlias = Literal["fixed", "lead", "agree", "below"]
-# Recomputes the scores of a batch without padding, for verifiers that compare a prompt's candidates.
-Rescore: TypeAlias = Callable[[CandidateBatch], CandidateBatch]
 
 # Verifiers of this library that score each candidate separately.
 _SEPARATE_VERIFIERS = {
@@ -41,7 +39,7 @@ _SEPARATE_VERIFIERS = {
     "sequence-probability",
     "token-probability",
 }
-SELF_CONSISTENCY = "self-consistency"
+_SELF_CONSISTENCY = "self-consistency"
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _GRAMMAR = re.compile(rf"([a-z]+)\(({_NUMBER})(?:,(at_most|rounds)=(\d+(?:\+\d+)*))?\)")
@@ -139,12 +137,11 @@ class DrawRule:
             return np.asarray(drawn.scores.min(axis=1) < float(self.value), dtype=np.bool_)
         return np.zeros(len(drawn), dtype=np.bool_)
 
-    def count_draws(self, recorded: CandidateBatch, rescore: Rescore | None = None) -> IntArray:
+    def count_draws(self, recorded: CandidateBatch) -> IntArray:
         """Count the draws after which the rule stops, by replaying prefixes of recorded candidates.
 
         Args:
             recorded: N prompts with their candidates, in the order of their slots.
-            rescore: Computes the scores of a prefix, if they depend on all candidates of a prompt.
 
         Returns:
             (N,) numbers of draws; above the prompt's recorded number if the rule asks for unrecorded ones.
@@ -155,8 +152,7 @@ class DrawRule:
         for drawn in range(self.first_wave, self.at_most):
             rows = np.flatnonzero((counts == drawn) & (held >= drawn))
             if len(rows):
-                prefix = recorded.take(rows).keep_first_candidates(drawn)
-                counts[rows] += self.choose_next_wave(prefix if rescore is None else rescore(prefix))
+                counts[rows] += self.choose_next_wave(recorded.take(rows).keep_first_candidates(drawn))
         return counts
 
 
@@ -219,16 +215,15 @@ def _measure_lead(drawn: CandidateBatch) -> IntArray:
     return np.asarray(counts[:, -1] - second, dtype=np.int64)
 
 
-def replay(rule: DrawRule, labelled: LabelledBatch, rescore: Rescore | None = None) -> LabelledBatch:
+def replay(rule: DrawRule, labelled: LabelledBatch) -> LabelledBatch:
     """Shorten recorded prompts to the candidates that a rule would have drawn.
 
     Args:
         rule: The draw rule.
         labelled: N labelled prompts with at least `rule.at_most` candidates each, or shortened by this rule.
-        rescore: As in `DrawRule.count_draws`; also computes the scores of the prompts returned.
 
     Returns:
-        The prompts with the candidates drawn and their scores.
+        The prompts with the candidates drawn.
 
     Raises:
         InputError: If fewer candidates than the rule may draw were recorded, another rule has shortened the
@@ -240,7 +235,7 @@ def replay(rule: DrawRule, labelled: LabelledBatch, rescore: Rescore | None = No
             f"{labelled.draws.n}: record more, or lower its bound"
         )
         raise InputError(msg)
-    counts = rule.count_draws(labelled.draws, rescore)
+    counts = rule.count_draws(labelled.draws)
     if labelled.draws.drawn is not None:
         if (counts != labelled.draws.drawn).any():
             msg = (
@@ -250,21 +245,15 @@ def replay(rule: DrawRule, labelled: LabelledBatch, rescore: Rescore | None = No
             raise InputError(msg)
         return labelled
     warn_if_sorted(labelled)
-    shortened = labelled.keep_first_candidates(rule.at_most).keep_drawn(counts)
-    if rescore is None:
-        return shortened
-    scores = shortened.draws.scores.copy()
-    for rows, part in shortened.draws.split_by_count():
-        scores[rows, : part.n] = rescore(part).scores
-    return replace(shortened, draws=replace(shortened.draws, scores=scores, precomputed={}))
+    return labelled.keep_first_candidates(rule.at_most).keep_drawn(counts)
 
 
-def get_verifier_name(fingerprint: Mapping[str, Any] | None) -> object:
+def _get_verifier_name(fingerprint: Mapping[str, Any] | None) -> object:
     """Return the method that a verifier states, or its id; None without a fingerprint."""
     return None if fingerprint is None else fingerprint.get("method", fingerprint.get("id"))
 
 
 def is_separate_verifier(fingerprint: Mapping[str, Any] | None) -> bool | None:
     """Return whether a verifier of this library scores each candidate separately; None for any other."""
-    name = get_verifier_name(fingerprint)
-    return True if name in _SEPARATE_VERIFIERS else False if name == SELF_CONSISTENCY else None
+    name = _get_verifier_name(fingerprint)
+    return True if name in _SEPARATE_VERIFIERS else False if name == _SELF_CONSISTENCY else None

@@ -20,7 +20,7 @@ from langchain_cfc.artifact.facts import (
     make_threshold_rule,
 )
 from langchain_cfc.artifact.guarantee import build_batch_guarantee, build_bot_guarantee, build_guarantee
-from langchain_cfc.artifact.prefixes import are_drawn_by, find_rescore, has_separate_scores
+from langchain_cfc.artifact.prefixes import has_separate_scores
 from langchain_cfc.artifact.signatures import PublicKey, check_signature
 from langchain_cfc.artifact.validation import find_problems
 from langchain_cfc.candidates import UNITS, CandidateBatch
@@ -151,12 +151,10 @@ class CalibrationArtifact(ArtifactContent):
                 return
             msg = f"the artifact was calibrated with n = {self.n} candidates per prompt, got {draws.n}"
             raise InputError(msg)
-        rule, rescore = self.draw_rule, None
-        if rule.needs_scores:  # candidates are rescored only if the rule looks at scores
-            if are_drawn_by(rule, self.provenance) and not has_separate_scores(self.provenance):
-                return  # the scores that stopped it are unknown
-            rescore = find_rescore(self.provenance)
-        wanted = rule.count_draws(draws, rescore)
+        rule = self.draw_rule
+        if rule.needs_scores and not has_separate_scores(self.provenance):
+            return  # the scores that stopped it are unknown
+        wanted = rule.count_draws(draws)
         wrong = np.flatnonzero(wanted != draws.counts)
         if len(wrong):
             row = int(wrong[0])

@@ -2,32 +2,16 @@
 
 If the verifier scores each candidate separately, the recorded scores stay valid. If it compares all
 candidates of a prompt, serving will see other scores: three candidates that agree are half of six draws, but
-all of them if drawing stops after three. Reusing such scores would void the guarantee, so they are recomputed
-from the candidates kept. If the records do not say which kind of verifier made the scores, they are refused.
+all of them if drawing stops after three. Reusing such scores would void the guarantee, so the records must
+have been drawn by the rule. If they do not say which kind of verifier made the scores, they are refused, too.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
-
-from langchain_cfc.candidates import CandidateBatch, LabelledBatch, score_by_agreement
-from langchain_cfc.draw_rules import (
-    SELF_CONSISTENCY,
-    DrawRule,
-    Rescore,
-    get_verifier_name,
-    is_separate_verifier,
-    replay,
-)
+from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.draw_rules import DrawRule, is_separate_verifier, replay
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Provenance
-
-_TOO_MANY_RECORDED = (
-    "draws: self-consistency gives other scores if fewer candidates are drawn than recorded: record exactly "
-    "that many"
-)
 
 
 def has_separate_scores(provenance: Provenance | None) -> bool | None:
@@ -42,30 +26,23 @@ def are_drawn_by(rule: DrawRule, provenance: Provenance | None) -> bool:
     return provenance is not None and provenance.draws == rule.text
 
 
-def find_rescore(provenance: Provenance | None) -> Rescore | None:
-    """Return a function that rescores the candidates kept, without padding; None if scores stay valid.
-
-    Raises:
-        InputError: If scores cannot be recomputed from the records, or nothing says how they were made.
-    """
-    separate = has_separate_scores(provenance)
-    if separate:
-        return None
-    verifier = {} if provenance is None or provenance.verifier is None else provenance.verifier
-    if separate is None:
+def check_separate_scores(provenance: Provenance | None) -> None:
+    """Raise an `InputError` unless the recorded scores are those of any number of first candidates."""
+    if has_separate_scores(provenance):
+        return
+    if has_separate_scores(provenance) is False:
         msg = (
-            f"draws: the records do not say whether their verifier ({dict(verifier) or 'not named'}) scores "
-            "each candidate separately; if not, its scores change when fewer are drawn. If it does, say so "
-            'in the first line of the records: "separate_scores": true'
+            "draws: the verifier compares the candidates of a prompt, so its scores of fewer candidates are "
+            "not in these records: collect by this rule, with collect --draws"
         )
         raise InputError(msg)
-    if get_verifier_name(verifier) != SELF_CONSISTENCY or verifier.get("agreement") != "equal":
-        msg = (
-            "draws: the verifier compares the candidates of a prompt, so its scores of fewer candidates "
-            "cannot be computed from the records. That works only for one SelfConsistency by equal answers"
-        )
-        raise InputError(msg)
-    return _rescore_by_agreement
+    named = None if provenance is None or provenance.verifier is None else dict(provenance.verifier)
+    msg = (
+        f"draws: the records do not say whether their verifier ({named or 'not named'}) scores each "
+        "candidate separately; if not, its scores change when fewer are drawn. If it does, say so in the "
+        'first line of the records: "separate_scores": true'
+    )
+    raise InputError(msg)
 
 
 def check_first_candidates(labelled: LabelledBatch, provenance: Provenance | None) -> None:
@@ -101,25 +78,17 @@ def replay_prefixes(rule: DrawRule, labelled: LabelledBatch, provenance: Provena
         The prompts with the candidates drawn.
 
     Raises:
-        InputError: As in `find_rescore`; if the recorded answers are not those that the verifier compared; if
-            the rule looks at the agreement of a single candidate with itself; or if fewer candidates than the
-            rule may draw were recorded.
+        InputError: As in `check_separate_scores`, or if the rule may draw more candidates than were recorded.
     """
-    is_fixed = rule.stored_text is None
-    if is_fixed and rule.at_most == labelled.draws.n:
+    if rule.stored_text is None and rule.at_most == labelled.draws.n:
         return labelled
     if are_drawn_by(rule, provenance):
         # The recorded scores are those of the candidates drawn. If the verifier compares candidates, the
         # scores that stopped the rule were not recorded, so the prompts are trusted as they are.
         is_known = not rule.needs_scores or has_separate_scores(provenance)
         return replay(rule, labelled) if is_known else labelled
-    rescore = find_rescore(provenance)
-    if rescore is not None and is_fixed:
-        raise InputError(_TOO_MANY_RECORDED)
-    check_first_wave(rule, provenance)
-    if rescore is not None and labelled.draws.drawn is None:
-        _check_recorded_scores(labelled)
-    return replay(rule, labelled, rescore)
+    check_separate_scores(provenance)
+    return replay(rule, labelled)
 
 
 def check_first_wave(rule: DrawRule, provenance: Provenance | None) -> None:
@@ -131,29 +100,3 @@ def check_first_wave(rule: DrawRule, provenance: Provenance | None) -> None:
             f"{rule.condition}({rule.value}, rounds=2+2+4), or use lead or agree"
         )
         raise InputError(msg)
-
-
-def _check_recorded_scores(labelled: LabelledBatch) -> None:
-    """Refuse recorded scores that differ from self-consistency computed on the recorded answers.
-
-    They differ if the verifier grouped answers more finely or more coarsely than the records do. Scores of n
-    candidates are multiples of 1 / n, so one that is off by less than a tenth of that was only rounded, to
-    fewer digits or in the last bit, as 1 - c / n and (n - c) / n are.
-    """
-    errors = np.abs(_rescore_by_agreement(labelled.draws).scores - labelled.draws.scores)
-    differing = np.any(errors > 0.1 / labelled.draws.n, axis=1)
-    if labelled.recorded != labelled.draws.n or differing.any():
-        where = f", first in record {labelled.ids[int(differing.argmax())]!r}" if differing.any() else ""
-        msg = (
-            f"draws: the recorded scores are not those of self-consistency on the recorded answers{where}. "
-            "So scores of fewer candidates cannot be computed: record as `answer` what the verifier compares"
-        )
-        raise InputError(msg)
-
-
-def _rescore_by_agreement(draws: CandidateBatch) -> CandidateBatch:
-    if draws.answer_codes is None:
-        msg = "draws: the verifier compares answers, but these candidates have only scores"
-        raise InputError(msg)
-    codes = draws.answer_codes if draws.blank is None else np.where(draws.blank, -1, draws.answer_codes)
-    return replace(draws, scores=score_by_agreement(codes), precomputed={})

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from langchain_cfc.artifact import files
 from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.artifact.facts import CertifiedBot, Confidence
-from langchain_cfc.artifact.prefixes import are_drawn_by, find_rescore
+from langchain_cfc.artifact.prefixes import are_drawn_by, check_separate_scores
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import Certificate, TestedCertificate
 
@@ -87,7 +87,7 @@ def _check_draw_rule(artifact: ArtifactContent) -> Iterator[str]:
         yield f"draws: {artifact.draws} is not a rule of at most {artifact.n} draws in canonical form"
     try:
         if not are_drawn_by(rule, artifact.provenance):
-            find_rescore(artifact.provenance)
+            check_separate_scores(artifact.provenance)
     except InputError as error:
         yield str(error)
 

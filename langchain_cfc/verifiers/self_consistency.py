@@ -72,7 +72,6 @@ class SelfConsistency(BaseVerifier):
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
         """Group the candidates that agree, and score each by the share of its group."""
-        # The same code rescores the first candidates of a record if a draw rule keeps only these.
         return score_groups((yield from self.find_groups(given, config)))
 
     def find_groups(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[int]]:

@@ -1,4 +1,4 @@
-"""Calibration with a draw rule: prefixes of the records, with the scores that these have among themselves."""
+"""Calibration with a draw rule: prefixes of the records, whose scores must not depend on later draws."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ from tests.guarantees.promises import make_prompts
 from tests.lengths import mostly_long, repetitions
 
 SEPARATE = Provenance(n=8, verifier={"id": "sequence-probability"})
-VOTES = Provenance(n=8, verifier=dict(SelfConsistency().fingerprint))
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 RULES = ["lead(2, at_most=8)", "below(0.2, at_most=6)", "agree(0.8, rounds=2+2+4)"]
@@ -40,20 +39,6 @@ RULES = ["lead(2, at_most=8)", "below(0.2, at_most=6)", "agree(0.8, rounds=2+2+4
 @functools.cache
 def make_records(seed: int = 0, size: int = 120) -> list[PromptRecord]:
     return make_prompts(np.random.default_rng(seed), size, n=8)
-
-
-def score_by_votes(records: list[PromptRecord], seen: int = 8) -> list[PromptRecord]:
-    """The records with scores of self-consistency among the first candidates, of this library's verifier."""
-    voted = []
-    for record in records:
-        candidates = record.candidates[:seen]
-        texts = drawn_candidates(*(one.answer_key for one in candidates))
-        scores = SelfConsistency().invoke({"prompt": "?", "candidates": texts})
-        scored = tuple(
-            one.model_copy(update={"score": score}) for one, score in zip(candidates, scores, strict=True)
-        )
-        voted.append(record.model_copy(update={"candidates": scored}))
-    return voted
 
 
 def calibrate_with(
@@ -103,68 +88,6 @@ def test_attainable_coverage_ignores_labels_after_the_last_draw() -> None:
     assert np.mean(attainable) < table.correct.any(axis=1).mean()
 
 
-@mostly_long("draws", [RULES[0], "below(0.3, rounds=2+2+2)", RULES[2]], quick=1)
-def test_agreement_scores_are_those_of_the_verifier_on_the_prefix(draws: str) -> None:
-    artifact = calibrate_with(draws, score_by_votes(make_records()), VOTES)
-    table = tabulate_draws(artifact, score_by_votes(make_records(1, 40)))
-    for row, count in enumerate(table.draws.counts.tolist()):
-        (expected,) = score_by_votes([make_records(1, 40)[row]], count)
-        assert table.draws.scores[row, :count].tolist() == [one.score for one in expected.candidates]
-
-
-def test_agreement_scores_of_all_candidates_differ_from_those_of_the_prefix() -> None:
-    # The control: scores that a calibration would use if it kept those of all candidates.
-    artifact = calibrate_with(RULES[0], score_by_votes(make_records()), VOTES)
-    voted = score_by_votes(make_records(1, 40))
-    table = tabulate_draws(artifact, voted)
-    reused = tabulate(voted).draws.scores
-    assert (table.draws.is_drawn & (table.draws.scores != reused)).any(axis=1).mean() > 0.5
-    with pytest.raises(InputError, match="not those of self-consistency on the recorded answers, first in"):
-        calibrate_with(RULES[0], make_records(), VOTES)
-
-
-@pytest.mark.parametrize(("kind", "is_read"), [("1 - c/n", True), ("4", True), ("6", True), ("off", False)])
-def test_rounded_agreement_scores_are_those_of_the_verifier(kind: str, is_read: bool) -> None:
-    # Scores of n candidates are 1/n apart, so what is off by less than a tenth of it was only rounded.
-    # Of eight, all agreement scores are binary numbers; of seven, none but 0 is.
-    def write(score: float) -> float:
-        if kind == "1 - c/n":
-            return 1.0 - round(7 * (1.0 - score)) / 7
-        return score + 0.11 / 7 * (score < 0.5) if kind == "off" else round(score, int(kind))
-
-    draws, verifier = "lead(2, at_most=7)", Provenance(n=7, verifier=VOTES.verifier)
-    records = score_by_votes(make_records(), 7)
-    changed = [
-        one.model_copy(
-            update={
-                "candidates": tuple(
-                    each.model_copy(update={"score": write(each.score)}) for each in one.candidates
-                )
-            }
-        )
-        for one in records
-    ]
-    assert changed != records
-    if not is_read:
-        with pytest.raises(InputError, match="not those of self-consistency"):
-            calibrate_with(draws, changed, verifier)
-        return
-    # Scores are computed again for the candidates drawn, so rounding changes nothing.
-    one, other = (calibrate_with(draws, each, verifier) for each in (records, changed))
-    assert one.model_dump(exclude={"created_at"}) == other.model_dump(exclude={"created_at"})
-
-
-@pytest.mark.parametrize("draws", ["below(0.3, at_most=8)", "below(0.3, rounds=1+3+4)"])
-def test_draw_rule_may_not_stop_after_one_candidate_by_agreement(draws: str) -> None:
-    with pytest.raises(InputError, match=r"always stops after one draw, .* rounds=2.* lead or agree"):
-        calibrate_with(draws, score_by_votes(make_records()), VOTES)
-    artifact = calibrate_with("below(0.3, rounds=2+2+4)", score_by_votes(make_records()), VOTES)
-    counts = tabulate_draws(artifact, score_by_votes(make_records(1, 40))).draws.counts
-    assert set(counts.tolist()) == {2, 4, 8}
-    # A verifier that scores each candidate by itself may stop at the first.
-    assert calibrate_with(draws).draws == draws
-
-
 @pytest.mark.parametrize(
     ("verifier", "stated", "separate"),
     [
@@ -178,7 +101,7 @@ def test_draw_rule_may_not_stop_after_one_candidate_by_agreement(draws: str) -> 
         (None, None, None),
     ],
 )
-def test_draw_rule_requires_scores_of_separate_candidates_or_agreement(
+def test_draw_rule_requires_scores_of_separate_candidates(
     verifier: dict[str, Any] | None, stated: bool | None, separate: bool | None
 ) -> None:
     provenance = Provenance(n=8, verifier=verifier, separate_scores=stated)
@@ -186,7 +109,7 @@ def test_draw_rule_requires_scores_of_separate_candidates_or_agreement(
     if separate:
         assert calibrate_with(RULES[0], provenance=provenance).draws == RULES[0]
         return
-    problem = "do not say whether" if separate is None else "compares the candidates|not those of self-con"
+    problem = "do not say whether" if separate is None else "compares the candidates"
     with pytest.raises(InputError, match=problem):
         calibrate_with(RULES[0], provenance=provenance)
 
@@ -211,8 +134,6 @@ def test_fixed_draw_rule_uses_the_first_candidates() -> None:
     plain = calibrate_with(None, first, SEPARATE.model_copy(update={"n": 6}))
     assert (fixed.draws, fixed.n) == (None, 6)
     assert (fixed.levels, fixed.arrays) == (plain.levels, plain.arrays)
-    with pytest.raises(InputError, match="record exactly that many"):
-        calibrate_with("fixed(6)", score_by_votes(make_records()), VOTES)
 
 
 def test_decide_refuses_candidates_that_the_draw_rule_would_not_draw() -> None:

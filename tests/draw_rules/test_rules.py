@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from langchain_cfc.candidates import CandidateBatch
-from langchain_cfc.draw_rules import DrawRule, Rescore, parse_draw_rule
+from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import InputError
 from langchain_cfc.support.arrays import IntArray
 
@@ -88,8 +88,7 @@ def test_draw_rule_depends_only_on_the_prefix(
 class StopsAtTheBest(DrawRule):
     """An invalid rule: it stops at the lowest score of all recorded candidates, drawn or not."""
 
-    def count_draws(self, recorded: CandidateBatch, rescore: Rescore | None = None) -> IntArray:
-        del rescore
+    def count_draws(self, recorded: CandidateBatch) -> IntArray:
         return np.asarray(1 + recorded.scores.argmin(axis=1), dtype=np.int64)
 
 

@@ -4,8 +4,8 @@ As in `test_leave_one_out`, each of N + 1 prompts is decided upon by the others,
 weighting the sum of f(X) (kept - tau) is at least 0, without any tolerance for chance: prompts that a rule
 has shortened are exchangeable as the whole ones are. Groups are included.
 
-Each control calibrates on prompts that were shortened in another way than serving can: by looking at labels,
-at later draws, or with the scores that candidates had among all of them. Its sum falls below 0.
+Each control calibrates on prompts that were shortened in another way than serving can: by looking at labels
+or at later draws. Its sum falls below 0.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ import pytest
 
 from langchain_cfc import FeatureMap, PromptRecord
 from langchain_cfc.calibration import fit
-from langchain_cfc.candidates import LabelledBatch, score_by_agreement
-from langchain_cfc.draw_rules import DrawRule, replay
+from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.draw_rules import DrawRule
 from langchain_cfc.records import Provenance, tabulate
-from langchain_cfc.verifiers import SelfConsistency
 from tests.guarantees.promises import make_prompts
 from tests.guarantees.test_leave_one_out import ROUND_OFF, sum_leave_one_out_gaps
 from tests.lengths import mostly_long, repetitions
@@ -38,33 +37,18 @@ RULES = [
 ]
 MAPS = ["1", "group(tier)", "hat(mean_score, 4)", "bins(min_score, 3) + group(tier)"]
 SEPARATE = Provenance(n=N, verifier={"id": "sequence-probability"})
-VOTES = Provenance(n=N, verifier=dict(SelfConsistency().fingerprint))
 Shorten = Callable[..., LabelledBatch]
 
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
-def make_bag(seed: int, *, votes: bool = False) -> list[PromptRecord]:
-    bag = make_prompts(np.random.default_rng(seed), SIZE, n=N)
-    if not votes:
-        return bag
-    codes = tabulate(bag).draws.answer_codes
-    assert codes is not None
-    scored = []
-    for record, scores in zip(bag, score_by_agreement(codes).tolist(), strict=True):
-        pairs = zip(record.candidates, scores, strict=True)
-        candidates = tuple(one.model_copy(update={"score": score}) for one, score in pairs)
-        scored.append(record.model_copy(update={"candidates": candidates}))
-    return scored
+def make_bag(seed: int) -> list[PromptRecord]:
+    return make_prompts(np.random.default_rng(seed), SIZE, n=N)
 
 
-def measure_gaps(
-    bag: list[PromptRecord], features: str, draws: str, provenance: Provenance, **options: Any
-) -> dict[str, float]:
+def measure_gaps(bag: list[PromptRecord], features: str, draws: str, **options: Any) -> dict[str, float]:
     rule = FeatureMap.parse(features).fit(tabulate(make_bag(99)).draws)
-    return sum_leave_one_out_gaps(
-        bag, rule, draws=draws, provenance=provenance, **{"alpha": "0.3", **options}
-    )
+    return sum_leave_one_out_gaps(bag, rule, draws=draws, provenance=SEPARATE, **{"alpha": "0.3", **options})
 
 
 @mostly_long("draws", RULES, quick=3)
@@ -72,19 +56,13 @@ def measure_gaps(
     "features", [*(pytest.param(one, marks=pytest.mark.long) for one in MAPS[:-1]), MAPS[-1]]
 )
 def test_draw_rule_promise_holds_for_any_bag_of_prompts(features: str, draws: str) -> None:
-    found = measure_gaps(make_bag(MAPS.index(features)), features, draws, SEPARATE)
-    assert min(found.values()) >= -ROUND_OFF
-
-
-@mostly_long("draws", [RULES[1], RULES[4], RULES[5]], quick=1)
-def test_draw_rule_promise_holds_for_agreement_scores(draws: str) -> None:
-    found = measure_gaps(make_bag(7, votes=True), "entropy + group(tier)", draws, VOTES)
+    found = measure_gaps(make_bag(MAPS.index(features)), features, draws)
     assert min(found.values()) >= -ROUND_OFF
 
 
 @mostly_long("set_rule", ["best_prefix", "unique(rank)"], quick=1)
 def test_draw_rule_promise_holds_for_every_set_rule(set_rule: str) -> None:
-    found = measure_gaps(make_bag(8), "group(tier)", RULES[1], SEPARATE, set_rule=set_rule)
+    found = measure_gaps(make_bag(8), "group(tier)", RULES[1], set_rule=set_rule)
     assert min(found.values()) >= -ROUND_OFF
 
 
@@ -100,27 +78,12 @@ def draw_until_best(rule: DrawRule, labelled: LabelledBatch, *_: Any, **__: Any)
     return labelled.keep_drawn(labelled.draws.scores.argmin(axis=1).astype(np.int64) + 1)
 
 
-def reuse_recorded_scores(rule: DrawRule, labelled: LabelledBatch, *_: Any, **__: Any) -> LabelledBatch:
-    """Reuse the scores that candidates had among all recorded ones."""
-    return replay(rule, labelled)
-
-
-@mostly_long(
-    ("shorten", "draws", "votes"),
-    [
-        (draw_until_correct, "lead(1, at_most=8)", False),
-        (draw_until_best, "lead(1, at_most=8)", False),
-        (reuse_recorded_scores, "lead(3, rounds=2+1)", True),
-    ],
-    quick=1,
-)
+@mostly_long("shorten", [draw_until_correct, draw_until_best], quick=1)
 def test_draw_rule_promise_breaks_if_calibration_stops_by_other_information(
-    shorten: Shorten, draws: str, votes: bool, monkeypatch: pytest.MonkeyPatch
+    shorten: Shorten, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lowest() -> float:
-        provenance = VOTES if votes else SEPARATE
-        found = [measure_gaps(make_bag(seed, votes=votes), "1", draws, provenance)["1"] for seed in (1, 2)]
-        return min(found)
+        return min(measure_gaps(make_bag(seed), "1", "lead(1, at_most=8)")["1"] for seed in (1, 2))
 
     assert lowest() >= -ROUND_OFF
     monkeypatch.setattr(fit, "replay_prefixes", shorten)

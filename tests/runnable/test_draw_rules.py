@@ -17,9 +17,8 @@ from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, FingerprintError
 from langchain_cfc.records import Provenance
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers import SelfConsistency, from_evaluator
+from langchain_cfc.verifiers import from_evaluator
 from tests.calls import Invoke
-from tests.factories import drawn_candidates
 from tests.fakes import ScriptedModel, answer_of, score_of, text_from_hash, verify
 from tests.lengths import mostly_long
 
@@ -33,8 +32,6 @@ RULES = [
 ]
 USAGE = UsageMetadata(input_tokens=10, output_tokens=2, total_tokens=12)
 SEPARATE_SCORES = Provenance(n=N, verifier={"id": "own"}, answer={"id": "own"}, separate_scores=True)
-VOTING_VERIFIER = SelfConsistency(answer_of)
-VOTING_PROVENANCE = Provenance(n=N, verifier=dict(VOTING_VERIFIER.fingerprint), answer={"id": "own"})
 
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}",
@@ -42,15 +39,13 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def make_records(numbers: Sequence[int], *, votes: bool = False) -> list[PromptRecord]:
+def make_records(numbers: Sequence[int]) -> list[PromptRecord]:
     """Return records of what the scripted model says in each slot of a prompt, with its scores."""
     records = []
     for number in numbers:
         prompt = f"question {number}"
         texts = [text_from_hash(prompt, slot) for slot in range(N)]
         scores = [score_of(text) for text in texts]
-        if votes:
-            scores = VOTING_VERIFIER.invoke({"prompt": prompt, "candidates": drawn_candidates(*texts)})
         candidates = tuple(
             Candidate(text=text, answer=answer_of(text), score=score, correct=answer_of(text) == "answer 0")
             for text, score in zip(texts, scores, strict=True)
@@ -60,18 +55,18 @@ def make_records(numbers: Sequence[int], *, votes: bool = False) -> list[PromptR
 
 
 @cache
-def make_calibration_records(*, votes: bool) -> list[PromptRecord]:
-    return make_records(range(10_000, 10_300), votes=votes)
+def make_calibration_records() -> list[PromptRecord]:
+    return make_records(range(10_000, 10_300))
 
 
 @cache
-def make_artifact(draws: str, *, votes: bool = False) -> CalibrationArtifact:
+def make_artifact(draws: str) -> CalibrationArtifact:
     return calibrate(
-        make_calibration_records(votes=votes),
+        make_calibration_records(),
         alpha="0.4",
         features="hat(mean_score, 3)",
         draws=draws,
-        provenance=VOTING_PROVENANCE if votes else SEPARATE_SCORES,
+        provenance=SEPARATE_SCORES,
         allow_unattainable=True,
     )
 
@@ -82,12 +77,12 @@ def make_chain(artifact: CalibrationArtifact, **fields: Any) -> CFCRunnable:
     return CFCRunnable(**{"generator": generator, "artifact": artifact, **parts, **fields})
 
 
-def check_against_offline(draws: str, size: int, *, votes: bool = False) -> None:
+def check_against_offline(draws: str, size: int) -> None:
     """Compare every draw, level, threshold and set, to the bit, by sync and by async calls."""
-    artifact = make_artifact(draws, votes=votes)
-    table = tabulate_draws(artifact, make_records(range(size), votes=votes))
+    artifact = make_artifact(draws)
+    table = tabulate_draws(artifact, make_records(range(size)))
     offline, counts = decide(artifact, table.draws), table.draws.counts
-    chain = make_chain(artifact, **({"verifier": VOTING_VERIFIER, "verifier_id": None} if votes else {}))
+    chain = make_chain(artifact)
     prompts = [f"question {number}" for number in range(size)]
     served = [*chain.batch(prompts[::2]), *asyncio.run(chain.abatch(prompts[1::2]))]
     assert len(set(counts.tolist())) > 1
@@ -106,11 +101,6 @@ def check_against_offline(draws: str, size: int, *, votes: bool = False) -> None
 @mostly_long("draws", RULES, quick=3)
 def test_chain_with_draw_rule_decides_like_decide_on_recorded_prefixes(draws: str) -> None:
     check_against_offline(draws, 20)
-
-
-@pytest.mark.parametrize("draws", ["lead(2, at_most=8)", "below(0.3, rounds=3+2+3)"])
-def test_draw_rule_scores_prefixes_with_a_comparing_verifier(draws: str) -> None:
-    check_against_offline(draws, 20, votes=True)
 
 
 @pytest.mark.long

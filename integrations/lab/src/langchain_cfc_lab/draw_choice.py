@@ -38,11 +38,6 @@ from langchain_cfc_lab.splits import Progress, measure_splits
 _TEST_SHARE = 0.4
 # Largest loss of coverage, against drawing all candidates, of the rule that is proposed.
 MAX_COVERAGE_LOSS = 0.03
-_COARSE_SCORES = (
-    "Agreement takes few values among few candidates, so after a draw rule many prompts share one mean "
-    "score, and a bot answers all of them or none. To lose no answers, draw all candidates, or use a "
-    "verifier that scores each candidate by itself."
-)
 _FIGURES = ("mean_draws", "kept_promise", "coverage", "not_certifiable_rate", "answered_rate", "mean_answers")
 _BOT_FIGURES = ("mean_draws", "answered_rate", "wrong_rate")
 
@@ -94,7 +89,6 @@ class DrawSuggestion(ReportData):
         most_lost: Largest loss of `JudgedDrawRule.usefulness`, as a share of all prompts.
         prompts: Number of selection prompts, on which rules were compared.
         splits: Number of inner splits; 0 for a bot.
-        warning: Why the scores do not suit a draw rule; None if they do.
         command: The command to run next.
     """
 
@@ -106,7 +100,6 @@ class DrawSuggestion(ReportData):
     most_lost: float
     prompts: int
     splits: int
-    warning: str | None
     command: str
 
 
@@ -230,7 +223,6 @@ def suggest_draws(
         most_lost=MAX_COVERAGE_LOSS,
         prompts=len(part),
         splits=splits,
-        warning=_COARSE_SCORES if max_wrong_rate and has_separate_scores(provenance) is False else None,
         command=final.format_command(["RECORDS"]),
     )
 

@@ -9,8 +9,8 @@ from langchain_cfc_lab import compare
 
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import InputError
-from langchain_cfc.records import tabulate
-from tests.calibration.test_draws import VOTES, make_records, score_by_votes
+from langchain_cfc.records import Provenance, tabulate
+from tests.calibration.test_draws import make_records
 
 RULE = "lead(3, at_most=10)"
 
@@ -41,9 +41,9 @@ def test_compare_with_a_draw_rule_stops_every_method() -> None:
 
 
 def test_compare_refuses_fewer_candidates_than_the_verifier_compared() -> None:
-    voted = score_by_votes(make_records())
-    options: dict[str, Any] = {"alpha": 0.3, "splits": 2, "methods": "marginal", "provenance": VOTES}
-    with pytest.raises(InputError, match="record exactly that many"):
-        compare(voted, draws="fixed(3)", **options)
+    votes = Provenance(n=8, verifier={"id": "self-consistency"})
+    options: dict[str, Any] = {"alpha": 0.3, "splits": 2, "methods": "marginal", "provenance": votes}
+    with pytest.raises(InputError, match="collect by this rule"):
+        compare(make_records(), draws="fixed(3)", **options)
     with pytest.raises(InputError, match="record 3"):
-        compare(tabulate(voted, n=3), **options)
+        compare(tabulate(make_records(), n=3), **options)

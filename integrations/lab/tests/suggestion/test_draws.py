@@ -12,7 +12,6 @@ import pytest
 from langchain_cfc_lab import DrawSuggestion, list_draw_rules, suggest_draws
 
 from langchain_cfc import calibrate, evaluate, write_records
-from langchain_cfc.candidates import score_by_agreement
 from langchain_cfc.demo import load_recording
 from langchain_cfc.draw_rules import parse_draw_rule
 from langchain_cfc.errors import CalibrationError, InputError
@@ -92,21 +91,6 @@ def test_suggest_draws_for_a_bot_expects_what_calibrate_certifies(for_bot: DrawS
     assert (for_bot.alpha, for_bot.max_wrong_rate, for_bot.splits) == (None, "0.1", 0)
 
 
-def test_suggest_draws_for_a_bot_warns_of_agreement_scores(for_bot: DrawSuggestion) -> None:
-    votes = Provenance(n=10, verifier=dict(SelfConsistency().fingerprint))
-    table = tabulate(load_recording())
-    scores = score_by_agreement(np.asarray(table.draws.answer_codes))
-    found = suggest_draws(
-        replace(table, draws=replace(table.draws, scores=scores)),
-        max_wrong_rate=0.2,
-        rules=["lead(3, at_most=10)"],
-        fit_fraction=0.5,
-        provenance=votes,
-    )
-    assert "Agreement" in (found.warning or "")
-    assert for_bot.warning is None
-
-
 def test_suggest_for_a_bot_prints_no_word_of_answer_sets(tmp_path: Path) -> None:
     records = tmp_path / "records.jsonl"
     write_records(records, list_facts()[::2], load_recording().provenance)
@@ -141,6 +125,7 @@ def test_list_draw_rules_suits_the_verifier() -> None:
         ({"fit_fraction": 0.0}, InputError, "fit_fraction"),
         ({"cost_per_candidate": -1.0}, InputError, "cost_per_candidate"),
         ({"provenance": Provenance(n=10)}, InputError, "separate_scores"),
+        ({"provenance": Provenance(n=10, separate_scores=False)}, InputError, "compares the candidates"),
         ({"fit_fraction": 1e-6}, CalibrationError, "no prompts to select on"),
     ],
 )

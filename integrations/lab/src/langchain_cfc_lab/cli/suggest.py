@@ -186,8 +186,6 @@ def _print_draws(console: Console, found: DrawSuggestion) -> None:
         f"most {100 * found.most_lost:g} points less than drawing all {found.n}. Next:"
     )
     print_command(console, found.command)
-    if found.warning is not None:
-        console.print(f"[yellow]warning: {found.warning}[/]\n")
     if is_bot:
         rate = format_share(float(found.max_wrong_rate or 0))
         console.print(
