@@ -165,8 +165,10 @@ def test_plots_draw_the_curve_and_mark_certified_points(
             np.array(lines[0].get_xydata()).tolist()
             == np.column_stack([curve.answered, curve.wrong]).tolist()
         )
-        marked = [line.get_xydata().tolist() for line in lines if line.get_marker() == "o"]
-        assert marked == [[[answered, wrong]] for answered, wrong, _ in curve.certified]
+        marked = [line for line in lines if line.get_marker() != "None"]
+        points = [line.get_xydata().tolist() for line in marked]
+        assert points == [[[answered, wrong]] for answered, wrong, _ in curve.certified]
+        assert len({line.get_marker() for line in marked}) == len(marked) > 1
     assert shown.plot(ax) is ax
 
 

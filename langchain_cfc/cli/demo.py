@@ -66,13 +66,13 @@ def demo(
     explains.
     """
     with report_errors():
+        out_path.parent.mkdir(parents=True, exist_ok=True)
         check_output(out_path)
         bot_path = out_path.with_name(_BOT_FILE)
         if out_path == bot_path:
             msg = f"{out_path} is reserved for the bot's artifact: give --out another name"
             raise InputError(msg)
         check_output(bot_path)
-        out_path.parent.mkdir(parents=True, exist_ok=True)
         bot = run_bot_demo(seed, bot_path, make_tracker("serving held-out prompts as a bot"))
         sets = run_demo(seed, out_path, make_tracker("serving them as answer sets"))
     report = sets.report.model_copy(update={"answers": bot.answers})

@@ -17,6 +17,7 @@ from langchain_cfc.cli.formatting import StepDisplay, make_progress
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Provenance, Records, read_records
 from langchain_cfc.records.files import check_records_target
+from langchain_cfc.support.files import check_target
 from langchain_cfc.support.progress import watch_steps
 from langchain_cfc.support.suggestions import suggest_share
 
@@ -58,7 +59,7 @@ _SQLITE_HEADER = b"SQLite format 3\0"
 
 
 def check_output(path: Path) -> None:
-    """Raise InputError if `path` is `-`, a folder, or a file that is not an artifact, such as the records."""
+    """Raise InputError if `path` cannot be written, or holds no artifact but, for example, the records."""
     if str(path) == "-":
         msg = "an artifact cannot be written to standard output: give --out a path"
         raise InputError(msg)
@@ -68,6 +69,7 @@ def check_output(path: Path) -> None:
     if path.is_file() and not looks_like_artifact(path):
         msg = f"{path} exists and is not an artifact; it will not be overwritten: give --out another path"
         raise InputError(msg)
+    check_target(path)
 
 
 def load_artifact(path: Path, require_signature: Sequence[str] | None = None) -> CalibrationArtifact:

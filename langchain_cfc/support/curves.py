@@ -6,6 +6,7 @@ as lines of text for a terminal.
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _MOST_POINTS = 200
 _WIDTH, _HEIGHT = 60, 9
 _LINE, _BOUND = "#0072B2", "#D55E00"
+_MARKERS = "osD^v"
 _OF_ANSWERS = ("questions answered", "wrong, of those answered")
 _OF_CLAIMS = ("claims shown", "unsupported, of those shown")
 
@@ -91,10 +93,10 @@ class RiskCurve(Displayed, BaseModel):
         ax.plot(self.answered, self.wrong, color=_LINE, linewidth=1.8, label="seen")
         if self.at_most:
             ax.plot(self.answered, self.at_most, "--", color=_BOUND, linewidth=1.2, label="upper bound")
-        for answered, wrong, limit in self.certified:
+        for (answered, wrong, limit), marker in zip(self.certified, cycle(_MARKERS), strict=False):
             ax.axhline(limit, color=ink, linestyle=":", linewidth=1.0)
             label = f"certified: at most {format_percent(limit, 'g')}"
-            ax.plot([answered], [wrong], "o", color=ink, fillstyle="none", markersize=10.0, label=label)
+            ax.plot([answered], [wrong], marker, color=ink, fillstyle="none", markersize=10.0, label=label)
         ax.set_xlabel(self.labels[0])
         ax.set_ylabel(self.labels[1])
         for axis in (ax.xaxis, ax.yaxis):

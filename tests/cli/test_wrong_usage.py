@@ -20,6 +20,7 @@ RECORDING = str(files("langchain_cfc") / "demo" / "facts.jsonl.gz")
     ("command", "said"),
     [
         (("calibrate", RECORDING, "--alpha", "0.4", "--out", "-"), "give --out a path"),
+        (("calibrate", "none.jsonl", "--alpha", "0.4", "--out", "nowhere/a.json"), "nowhere does not exist"),
     ],
 )
 def test_commands_refuse_invalid_options_at_once(command: tuple[str, ...], said: str) -> None:
