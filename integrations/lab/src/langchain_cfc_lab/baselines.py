@@ -1,6 +1,6 @@
-"""Two published baselines, conformal language modelling and claim-level back-off, on recorded candidates.
+"""Conformal language modelling, a published baseline, on recorded candidates.
 
-*Conformal language modelling*, here `SamplingRule`: draw until the set looks good enough. Like our methods it
+`SamplingRule` draws until the set looks good enough. Like our methods it
 promises a correct candidate in the set, but over all prompts together, and with a given confidence.
 
 Source: Quach, Fisch, Schuster, Yala, Sohn, Jaakkola and Barzilay (ICLR 2024), "Conformal Language Modeling",
@@ -8,15 +8,6 @@ its sections on the sampling and rejection rules and on their calibration, and t
 the tests are those of Angelopoulos, Bates, Candes, Jordan and Lei (2021), "Learn then Test", in the order of
 Laufer-Goldshtein, Fisch, Barzilay and Jaakkola (2023), "Efficiently Controlling Multiple Risks with Pareto
 Testing".
-
-*Claim-level back-off*, here `BackOffRule`: keep only what is surely right. It promises that everything kept
-is correct, or for claims that at most k kept ones are unsupported; an empty set satisfies this too. For
-candidates this is the dual of our promise: coverage is lower and abstention higher than with our methods,
-because it answers another question.
-
-Source: Mohri and Hashimoto (ICML 2024), "Language Models with Conformal Factuality Guarantees".
-
-Both promises are for all prompts together. Neither says anything about hard prompts.
 """
 
 from __future__ import annotations
@@ -31,7 +22,7 @@ import numpy.typing as npt
 from langchain_cfc.certificates.bounds import binomial_p_value
 from langchain_cfc.errors import InputError
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.thresholds import Level, compute_conformal_rank, compute_tau, format_delta
+from langchain_cfc.thresholds import Level, compute_tau, format_delta
 
 MAX_CUTS = 20
 
@@ -164,59 +155,6 @@ class SamplingRule:
         )
         fails = self.missed >= allowed
         return int(fails.argmax()) if fails.any() else len(fails)
-
-
-@dataclass(frozen=True, eq=False)
-class BackOffRule:
-    """Claim-level back-off: keep the candidates below a quantile of the lowest wrong scores.
-
-    With r the smallest score among a prompt's wrong candidates, infinite if none is wrong, the threshold is
-    the k-th smallest r of N calibration prompts, k = floor(alpha (N + 1)). Candidates with a score strictly
-    below it are kept; for k = 0 none is. With `at_most` = j, r is the (j + 1)-th smallest wrong score.
-
-    *What it promises.* For exchangeable prompts, P(at most `at_most` kept candidates are wrong) >= 1 - alpha;
-    with the default of 0, every kept candidate is correct. Proof: a new prompt keeps too many wrong
-    candidates if and only if its own r is below the k-th smallest of the others. Then fewer than k of the
-    others are at or below it, and so at most k of all N + 1 are, itself included. Of any N + 1 numbers, at
-    most k can be so low: take the largest that is; all such are at or below it, hence at most k. By
-    exchangeability the new one is among them with probability at most k / (N + 1) <= alpha. Ties only help;
-    with `<=` in place of `<` they would not: a prompt whose r is the threshold would keep its wrong one.
-
-    Without ties the probability is 1 - k / (N + 1), and given the calibration prompts it is distributed as
-    Beta(N + 1 - k, k).
-
-    *Differences from the published method.* Claims are as recorded, each supported or not by its own label;
-    or candidates take their place, each right or wrong, and repeats count like other claims. Their rank
-    ceil((N + 1) (1 - alpha)), counted from the other end, is k. They keep what reaches the threshold and
-    break ties by noise; here nothing is random.
-
-    Examples:
-        >>> scores = np.array([[0.1, 0.5], [0.3, 0.2], [0.4, 0.6], [0.2, 0.7]])
-        >>> correct = np.array([[True, False], [False, True], [True, False], [True, True]])
-        >>> rule = BackOffRule.learn(scores, correct)
-        >>> rule.compute_threshold("0.4"), rule.compute_threshold("0.1")
-        (0.5, -inf)
-        >>> rule.make_sets(scores[:1], "0.4").tolist()
-        [[True, False]]
-    """
-
-    lowest: FloatArray  # (N,) values of r of the calibration prompts, ascending
-
-    @classmethod
-    def learn(cls, scores: FloatArray, correct: BoolArray, at_most: int = 0) -> BackOffRule:
-        """Compute r of N prompts from their (N, n) scores and labels; see the class."""
-        wrong = np.sort(np.where(correct, np.inf, scores), axis=1)
-        return cls(np.sort(wrong[:, at_most] if at_most < wrong.shape[1] else np.full(len(wrong), np.inf)))
-
-    def compute_threshold(self, alpha: Level) -> float:
-        """Return the score below which candidates are kept at level alpha; -inf keeps none, inf all."""
-        # floor(alpha (N + 1)), from exact fractions.
-        rank = len(self.lowest) + 1 - compute_conformal_rank(len(self.lowest), compute_tau(alpha))
-        return float(self.lowest[rank - 1]) if rank else -math.inf
-
-    def make_sets(self, scores: FloatArray, alpha: Level) -> BoolArray:
-        """Return (m, n) whether each candidate of m new prompts is kept."""
-        return np.asarray(scores < self.compute_threshold(alpha), dtype=np.bool_)
 
 
 # A score's rank is the position of the smallest cut that it does not exceed, so score <= cuts[g] if and only

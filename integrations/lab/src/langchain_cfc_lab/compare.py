@@ -163,7 +163,6 @@ class Summary:
             family=method.family,
             words=method.words,
             promise=method.promise,
-            aims_at_coverage=method.aims_at_coverage,
             groups=groups,
             gaps=self._build_gaps(run, float(compute_tau(alpha))),
         )

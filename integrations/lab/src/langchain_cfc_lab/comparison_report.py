@@ -72,8 +72,6 @@ class MethodComparison(MethodFigures):
         family: `ours`, `paper` (in the paper's own conventions) or `outside`.
         words: What the method does.
         promise: What it promises, in words.
-        aims_at_coverage: Whether the method aims at kept promises; claim-level back-off of candidates does
-            not: it aims at sets without a wrong candidate.
         groups: The groups; bins are in ascending order of their statistic.
         figures: Spread of every figure by name; `metrics.FIGURES` defines the figures.
         gaps: The worst group by property of prompts, such as `mean_score` or `group(topic)`.
@@ -82,7 +80,6 @@ class MethodComparison(MethodFigures):
     family: Family
     words: str
     promise: str
-    aims_at_coverage: bool
     groups: list[GroupComparison]
     figures: dict[str, Spread]
     gaps: dict[str, Gap]

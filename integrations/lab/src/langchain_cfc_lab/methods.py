@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -40,7 +40,7 @@ from langchain_cfc.thresholds import (
     compute_tau,
     format_delta,
 )
-from langchain_cfc_lab.baselines import BackOffRule, SamplingRule
+from langchain_cfc_lab.baselines import SamplingRule
 from langchain_cfc_lab.comparison_report import Family
 
 RuleName: TypeAlias = Literal["conditional", "randomised", "marginal", "confident", "learned"]
@@ -193,7 +193,6 @@ class Method(ABC):
         words: What it does, in words.
         promise: What it promises, in words.
         family: Where it comes from.
-        aims_at_coverage: Whether it aims at prompts being covered or flagged.
         distinguishes_answers: Whether its sets depend on which answers are equal, under any set rule.
     """
 
@@ -201,7 +200,6 @@ class Method(ABC):
     words: str
     promise: str
     family: Family
-    aims_at_coverage: ClassVar[bool] = True
     distinguishes_answers: ClassVar[bool] = False
 
     def get_inputs(self, features: str, set_rule: str) -> tuple[str, str]:
@@ -379,35 +377,6 @@ class Sampling(Method):
         return SamplingRule.learn(draws.scores, learnt_on.correct, draws.answer_codes, delta=DELTA)
 
 
-@dataclass(frozen=True)
-class BackOff(Method):
-    """Claim-level back-off, with candidates in place of claims for whole answers; see `BackOffRule`."""
-
-    aims_at_coverage: ClassVar[bool] = False
-
-    def make_sets(self, split: Split, alpha: str) -> MethodOutput:
-        """See `Method.make_sets`."""
-        pool, rows, draws = split.pool, split.development, split.test_candidates
-        rule = parse_set_rule(split.set_rule)
-        right = pool.correct[rows] | ~pool.draws.is_drawn[rows]
-        at_most = rule.at_most or 0
-        learn = partial(BackOffRule.learn, pool.draws.scores[rows], right, at_most)
-        accepted = split.get_or_make(("back-off",), learn).make_sets(draws.scores, alpha) & draws.is_drawn
-        sets = AnswerSets(draws, accepted, np.zeros(len(draws), dtype=np.bool_))
-        return MethodOutput(sets, None, split.draw_counts)
-
-
-class ClaimsBackOff(BackOff):
-    """Claim-level back-off applied to claims: its guaranteed event is then the same as ours."""
-
-    aims_at_coverage: ClassVar[bool] = True
-
-    def get_inputs(self, features: str, set_rule: str) -> tuple[str, str]:
-        """See `Method.get_inputs`."""
-        del features
-        return "1", set_rule
-
-
 _NO_PROMISE = "nothing: no theorem covers it"
 _HOLDS_ON_AVERAGE = "all prompts together, on average over calibration sets"
 _PROMISES_CFC_FULL = "the same as CFC-FULL; the confidence claimed for it is not proven"
@@ -483,15 +452,10 @@ def list_paper_methods() -> tuple[Method, ...]:
 
 
 def list_outside_methods() -> tuple[Method, ...]:
-    """Return the methods of other papers: conformal language modelling and claim-level back-off."""
+    """Return the methods of other papers: conformal language modelling."""
     held = f"all prompts together, with confidence {1 - float(DELTA):g}, or else everything is flagged"
-    other = "a different event: nothing returned is wrong, on average over all prompts; empty sets count"
     drawn = "draws one by one, rejects above one score, stops at another (conformal language modelling)"
-    kept = "candidates below a quantile of the lowest wrong scores (claim-level back-off)"
-    return (
-        Sampling("sampling", drawn, held, "outside"),
-        BackOff("back-off", kept, other, "outside"),
-    )
+    return (Sampling("sampling", drawn, held, "outside"),)
 
 
 def list_claim_methods() -> tuple[Method, ...]:
@@ -501,7 +465,14 @@ def list_claim_methods() -> tuple[Method, ...]:
         "randomisation"
     )
     return (
-        ClaimsBackOff("back-off", "one threshold (Mohri and Hashimoto 2024)", _HOLDS_ON_AVERAGE, "outside"),
+        ThresholdMethod(
+            "back-off",
+            "one threshold (Mohri and Hashimoto 2024)",
+            _HOLDS_ON_AVERAGE,
+            "outside",
+            rule="marginal",
+            convention=replace(OUR_CONVENTION, name="back-off", calibration_part="development"),
+        ),
         ThresholdMethod(
             "conditional-back-off",
             "randomised conditional thresholds (Cherian, Gibbs and Candes 2024)",

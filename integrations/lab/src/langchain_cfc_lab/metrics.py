@@ -70,9 +70,6 @@ FIGURES = {
         "coverage of the worst group",
         "smallest group coverage of each split, averaged over splits (the paper's GSC)",
     ),
-    "all_correct_rate": Figure(
-        "nothing wrong returned", "share of prompts with no wrong candidate in the set, empty sets included"
-    ),
     "mean_candidates_drawn": Figure("candidates drawn", "mean number of candidates that had to be drawn"),
 }
 # The figures if the claims of one answer are kept or dropped.
@@ -270,7 +267,6 @@ def compute_figures(outcomes: Outcomes, groups: Groups) -> dict[str, FloatArray]
         "mean_distinct_answers": outcomes.distinct.mean(axis=1),
         "worst_group_coverage": np.fmin.reduce(groups.compute_means(outcomes.covered), axis=1),
         "selective_accuracy": accuracy,
-        "all_correct_rate": (outcomes.wrong == 0).mean(axis=1),
         "mean_candidates_drawn": outcomes.drawn.mean(axis=1),
     }
 
@@ -280,7 +276,11 @@ def compute_claims_figures(outcomes: Outcomes) -> dict[str, FloatArray]:
     kept = outcomes.sizes.sum(axis=1)
     with np.errstate(invalid="ignore"):
         unsupported = outcomes.wrong.sum(axis=1) / kept
-    return {"claims_kept": kept / outcomes.drawn.sum(axis=1), "unsupported_kept": unsupported}
+    return {
+        "claims_kept": kept / outcomes.drawn.sum(axis=1),
+        "unsupported_kept": unsupported,
+        "all_correct_rate": (outcomes.wrong == 0).mean(axis=1),
+    }
 
 
 def compute_group_figures(outcomes: Outcomes, groups: Groups) -> dict[str, FloatArray]:

@@ -24,7 +24,7 @@ def test_compare_prints_every_method_in_80_columns() -> None:
     # All but the command to copy, which is not wrapped.
     lines = [one for one in ran.out.splitlines() if not one.startswith("langchain-cfc calibrate")]
     assert max(map(len, lines)) <= 80
-    for needed in ("conditional", "marginal", "TopK", "CFC-PAC-FULL", "sampling", "back-off", "worst group"):
+    for needed in ("conditional", "marginal", "TopK", "CFC-PAC-FULL", "sampling", "worst group"):
         assert needed in ran.out, needed
     # Names as `--method` takes them are explained.
     assert "marginal: one threshold for all prompts" in " ".join(ran.out.split())

@@ -86,7 +86,6 @@ def test_marginal_claims_method_equals_calibrate_and_evaluate() -> None:
     artifact = calibrate(records[:200], unit="claims", at_most=2, alpha=0.2, features="1")
     served = evaluate(artifact, records[200:]).methods["conditional"]
     made = [one.make_sets(split, "0.2") for one in get_methods(["back-off", "marginal"], "claims")]
-    assert made[0].sets.accepted.tolist() == made[1].sets.accepted.tolist()
     seen = Outcomes.from_outputs(made, split.test_correct, Claims(2))
     figures = compute_claims_figures(seen)
     assert served.claims is not None

@@ -55,7 +55,7 @@ def test_compare_gives_the_same_report_for_any_number_of_jobs() -> None:
         return compare(
             labelled,
             alpha=("0.2", "0.4"),
-            methods=["conditional", "learned", "CFC-PAC", "TopK", "sampling", "back-off"],
+            methods=["conditional", "learned", "CFC-PAC", "TopK", "sampling"],
             groups="hard(entropy, max_score, 0.9)",
             splits=4,
             seed=seed,

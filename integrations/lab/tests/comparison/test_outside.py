@@ -1,4 +1,4 @@
-"""Sampling until confident, and back-off to what is surely correct: against plain loops, and their promises.
+"""Sampling until confident: against plain loops, and its promise.
 
 False alarms: each statistical check fails for a sound rule with probability at most 1e-6, by a bound that is
 derived beside it. Seeds are fixed. A negative control is put to the same check, and has to fail it.
@@ -7,20 +7,19 @@ derived beside it. Seeds are fixed. A negative control is put to the same check,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import product
 from typing import TypeAlias
 
 import numpy as np
 import pytest
-from langchain_cfc_lab.baselines import BackOffRule, SamplingRule
+from langchain_cfc_lab.baselines import SamplingRule
 from scipy import stats
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
-from tests.guarantees.laws import ROUND_OFF, World, compute_smaller_tail
+from tests.guarantees.laws import ROUND_OFF, World
 from tests.lengths import repetitions
 
 FALSE_ALARM = 1e-6
@@ -221,109 +220,6 @@ def keep_configuration(rule: SamplingRule, place: int) -> SamplingRule:
         missed=np.array([0]),
         tested=10**6,
     )
-
-
-# Back-off: the rule itself --------------------------------------------------------------------------------
-
-
-def test_back_off_rule_equals_a_calculation_by_hand() -> None:
-    # Smallest wrong scores: 0.5, 0.3, none, 0.2.
-    scores = np.array([[0.1, 0.5], [0.3, 0.4], [0.4, 0.6], [0.2, 0.2]])
-    correct = np.array([[True, False], [False, True], [True, True], [True, False]])
-    rule = BackOffRule.learn(scores, correct)
-    # k = floor(5 alpha).
-    assert [rule.compute_threshold(alpha) for alpha in ("0.19", "0.2", "0.4", "0.6", "0.79", "0.8")] == [
-        -math.inf,
-        *(0.2, 0.3, 0.5, 0.5),
-        math.inf,
-    ]
-    new = np.array([[0.0, 0.2], [0.3, 0.29], [1.0, 0.5]])
-    assert rule.make_sets(new, "0.19").tolist() == [[False, False]] * 3
-    assert rule.make_sets(new, "0.4").tolist() == [[True, True], [False, True], [False, False]]
-    assert rule.make_sets(new, "0.8").tolist() == [[True, True]] * 3
-
-
-def test_back_off_rule_reads_decimal_levels_exactly() -> None:
-    # In floats 10 * (1 - 0.3) is 7, but (1 - 0.9) * 10 is less than 1.
-    rule = BackOffRule.learn((np.arange(1, 10) / 10)[:, np.newaxis], np.zeros((9, 1), np.bool_))
-    assert [rule.compute_threshold(alpha) for alpha in (0.1, 0.3, 0.7, 0.9)] == [0.1, 0.3, 0.7, 0.9]
-
-
-# Back-off: the promise ------------------------------------------------------------------------------------
-
-
-def list_worlds() -> Iterator[tuple[FloatArray, BoolArray, list[Fraction]]]:
-    """Prompts of few kinds, with scores that tie: (K, n) scores and labels, and the kinds' probabilities."""
-    yield (
-        np.array([[0.2], [0.5], [0.8], [0.5]]),
-        np.array([[False], [False], [False], [True]]),
-        [Fraction(1, 4)] * 4,
-    )
-    yield (
-        np.array([[0.1, 0.4], [0.4, 0.4], [0.1, 0.1], [0.4, 0.1]]),
-        np.array([[True, False], [False, True], [True, True], [True, False]]),
-        [Fraction(1, 2), Fraction(1, 4), Fraction(1, 8), Fraction(1, 8)],
-    )
-
-
-def keep_below_cut(rule: BackOffRule, scores: FloatArray, alpha: Fraction) -> BoolArray:
-    return rule.make_sets(scores, str(float(alpha)))
-
-
-def keep_at_ties(rule: BackOffRule, scores: FloatArray, alpha: Fraction) -> BoolArray:
-    """The control that keeps the threshold itself."""
-    return np.asarray(scores <= rule.compute_threshold(str(float(alpha))))
-
-
-def keep_one_rank_higher(rule: BackOffRule, scores: FloatArray, alpha: Fraction) -> BoolArray:
-    """The control with the order statistic of rank k + 1."""
-    return np.asarray(scores < rule.lowest[math.floor(alpha * (len(rule.lowest) + 1))])
-
-
-Kept = Callable[[BackOffRule, FloatArray, Fraction], BoolArray]
-
-
-def compute_all_correct(
-    world: tuple[FloatArray, BoolArray, list[Fraction]], size: int, alpha: Fraction, kept: Kept
-) -> Fraction:
-    """P(every kept candidate is correct), summed over all calibration sets there are, in fractions."""
-    scores, correct, chances = world
-    total = Fraction(0)
-    for rows in product(range(len(chances)), repeat=size):
-        rule = BackOffRule.learn(scores[list(rows)], correct[list(rows)])
-        wrong = np.flatnonzero((kept(rule, scores, alpha) & ~correct).any(axis=1)).tolist()
-        chance = math.prod((chances[row] for row in rows), start=Fraction(1))
-        total += chance * (1 - sum((chances[row] for row in wrong), Fraction(0)))
-    return total
-
-
-@pytest.mark.parametrize("alpha", [Fraction(1, 5), Fraction(3, 10), Fraction(2, 5), Fraction(3, 5)])
-def test_back_off_rule_keeps_its_promise_with_ties(alpha: Fraction) -> None:
-    # No estimate: all 4^4 calibration sets. k = floor(5 alpha).
-    for world in list_worlds():
-        assert compute_all_correct(world, 4, alpha, keep_below_cut) >= 1 - alpha
-        assert compute_all_correct(world, 4, alpha, keep_at_ties) < 1 - alpha
-
-
-def test_back_off_rule_errors_follow_the_beta_binomial_law() -> None:
-    # Given its calibration prompts, a set holds a wrong candidate with a probability that is
-    # Beta(k, N + 1 - k), so that of m test prompts of one split a Beta-binomial number does. Totals over
-    # splits are tested on both sides, with half of the false alarms each. Every prompt has a wrong candidate,
-    # so that nothing ties.
-    rng = np.random.default_rng(7)
-    size, fresh, splits, alpha = 39, 25, 1000, Fraction(1, 5)
-    rank = math.floor(alpha * (size + 1))
-    law = stats.betabinom(fresh, rank, size + 1 - rank)
-    totals = dict.fromkeys((keep_below_cut, keep_one_rank_higher), 0)
-    for _ in range(splits):
-        scores, correct = rng.random((size + fresh, 3)), rng.random((size + fresh, 3)) < 0.6
-        correct[:, 0] &= ~correct.all(axis=1)
-        rule = BackOffRule.learn(scores[:size], correct[:size])
-        for kept in totals:
-            totals[kept] += int((kept(rule, scores[size:], alpha) & ~correct[size:]).any(axis=1).sum())
-    chances = {kept: compute_smaller_tail(total, splits, law, fresh) for kept, total in totals.items()}
-    assert chances[keep_below_cut] > FALSE_ALARM / 2
-    assert chances[keep_one_rank_higher] < FALSE_ALARM / 2
 
 
 def test_sampling_rule_refuses_a_single_calibration_prompt() -> None:

@@ -110,7 +110,7 @@ GROUPS = Groups("group(g)", ("g=a", "g=b", "g=c"), ("a", "b", "c"), MEMBER)
 LEVELS = Groups(
     "bins(mean_score, 2)", ("low", "high"), ("mean score: 1 of 2", "mean score: 2 of 2"), MEMBER[:, :2]
 )
-METHODS = get_methods(["marginal", "back-off"])
+METHODS = get_methods(["marginal", "TopK"])
 
 
 def measure_split(seed: int) -> SplitResult:
@@ -120,7 +120,7 @@ def measure_split(seed: int) -> SplitResult:
     groups[:, 2] = NAN
     groups[:, 1] = NAN if seed == 1 else groups[:, 1]
     threshold = groups.copy()
-    threshold[2:] = NAN  # back-off has none
+    threshold[2:] = NAN  # TopK has none
     figures = {name: rng.random(4) for name in FIGURES}
     figures["selective_accuracy"][0] = NAN if seed else 0.5
     figures["selective_accuracy"][2:] = NAN
@@ -160,7 +160,7 @@ def test_summary_levels_are_means_over_splits() -> None:
     for place, level in enumerate(levels):
         assert (level.n_calibration, level.n_test) == (12, 20)  # 11.5 to the even number
         assert level.attainable_coverage == pytest.approx(0.15)
-        assert list(level.methods) == ["marginal", "back-off"]
+        assert list(level.methods) == ["marginal", "TopK"]
         for number, method in enumerate(level.methods.values()):
             run = 2 * number + place
             worst = min((group.figures["kept_promise"] for group in method.groups), key=lambda one: one.mean)

@@ -64,7 +64,6 @@ def make_method(
     *,
     thresholds: bool = True,
     without: Sequence[str] = (),
-    aims_at_coverage: bool = True,
 ) -> MethodComparison:
     """A method that falls short more on harder groups; `shift` is the share of that shortfall removed."""
     target = 1.0 - alpha
@@ -86,7 +85,6 @@ def make_method(
         family="ours",
         words="a method",
         promise="something",
-        aims_at_coverage=aims_at_coverage,
         coverage=target - 0.02,
         coverage_ci=(target - 0.05, target + 0.01),
         kept_promise=target,

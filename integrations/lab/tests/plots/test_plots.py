@@ -133,15 +133,6 @@ def test_plot_by_alpha_draws_the_target_of_coverage(figure: str) -> None:
     assert data(target)[1] == pytest.approx([0.96, 0.79])
 
 
-def test_legend_marks_methods_that_do_not_aim_at_the_target() -> None:
-    methods = {"CFC": make_method(0.1), "back-off": make_method(0.1, aims_at_coverage=False)}
-    level = make_level(methods)
-    says = ["CFC", "back-off (aims at\nsomething else)"]
-    assert read_legend(plot_by_alpha([level])) == ["target 1 - alpha", *says]
-    assert read_legend(plot_group_miscoverage(level)) == ["target 0.1", *says]
-    assert read_legend(plot_by_alpha([level], figure="mean_set_size")) == list(methods)
-
-
 def test_plot_selective_risk_draws_curve_and_points_of_every_method() -> None:
     ax = plot_selective_risk(make_comparison(SWEEP.sweep, RISK))
     assert read_legend(ax) == ["lowest best scores", *METHODS]

@@ -331,10 +331,8 @@ def _select_methods(there: Mapping[str, Shown], methods: Sequence[str] | None) -
 
 
 def _make_key_label(name: str, method: Method) -> str:
-    """Return a method's label in a key with a coverage target; it says if the method has another aim."""
-    if not isinstance(method, MethodComparison):
-        return METHOD_NAMES.get(name, name)
-    return name if method.aims_at_coverage else f"{name} (aims at something else)"
+    """Return a method's label in a key; those of an evaluation have readable names."""
+    return name if isinstance(method, MethodComparison) else METHOD_NAMES.get(name, name)
 
 
 def _collect_groups(methods: Iterable[Method]) -> dict[str, str]:
