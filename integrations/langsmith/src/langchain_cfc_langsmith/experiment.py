@@ -174,8 +174,7 @@ def _select_prompt_columns(columns: Columns) -> Columns:
     """Return the columns that make prompts, without those of references and labels."""
     named = {columns.input, *(columns.inputs or ())} - {None}
     if columns.prompt is not None:
-        template = parse_template(columns.prompt)
-        named |= {*template.required, *template.optional}
+        named |= set(parse_template(columns.prompt).required)
     heads = {str(name).partition(".")[0] for name in named}
     return Columns(
         input=columns.input,

@@ -16,16 +16,12 @@ from token import NL, STRING
 from tokenize import TokenError, generate_tokens
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
-from langchain_core.load import dumpd
-from langchain_core.prompts import BasePromptTemplate
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    InstanceOf,
-    field_serializer,
     model_validator,
 )
 
@@ -69,13 +65,11 @@ def _unpack_single(value: Any) -> Any:
 def _validate_prompt(value: Any) -> Any:
     if value is None:
         return None
-    prompt = value
-    if not isinstance(value, str | BasePromptTemplate):
-        prompt = _to_tuples(value)
+    prompt = value if isinstance(value, str) else _to_tuples(value)
+    if not isinstance(prompt, str):
         for pair in prompt if isinstance(prompt, tuple) else (value,):
             if not isinstance(pair, tuple) or [type(part) for part in pair] != [str, str]:
-                expected = "template text, a list of [role, text], or a LangChain prompt"
-                msg = f"found {short_repr(pair)}; expected {expected}"
+                msg = f"found {short_repr(pair)}; expected template text, or a list of [role, text]"
                 raise ValueError(msg)
     parse_template(prompt)
     return prompt
@@ -91,7 +85,7 @@ _References: TypeAlias = Annotated[
     _Column | Annotated[tuple[_Column, ...], Field(min_length=1)], BeforeValidator(_unpack_single)
 ]
 _Prompt: TypeAlias = Annotated[
-    str | tuple[tuple[str, str], ...] | InstanceOf[BasePromptTemplate[Any]] | None,
+    str | tuple[tuple[str, str], ...] | None,
     BeforeValidator(_validate_prompt),
 ]
 
@@ -109,8 +103,8 @@ class Columns(BaseModel):
             `input`, `prompt` and `inputs` must be given.
         prompt: The template that makes the input from columns: text such as `Question: {question}`, which
             gives text; a list of `[role, text]`, which gives messages (`["placeholder", "{column}"]` inserts
-            a column of messages); or, in Python, a LangChain prompt. A row with a null in one of its columns,
-            or an object or list where text should be, is a bad row.
+            a column of messages). A row with a null in one of its columns, or an object or list where text
+            should be, is a bad row. A LangChain prompt is part of the chain: `prompt | model`, with `inputs`.
         inputs: The columns that make an object, for chains that take several values by name.
         id: The column with a unique text or number for every row. Without it, the id is a digest of input and
             reference: it does not change when rows move, and a row that repeats an earlier one is a bad row.
@@ -144,8 +138,7 @@ class Columns(BaseModel):
             found = " and ".join(given) or "none"
             msg = f"found {found} of input, prompt and inputs; expected one, such as --prompt '{{question}}'"
             raise ValueError(msg)
-        optional = self._template.optional if self._template else ()
-        used = {*(name for _, name in self._required), *optional}
+        used = {name for _, name in self._required}
         unused = set(self.cells) - used - {name.partition(".")[0] for name in used}
         if unused:
             names = ", ".join(sorted(unused))
@@ -153,15 +146,10 @@ class Columns(BaseModel):
             raise ValueError(msg)
         return self
 
-    @field_serializer("prompt", when_used="json")
-    def _serialize_prompt(self, prompt: Any) -> Any:
-        return dumpd(prompt) if isinstance(prompt, BasePromptTemplate) else prompt
-
     @property
     def input_cells(self) -> dict[str, str]:
         """Those of `cells` that the input or the id is read from."""
         names = {name for part, name in self._required if part in {"id", "input", "prompt", "inputs"}}
-        names |= {*(self._template.optional if self._template else ())}
         return {
             one: how
             for one, how in self.cells.items()
@@ -273,7 +261,7 @@ class Columns(BaseModel):
         if self.inputs is not None:
             part, names = "inputs", list(self.inputs)
         elif template is not None:
-            names = [*template.required, *(name for name in template.optional if name in row)]
+            names = list(template.required)
         else:
             names = [str(self.input)]
         values = {name: self._read_value(row, part, name) for name in names}
@@ -285,7 +273,7 @@ class Columns(BaseModel):
             return values if self.inputs is not None else values[names[0]]
         try:
             return template.render(values)
-        except Exception as error:  # a template of the user's own may raise anything
+        except Exception as error:  # a format may raise anything
             problem = f"the prompt cannot be made: {type(error).__name__}: {error}"
             raise _FlawError(problem, "prompt") from error
 

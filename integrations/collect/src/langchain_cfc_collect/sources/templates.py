@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Any, TypeAlias
 
-from langchain_core.load import dumps
 from langchain_core.messages import BaseMessage, convert_to_messages, convert_to_openai_messages
 from langchain_core.prompt_values import StringPromptValue
 from langchain_core.prompts import BasePromptTemplate, ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
@@ -16,8 +15,8 @@ from langchain_cfc.support.json_text import check_json, short_repr
 
 # Stands for the dots of a column's name in LangChain's templates, which allow none; for private use.
 _DOT = "\ue000"
-# Template text, messages as pairs of role and template text, or a LangChain prompt.
-Prompt: TypeAlias = str | tuple[tuple[str, str], ...] | BasePromptTemplate[Any]
+# Template text, or messages as pairs of role and template text.
+Prompt: TypeAlias = str | tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,6 @@ class Template:
 
     prompt: BasePromptTemplate[Any]
     required: tuple[str, ...]  # variables that every row must have
-    optional: tuple[str, ...]  # variables that a row may have
     # Variables inserted into text. Lists and objects are refused: LangChain would write them as Python does
     texts: frozenset[str]
 
@@ -34,7 +32,7 @@ class Template:
         """Render the prompt of one row.
 
         Args:
-            values: Values by variable: all required ones, and the optional ones that the row has.
+            values: Values of all variables.
 
         Returns:
             Text, or messages as objects that LangChain converts back to the same messages.
@@ -62,30 +60,26 @@ def parse_template(prompt: Prompt) -> Template:
     """Parse a prompt template with named columns.
 
     Args:
-        prompt: Text that contains `{column}`, pairs of a role and such a text (the role `placeholder` and the
-            text `{column}` for a column of messages), or a LangChain prompt.
+        prompt: Text that contains `{column}`, or pairs of a role and such a text (the role `placeholder` and
+            the text `{column}` for a column of messages).
 
     Returns:
         The template.
 
     Raises:
-        ValueError: If LangChain rejects the prompt, it names no column, or it cannot be serialized.
+        ValueError: If LangChain rejects the prompt, or it names no column.
     """
     if isinstance(prompt, str):
         text = PromptTemplate.from_template(_hide_dots(prompt))
         names = [name.replace(_DOT, ".") for name in text.input_variables]
-        template = Template(text, tuple(sorted(names)), (), frozenset(names))
-    elif isinstance(prompt, BasePromptTemplate):
-        _check_serializable(prompt)
-        required, optional = sorted(prompt.input_variables), sorted(prompt.optional_variables)
-        template = Template(prompt, tuple(required), tuple(optional), frozenset())
+        template = Template(text, tuple(sorted(names)), frozenset(names))
     else:
         chat = ChatPromptTemplate.from_messages([(role, _hide_dots(text)) for role, text in prompt])
         placeholders = [one.variable_name for one in chat.messages if isinstance(one, MessagesPlaceholder)]
         messages = {name.replace(_DOT, ".") for name in placeholders}
         # LangChain treats a placeholder as optional; here it names a column, which must exist.
         variables = {name.replace(_DOT, ".") for name in chat.input_variables} | messages
-        template = Template(chat, tuple(sorted(variables)), (), frozenset(variables - messages))
+        template = Template(chat, tuple(sorted(variables)), frozenset(variables - messages))
     if not template.required:
         msg = "it names no column, so every prompt would be the same; expected a column such as {question}"
         raise ValueError(msg)
@@ -101,16 +95,6 @@ def _hide_dots(text: str) -> str:
             converted = f"!{conversion}" if conversion else ""
             parts.append(f"{{{name.replace('.', _DOT)}{converted}{f':{form}' if form else ''}}}")
     return "".join(parts)
-
-
-def _check_serializable(prompt: BasePromptTemplate[Any]) -> None:
-    # A part that cannot be serialized could render differently later without changing the fingerprint.
-    if '"not_implemented"' in dumps(prompt):
-        msg = (
-            "LangChain does not write the prompt as plain data: its kind cannot be written, or it has a part "
-            "that cannot, such as a function among its partial variables"
-        )
-        raise ValueError(msg)
 
 
 def serialize_messages(messages: list[BaseMessage]) -> list[dict[str, Any]]:
