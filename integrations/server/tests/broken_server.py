@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any
 
 import langchain_cfc_server.app
@@ -43,8 +43,11 @@ def _keeping_app(*arguments: Any) -> Any:
     return app
 
 
-async def _run_on_the_caller_loop(_: Any, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+async def _run_on_the_caller_loop(
+    _: Any, begin: Callable[[], Coroutine[Any, Any, Any]], owner: Hashable = None
+) -> Any:
     """Runs a chain on the loop that serves connections."""
+    del owner
     return await begin()
 
 

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
+from statistics import median
 from unittest import mock
 
 import pytest
@@ -77,11 +78,11 @@ def test_burst_of_600_connections_is_answered_or_refused(tmp_path: Path) -> None
         print(name, seen.row())  # noqa: T201 - figures to report
     assert set(few.counts) == {200}
     assert set(many.counts) <= {200, 429, 504}
-    # 64 worked on and 128 waiting; a few more are let in as those are answered.
+    # One of two tokens gets half of the 64 + 128 places; a few more are let in as requests are answered.
     assert many.counts[429] >= 350
     assert many.slowest(429) <= 3 * few.slowest(200)
     assert many.failed == 0
-    assert max(many.live) <= 1.0
+    assert 5 * median(many.live) <= median(one_loop.live)
     assert max(many.live) <= 2 * max(one_loop.live)
 
 

@@ -235,6 +235,7 @@ def run_soak(plan: Plan, bots: dict[str, str], folder: Path, command: Sequence[s
     script = replace(planted.make_script(), faults=faults, seed=8)
     silent = replace(script, logprobs=False, requests=[])
     limits = {"concurrency": 6, "queue": 6, "body-limit": LARGEST, "time-limit": 1.5, "cooldown-after": 0}
+    limits["per-token"] = 12  # all clients but one use the same token
     options = [word for name, value in limits.items() for word in (f"--{name}", str(value))]
     with serving(script, own_process=True) as upstream, serving(silent, own_process=True) as without:
         weights = folder / "weights"
