@@ -117,6 +117,6 @@ def test_readme_code_works_as_printed(checkout: Path) -> None:
     (checkout / "use_it.py").write_text("\n".join(PYTHON[1:]), encoding="utf-8")
     said = shell("python use_it.py", checkout).splitlines()
     assert [line.partition(":")[0] for line in said[:2]] == ["at most 5% wrong", "at most 10% wrong"]
-    assert "at most 5 % get a wrong answer" in said[-1]
+    assert "at most 10 % get a wrong answer" in said[-1]
     # The model and verifier that serve are those that were collected with.
     assert not any("FingerprintWarning" in line for line in said)
