@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from langchain_cfc.candidates import CandidateBatch, PromptKind
 from langchain_cfc.errors import InputError
-from langchain_cfc.features import FeatureMap, parse_statistic
+from langchain_cfc.features import FeatureMap, Statistic
 from langchain_cfc.guarantee import Alpha, Count, Delta, Share, WrongRateCertificate
 from langchain_cfc.records.splits import SplitPlan
 from langchain_cfc.support.arrays import FloatArray, IntArray
@@ -333,7 +333,7 @@ def compute_monitored_values(
     If a draw rule `stops` drawing, the number of draws is included.
     """
     # Features need not depend on the scores, so these two statistics are always monitored.
-    statistics = {name: parse_statistic(name).compute_values(draws) for name in ("mean_score", "min_score")}
+    statistics = {name: Statistic(name).compute_values(draws) for name in ("mean_score", "min_score")}
     if stops:
         statistics["draws"] = draws.counts.astype(np.float64)
     return {**statistics, **{name: features[:, column] for column, name in enumerate(feature_map.names)}}

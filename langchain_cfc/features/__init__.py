@@ -15,7 +15,6 @@ from langchain_cfc.features.naming import (
     place_question,
     separates_difficulty,
 )
-from langchain_cfc.features.parser import parse_statistic
 from langchain_cfc.features.statistics import Statistic, count_answers, precompute_statistics
 from langchain_cfc.features.weights import GuaranteedWeight
 
@@ -29,7 +28,6 @@ __all__ = [
     "get_direction",
     "name_group",
     "name_records_in_errors",
-    "parse_statistic",
     "place_question",
     "precompute_statistics",
     "separates_difficulty",

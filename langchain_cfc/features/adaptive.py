@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -136,43 +135,18 @@ class AdaptiveAlpha:
             raise FeatureError(msg)
         cuts, alphas, knots, margin = (data[name] for name in ("cuts", "alphas", "knots", "margin"))
         share = data.get("share")
+        levels = [alphas, knots, [] if share is None else [share]]
         if not (
-            _are_increasing(cuts)
-            and _are_levels(alphas)
+            all(isinstance(one, list) and all(map(_is_level, one)) for one in levels)
+            and isinstance(cuts, list)
+            and all(isinstance(one, float) for one in [*cuts, margin])
             and len(alphas) == len(cuts) + 1
-            and all(one != other for one, other in pairwise(alphas))
+            and knots
         ):
-            msg = f"adaptive levels must be increasing cuts and one more level, got {cuts!r} and {alphas!r}"
-            raise FeatureError(msg)
-        if not (
-            _are_levels(knots)
-            and _are_increasing([float(one) for one in knots])
-            and {min(alphas, key=float), max(alphas, key=float)} <= set(knots) <= set(alphas)
-        ):
-            msg = (
-                f"the knots of adaptive levels must be some of {alphas!r}, both ends included, got {knots!r}"
-            )
-            raise FeatureError(msg)
-        if not _are_increasing([margin]):
-            msg = f"the margin of adaptive levels must be a number, got {margin!r}"
-            raise FeatureError(msg)
-        if share is not None and not _are_levels([share]):
-            msg = f"the share of adaptive levels must be decimal text between 0 and 1, got {share!r}"
+            msg = f"adaptive levels must be cuts, one more level as decimal text, and knots, got {data!r}"
             raise FeatureError(msg)
         return cls(tuple(cuts), tuple(alphas), tuple(knots), margin, share)
 
 
-def _are_increasing(numbers: object) -> bool:
-    """Return whether this is a list of strictly increasing finite floats."""
-    return (
-        isinstance(numbers, list)
-        and all(isinstance(one, float) and np.isfinite(one) for one in numbers)
-        and all(low < high for low, high in pairwise(numbers))
-    )
-
-
-def _are_levels(texts: object) -> bool:
-    """Return whether this is a list of error levels as decimal text."""
-    return isinstance(texts, list) and all(
-        isinstance(one, str) and _DECIMAL.fullmatch(one) and float(one) > 0.0 for one in texts
-    )
+def _is_level(text: object) -> bool:
+    return isinstance(text, str) and _DECIMAL.fullmatch(text) is not None

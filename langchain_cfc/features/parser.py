@@ -27,8 +27,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features.statistics import STATISTICS, Statistic
@@ -38,195 +37,109 @@ from langchain_cfc.support.suggestions import find_nearest
 HIGHEST_DEGREE = 10
 HIGHEST_COUNT = 1000
 
-_STATISTIC = f"a statistic ({', '.join(STATISTICS)} or meta(KEY))"
-_TERM = (
+_STATISTICS = f"a statistic ({', '.join(STATISTICS)} or meta(KEY))"
+_TERMS = (
     "a term: 1, bins(STATISTIC, COUNT), hat(STATISTIC, COUNT), group(KEY), hard(STATISTIC, ..., FRACTION), "
-    f"or {_STATISTIC}"
+    f"or {_STATISTICS}"
 )
-_TOKEN = re.compile(
-    r"""
-    (?P<name> [A-Za-z_][A-Za-z0-9_]* )
-    | (?P<number> [0-9]+ (?: \.[0-9]+ )? | \.[0-9]+ )
-    | (?P<string> "(?: [^"\\] | \\. )*" )
-    | (?P<symbol> . )
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+_STATISTIC = rf"(?:meta\s*\(\s*(?:{_NAME}|{_STRING})\s*\)|{_NAME})"
+_NUMBER = r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
+_PLUS = re.compile(rf"({_STRING})|\+", re.DOTALL)
+
+
+def _compile_rule(*symbols: str) -> re.Pattern[str]:
+    """Compile symbols, between which there may be white space."""
+    return re.compile(r"\s*".join(symbols), re.DOTALL)
+
+
+_COUNTED = _compile_rule("(bins|hat)", r"\(", f"({_STATISTIC})", ",", f"({_NUMBER})", r"\)")
+_GROUP = _compile_rule("group", r"\(", f"({_NAME}|{_STRING})", r"\)")
+_HARD = _compile_rule("hard", r"\(", rf"((?:{_STATISTIC}\s*,\s*)+)", f"({_NUMBER})", r"\)")
+_POWER = _compile_rule(f"({_STATISTIC})", rf"(?:\^\s*({_NUMBER}))?")
 
 
 def parse_terms(text: str) -> tuple[Term[Any], ...]:
-    """Parse feature text to unfitted terms; raise a FeatureError with the place of the first problem."""
+    """Parse feature text to unfitted terms; raise a FeatureError that names the first term with a problem."""
     if not isinstance(text, str):
         msg = f"feature text must be a string such as 'hat(mean_score, 5)', got {text!r}"
         raise FeatureError(msg)
-    return _Parser(text).parse_terms()
+    found: dict[str, Term[Any]] = {}
+    # A plus sign in a string separates no terms.
+    for part in _PLUS.sub(lambda sign: sign[1] or "\0", text).split("\0"):
+        term = _parse_term(part.strip())
+        # The lower of two degrees of one statistic would only add columns with the same names.
+        identity = term.statistic.text if isinstance(term, Polynomial) else term.text
+        if identity in found:
+            problem = f"{term.text} repeats {found[identity].text}"
+            raise _make_error(problem, "each term once")
+        found[identity] = term
+    return tuple(found.values())
 
 
-def parse_statistic(text: str) -> Statistic:
-    """Parse the text of one statistic.
-
-    Args:
-        text: Such as `meta(ratio)` or `mean_score`.
-
-    Returns:
-        The statistic.
-
-    Raises:
-        FeatureError: If it is not a statistic, with the place and what was expected there.
-    """
-    parser = _Parser(text)
-    statistic = parser.parse_statistic(_STATISTIC)
-    if parser.next.kind != "end":
-        parser.raise_error(f"unexpected {_describe(parser.next)}", "the end, after one statistic")
-    return statistic
-
-
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    start: int
+def _parse_term(text: str) -> Term[Any]:
+    if text == "1":
+        return Constant()
+    if (found := _COUNTED.fullmatch(text)) is not None:
+        kind = Bins if found[1] == "bins" else Hat
+        return kind(_make_statistic(found[2]), _read_integer(found[3], "count", 2, HIGHEST_COUNT))
+    if (found := _GROUP.fullmatch(text)) is not None:
+        return Group(_read_key(found[1]))
+    if (found := _HARD.fullmatch(text)) is not None:
+        parts = [_make_statistic(one) for one in re.findall(_STATISTIC, found[1], re.DOTALL)]
+        if len(set(parts)) < len(parts):
+            problem = f"{text} repeats a statistic"
+            raise _make_error(problem, "each statistic once")
+        return Hard(tuple(parts), _read_fraction(found[2]))
+    if (found := _POWER.fullmatch(text)) is not None:
+        degree = _read_integer(found[2] or "1", "degree", 1, HIGHEST_DEGREE)
+        return Polynomial(_make_statistic(found[1], group=f"group({found[1]}), or "), degree)
+    raise _make_error(f"found {text!r}" if text else "found nothing", _TERMS)
 
 
-class _Parser:
-    """A recursive descent parser. Each rule of the grammar has a method that consumes its tokens."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        matches = (match for match in _TOKEN.finditer(text) if not match[0].isspace())
-        self.tokens = [_Token(str(match.lastgroup), match[0], match.start()) for match in matches]
-        self.tokens.append(_Token("end", "", len(text)))
-        self.place = 0
-        self.functions: dict[str, Callable[[], Term[Any]]] = {
-            "bins": lambda: Bins(*self.parse_statistic_and_count()),
-            "hat": lambda: Hat(*self.parse_statistic_and_count()),
-            "group": lambda: Group(self.parse_key()),
-            "hard": self.parse_hard,
-        }
-
-    @property
-    def next(self) -> _Token:
-        return self.tokens[self.place]
-
-    def parse_terms(self) -> tuple[Term[Any], ...]:
-        found: dict[str, Term[Any]] = {}
-        while True:
-            start = self.next
-            term = self.parse_term()
-            # The lower of two degrees of one statistic would only add columns with the same names.
-            identity = term.statistic.text if isinstance(term, Polynomial) else term.text
-            if identity in found:
-                self.raise_error(f"{term.text} repeats {found[identity].text}", "each term once", start)
-            found[identity] = term
-            if self.next.kind == "end":
-                return tuple(found.values())
-            self.take("+", "'+' and another term, '^' and a degree, or the end")
-
-    def parse_term(self) -> Term[Any]:
-        if self.next.text == "1":
-            self.advance()
-            return Constant()
-        if self.next.text in self.functions:
-            rule = self.functions[self.advance().text]
-            self.take("(")
-            term = rule()
-            self.take(")")
-            return term
-        statistic = self.parse_statistic(_TERM)
-        if self.next.text != "^":
-            return Polynomial(statistic, 1)
-        self.advance()
-        return Polynomial(statistic, self.parse_integer("a degree", 1, HIGHEST_DEGREE))
-
-    def parse_hard(self) -> Hard:
-        parts: dict[Statistic, None] = {}
-        while self.next.kind != "number" or not parts:
-            start = self.next
-            statistic = self.parse_statistic(_STATISTIC)
-            if statistic in parts:
-                self.raise_error(f"{statistic.text} is repeated", "each statistic once", start)
-            parts[statistic] = None
-            self.take(",", "',' and a statistic or a fraction")
-        return Hard(tuple(parts), self.parse_fraction())
-
-    def parse_statistic_and_count(self) -> tuple[Statistic, int]:
-        statistic = self.parse_statistic(_STATISTIC)
-        self.take(",")
-        return statistic, self.parse_integer("a count", 2, HIGHEST_COUNT)
-
-    def parse_statistic(self, expected: str) -> Statistic:
-        token = self.next
-        if token.text == "meta":
-            self.advance()
-            self.take("(")
-            statistic = Statistic("meta", self.parse_key())
-            self.take(")")
-            return statistic
-        if token.text not in STATISTICS:
-            self.raise_unknown(token, expected)
-        return Statistic(self.advance().text)
-
-    def parse_key(self) -> str:
-        token = self.next
-        key = _parse_json_string(token.text) if token.kind == "string" else token.text
-        if token.kind not in ("name", "string") or key is None:
-            self.raise_error("no metadata key", 'a name such as topic, or a JSON string such as "my topic"')
-        self.advance()
-        return key
-
-    def parse_integer(self, what: str, low: int, high: int) -> int:
-        token = self.next
-        # The length comes first: Python refuses to parse integers of thousands of digits.
-        plain = token.text.isdecimal() and len(token.text) <= len(str(high))
-        if token.kind != "number" or not plain or not low <= int(token.text) <= high:
-            self.raise_error(f"{_describe(token)} is not {what}", f"a whole number from {low} to {high}")
-        return int(self.advance().text)
-
-    def parse_fraction(self) -> str:
-        token = self.next
-        whole, _, decimals = token.text.partition(".")
-        significant = decimals.rstrip("0")
-        if whole.strip("0") or not significant:
-            expected = "a number above 0 and below 1, such as 0.925"
-            self.raise_error(f"{_describe(token)} is not a fraction", expected)
-        self.advance()
-        return f"0.{significant}"
-
-    def advance(self) -> _Token:
-        token = self.next
-        self.place += 1
-        return token
-
-    def take(self, symbol: str, expected: str | None = None) -> None:
-        if self.next.text != symbol:
-            self.raise_error(f"unexpected {_describe(self.next)}", expected or f"'{symbol}'")
-        self.advance()
-
-    def raise_unknown(self, token: _Token, expected: str) -> NoReturn:
-        if token.kind != "name":
-            self.raise_error(f"unexpected {_describe(token)}", expected)
-        known = [*STATISTICS, *self.functions]
-        # Half a name, such as `mean`, resembles other names more than the whole one.
-        begun = [name for name in known if name.startswith(f"{token.text}_")]
-        near = next(iter(begun), None) or find_nearest(token.text, known)
-        what, metadata = "statistic", f"meta({token.text}) if it is a number"
-        if expected == _TERM:
-            what, metadata = "term", f"group({token.text}), or {metadata}"
-        advice = f"for metadata, write {metadata}" if near is None else f"did you mean '{near}'?"
-        self.raise_error(f"unknown name '{token.text}'", f"a {what} such as mean_score; {advice}")
-
-    def raise_error(self, problem: str, expected: str, token: _Token | None = None) -> NoReturn:
-        start = (token or self.next).start
-        line = re.sub(r"\s", " ", self.text)
-        msg = f"{problem}, at character {start + 1} of the features: expected {expected}\n    {line}"
-        raise FeatureError(msg)
+def _make_statistic(text: str, group: str = "") -> Statistic:
+    """Make a statistic; `group` is another advice for an unknown name."""
+    if "(" in text:
+        return Statistic("meta", _read_key(text[text.index("(") + 1 : -1].strip()))
+    if text in STATISTICS:
+        return Statistic(text)
+    known = [*STATISTICS, "bins", "hat", "group", "hard"]
+    # Half a name, such as `mean`, resembles other names more than the whole one.
+    begun = [name for name in known if name.startswith(f"{text}_")]
+    near = next(iter(begun), None) or find_nearest(text, known)
+    advice = f"for metadata, write {group}meta({text}) if it is a number"
+    if near is not None:
+        advice = f"did you mean '{near}'?"
+    problem = f"unknown name '{text}'"
+    raise _make_error(problem, f"a {'term' if group else 'statistic'} such as mean_score; {advice}")
 
 
-def _parse_json_string(text: str) -> str | None:
+def _read_key(text: str) -> str:
     try:
-        return str(json.loads(text))
+        return str(json.loads(text)) if text.startswith('"') else text
     except json.JSONDecodeError:
-        return None
+        expected = 'a name such as topic, or a JSON string such as "my topic"'
+        problem = f"{text} is no metadata key"
+        raise _make_error(problem, expected) from None
 
 
-def _describe(token: _Token) -> str:
-    return "end of the text" if token.kind == "end" else f"'{token.text}'"
+def _read_integer(text: str, what: str, low: int, high: int) -> int:
+    # Python refuses to parse integers of thousands of digits.
+    if not text.isdecimal() or len(text) > len(str(high)) or not low <= int(text) <= high:
+        problem = f"'{text[:20]}' is not a {what}"
+        raise _make_error(problem, f"a whole number from {low} to {high}")
+    return int(text)
+
+
+def _read_fraction(text: str) -> str:
+    whole, _, decimals = text.partition(".")
+    significant = decimals.rstrip("0")
+    if whole.strip("0") or not significant:
+        problem = f"'{text}' is not a fraction"
+        raise _make_error(problem, "a number above 0 and below 1, such as 0.925")
+    return f"0.{significant}"
+
+
+def _make_error(problem: str, expected: str) -> FeatureError:
+    return FeatureError(f"features: {problem}; expected {expected}")

@@ -72,7 +72,7 @@ class Term(ABC, Generic[Learned]):
         return ()
 
     def check_learned(self, values: Sequence[object]) -> tuple[Learned, ...]:  # noqa: ARG002 - as above
-        """Check learned values read from data; raise a FeatureError if `learn` cannot have returned them."""
+        """Check number and types of learned values from data; raise a FeatureError if they do not fit."""
         return ()
 
     @abstractmethod
@@ -117,13 +117,6 @@ class Term(ABC, Generic[Learned]):
         numbers = tuple(float(value) for value in values if _is_number(value))
         if len(numbers) < len(values) or not least <= len(numbers) <= most:
             self._raise_impossible(f"{least} to {most} finite numbers", values)
-        return numbers
-
-    def _check_increasing(self, values: Sequence[object], least: int, most: int) -> tuple[float, ...]:
-        """Convert `least` to `most` strictly increasing finite numbers from data to floats."""
-        numbers = self._check_numbers(values, least, most)
-        if any(left >= right for left, right in pairwise(numbers)):
-            self._raise_impossible("strictly increasing", values)
         return numbers
 
     def _make_column_weights(
@@ -227,9 +220,8 @@ class Polynomial(_StatisticTerm):
         return self._check_resolution(lo, hi)
 
     def check_learned(self, values: Sequence[object]) -> tuple[float, ...]:
-        """Check two increasing numbers between which powers are not nearly dependent."""
-        lo, hi = self._check_increasing(values, 2, 2)
-        return self._check_resolution(lo, hi)
+        """Check two numbers."""
+        return self._check_numbers(values, 2, 2)
 
     def transform(self, draws: CandidateBatch) -> FloatArray:
         """Compute the (N, k) powers."""
@@ -332,8 +324,8 @@ class Bins(_CountTerm):
         return tuple(cuts)
 
     def check_learned(self, values: Sequence[object]) -> tuple[float, ...]:
-        """Check increasing numbers, fewer than the bins requested."""
-        return self._check_increasing(values, 1, self.count - 1)
+        """Check numbers, fewer than the bins requested."""
+        return self._check_numbers(values, 1, self.count - 1)
 
     def transform(self, draws: CandidateBatch) -> FloatArray:
         """Compute the (N, number of bins) indicators."""
@@ -380,8 +372,8 @@ class Hat(_CountTerm):
         return tuple(knots)
 
     def check_learned(self, values: Sequence[object]) -> tuple[float, ...]:
-        """Check at least two increasing numbers, at most as many as the knots requested."""
-        return self._check_increasing(values, 2, self.count)
+        """Check at least two numbers, at most as many as the knots requested."""
+        return self._check_numbers(values, 2, self.count)
 
     def transform(self, draws: CandidateBatch) -> FloatArray:
         """Compute the (N, number of knots) hat functions; at most two per row are positive."""
@@ -526,12 +518,10 @@ class Group(Term[Category]):
         return _sort_categories(self._read_categories(draws))
 
     def check_learned(self, values: Sequence[object]) -> tuple[Category, ...]:
-        """Check distinct categories in the order of `learn`."""
+        """Check one or more categories."""
         categories = [value for value in values if isinstance(value, (str, int))]
         if not values or len(categories) < len(values):
             self._raise_impossible("one or more texts, whole numbers or booleans", values)
-        if list(map(_add_type, _sort_categories(categories))) != list(map(_add_type, categories)):
-            self._raise_impossible("different and in ascending order", values)
         return tuple(categories)
 
     def with_categories_of(self, draws: CandidateBatch) -> Group:

@@ -10,7 +10,7 @@ import pytest
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.artifact import ReferenceHistogram
 from langchain_cfc.decision import decide
-from langchain_cfc.features import parse_statistic
+from langchain_cfc.features import Statistic
 from langchain_cfc.records import Provenance, tabulate
 from tests.calibration.prompts import make_prompts
 from tests.factories import change_candidates, reload_artifact
@@ -31,7 +31,7 @@ def test_reference_counts_calibration_prompts_in_bins_of_the_fit_split() -> None
     part = artifact.calibration.split.find_part
     watched = get_reference_by_name(artifact)["mean_score", None]
     labelled = tabulate([one for one in records if part(one.id, None) == "calibration"])
-    mean_score = parse_statistic("mean_score").compute_values
+    mean_score = Statistic("mean_score").compute_values
     means = mean_score(labelled.draws)
     expected = np.histogram(means, bins=[-np.inf, *watched.edges, np.inf])[0]
     assert watched.counts["1"] == expected.tolist()

@@ -53,6 +53,7 @@ def draw_term_text(draw: st.DrawFn) -> str:
         ("hat( mean_score , 5 )+1", (Hat(MEAN, 5), Constant())),
         ("group(topic)", (Group("topic"),)),
         ('group("\\u00e9t\\u00e9")', (Group("été"),)),
+        ('group("a+b") + 1', (Group("a+b"), Constant())),
         ("hard(entropy, .9250)", (Hard((Statistic("entropy"),), "0.925"),)),
         (
             "hard(entropy,meta(bins),0.5)",
@@ -94,57 +95,53 @@ def test_canonical_feature_text_parses_to_the_same_map(texts: list[str]) -> None
 
 @settings(derandomize=True, max_examples=repetitions(500, share=0.3))
 @given(st.text(alphabet='1059.+^(),"\\ \nbinshatgroupmeta_scorehdlüé'))
-def test_feature_map_parses_any_text_or_names_the_place(text: str) -> None:
+def test_feature_map_parses_any_text_or_says_what_is_expected(text: str) -> None:
     try:
         FeatureMap.parse(text)
     except FeatureError as error:
-        assert "\n    " in str(error)  # noqa: PT017  (only some of the texts raise)
+        assert "expected" in str(error)  # noqa: PT017  (only some of the texts raise)
 
 
 @pytest.mark.parametrize(
-    ("text", "character", "parts"),
+    ("text", "parts"),
     [
-        ("", 1, ["unexpected end", "a term", "bins(STATISTIC, COUNT)"]),
-        ("bins(mean_scor, 5)", 6, ["'mean_scor'", "a statistic", "did you mean 'mean_score'?"]),
-        ("entopy^2", 1, ["'entopy'", "a term", "did you mean 'entropy'?"]),
-        ("max", 1, ["'max'", "did you mean 'max_score'?"]),
-        ("hats(mean_score, 5)", 1, ["'hats'", "did you mean 'hat'?"]),
-        ("1 + topic", 5, ["'topic'", "write group(topic), or meta(topic)"]),
-        ("hat(year, 5)", 5, ["'year'", "write meta(year)"]),
-        ("mean_score mean_score", 12, ["unexpected 'mean_score'", "'+'", "'^'"]),
-        ("mean_score^0", 12, ["'0' is not a degree", "from 1 to 10"]),
-        ("mean_score^11", 12, ["'11' is not a degree"]),
-        ("mean_score^2.5", 12, ["'2.5' is not a degree"]),
-        ("mean_score**2", 11, ["unexpected '*'"]),
-        ("bins(mean_score, 1)", 18, ["'1' is not a count", "from 2 to 1000"]),
-        ("hat(mean_score, " + "9" * 5000 + ")", 17, ["is not a count"]),
-        ("bins(mean_score)", 16, ["unexpected ')'", "expected ','"]),
-        ("bins mean_score", 6, ["expected '('"]),
-        ("hard(0.9)", 6, ["unexpected '0.9'", "a statistic"]),
-        ("hard(entropy, 1.0)", 15, ["'1.0' is not a fraction", "below 1"]),
-        ("hard(entropy, 0.000)", 15, ["'0.000' is not a fraction", "above 0"]),
-        ("hard(entropy, 1)", 15, ["'1' is not a fraction"]),
-        ("hard(entropy, entropy, 0.9)", 15, ["entropy is repeated"]),
-        ("hard(entropy 0.9)", 14, ["unexpected '0.9'", "','"]),
-        ("group()", 7, ["no metadata key"]),
-        ('group("a', 7, ["no metadata key"]),
-        ('group("\\x")', 7, ["no metadata key", "JSON string"]),
-        ("2", 1, ["unexpected '2'", "a term: 1"]),
-        ("mean_score +", 13, ["unexpected end of the text"]),
-        ('group(topic) + group("topic")', 16, ["group(topic) repeats group(topic)"]),
-        ("1+1", 3, ["1 repeats 1"]),
-        ("mean_score + mean_score^2", 14, ["mean_score^2 repeats mean_score,"]),
-        ("mean_score +\n\tmin_scor", 15, ["'min_scor'"]),
+        ("", ["found nothing", "a term", "bins(STATISTIC, COUNT)"]),
+        ("bins(mean_scor, 5)", ["'mean_scor'", "a statistic", "did you mean 'mean_score'?"]),
+        ("entopy^2", ["'entopy'", "a term", "did you mean 'entropy'?"]),
+        ("max", ["'max'", "did you mean 'max_score'?"]),
+        ("hats(mean_score, 5)", ["hats(mean_score, 5)", "a term"]),
+        ("hats", ["'hats'", "did you mean 'hat'?"]),
+        ("1 + topic", ["'topic'", "write group(topic), or meta(topic)"]),
+        ("hat(year, 5)", ["'year'", "write meta(year)"]),
+        ("mean_score mean_score", ["found 'mean_score mean_score'"]),
+        ("mean_score^0", ["'0' is not a degree", "from 1 to 10"]),
+        ("mean_score^11", ["'11' is not a degree"]),
+        ("mean_score^2.5", ["'2.5' is not a degree"]),
+        ("mean_score**2", ["found 'mean_score**2'"]),
+        ("bins(mean_score, 1)", ["'1' is not a count", "from 2 to 1000"]),
+        ("hat(mean_score, " + "9" * 5000 + ")", ["is not a count"]),
+        ("bins(mean_score)", ["found 'bins(mean_score)'", "COUNT"]),
+        ("hard(0.9)", ["found 'hard(0.9)'", "a statistic"]),
+        ("hard(entropy, 1.0)", ["'1.0' is not a fraction", "below 1"]),
+        ("hard(entropy, 0.000)", ["'0.000' is not a fraction", "above 0"]),
+        ("hard(entropy, 1)", ["'1' is not a fraction"]),
+        ("hard(entropy, entropy, 0.9)", ["repeats a statistic"]),
+        ("group()", ["found 'group()'", "group(KEY)"]),
+        ('group("a', ["found 'group(\"a'"]),
+        ('group("\\x")', ["no metadata key", "JSON string"]),
+        ("2", ["found '2'", "a term: 1"]),
+        ("mean_score +", ["found nothing"]),
+        ('group(topic) + group("topic")', ["group(topic) repeats group(topic)"]),
+        ("1+1", ["1 repeats 1"]),
+        ("mean_score + mean_score^2", ["mean_score^2 repeats mean_score;"]),
+        ("mean_score +\n\tmin_scor", ["'min_scor'"]),
     ],
 )
-def test_parse_terms_errors_point_at_the_place(text: str, character: int, parts: list[str]) -> None:
+def test_parse_terms_errors_name_the_term_and_what_is_expected(text: str, parts: list[str]) -> None:
     with pytest.raises(FeatureError) as caught:
         parse_terms(text)
     message = str(caught.value)
-    head, shown = message.split("\n")
-    assert f"at character {character} of the features: expected " in head
-    assert len(shown) == 4 + len(text)
-    for part in parts:
+    for part in [*parts, "; expected "]:
         assert part in message
     if "unknown name" in message:
         assert len(message) < 200
