@@ -127,30 +127,6 @@ def test_detect_columns_refuses_a_prompt_that_is_no_template() -> None:
         detect_columns(Rows.from_iterable([{"question": "x", "answer": "y"}]), prompt="{a[b]}")
 
 
-LANGSMITH = {"inputs": {"question": "x", "language": "es"}, "outputs": {"answer": "Lima"}, "id": 1}
-
-
-@pytest.mark.parametrize(
-    ("row", "found"),
-    [
-        # SQuAD, TriviaQA, and an object that is itself the answer.
-        ({"question": "x", "answers": {"text": ["Lima"], "answer_start": [3]}}, "answers.text"),
-        ({"question": "x", "answer": {"value": "Lima", "aliases": ["Lima", "L."]}}, "answer.aliases"),
-        ({"question": "x", "output": {"answer": "Lima"}}, "output.answer"),
-        ({"question": "x", "answer": {"value": 3, "unit": "km"}}, "answer"),
-        ({"question": "x", "answer": {"city": "Lima"}}, "answer"),
-        (LANGSMITH, "outputs.answer"),
-    ],
-)
-def test_detect_columns_looks_one_level_into_objects(row: dict[str, Any], found: str) -> None:
-    columns = detect_columns(Rows.from_iterable([row, row]))
-    assert columns.input in {"question", "inputs.question"}
-    assert columns.reference == found
-    assert detect_columns(Rows.from_iterable([row]), reference="id").reference == "id"
-    empty = dict.fromkeys(row) | {"question": "x"}
-    assert detect_columns(Rows.from_iterable([row, empty])).reference == found
-
-
 def test_init_reads_questions_and_answers_inside_objects(tmp_path: Path) -> None:
     path = tmp_path / "squad.jsonl"
     rows = [
@@ -179,11 +155,6 @@ def test_prompt_of_one_column_is_part_of_the_bot(
     table, found = read_questions(rows, "frage", None, prompt)
     assert table.columns.model_dump(include={"input", "prompt"}, exclude_none=True) == columns
     assert found == around
-
-
-def test_prompt_that_is_no_template_is_refused() -> None:
-    with pytest.raises(InputError, match=r"the prompt 'x \{' cannot be used"):
-        read_questions(Rows.from_iterable([{"question": "a", "answer": "b"}]), None, None, "x {")
 
 
 # Labelers

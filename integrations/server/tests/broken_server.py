@@ -13,7 +13,6 @@ import langchain_cfc_server.server
 import uvicorn
 from langchain_cfc_server import create_app
 from langchain_cfc_server.chain_thread import ChainThread
-from langchain_cfc_server.tokens import ClientTokens
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from langchain_cfc.cli import main
@@ -63,8 +62,6 @@ def _run_by_uvicorn(app: Any, *, port: int, **_: Any) -> None:
 if __name__ == "__main__":
     if os.environ["BROKEN"] == "keeps bodies":
         langchain_cfc_server.app.create_app = _keeping_app  # type: ignore[assignment]
-    elif os.environ["BROKEN"] == "keeps tokens":
-        ClientTokens.reload = lambda self: None  # type: ignore[method-assign]  # noqa: ARG005
     elif os.environ["BROKEN"] == "has one loop":
         ChainThread.run = _run_on_the_caller_loop  # type: ignore[method-assign,assignment]
     else:

@@ -86,6 +86,9 @@ def test_dead_worker_is_replaced_and_all_end_with_their_supervisor(
         tokens.write_text(f"{TOKEN}-of-another")
         server.process.send_signal(signal.SIGHUP)
         wait_for_value(lambda: sum(line["message"] == "tokens replaced" for line in server.log) == 2)
+        for token, status in ((TOKEN, 401), (f"{TOKEN}-of-another", 200)):
+            headers = {"Authorization": f"Bearer {token}"}
+            assert {server.ask(make_request(EASY), headers).status_code for _ in range(10)} == {status}
         # One that is replaced while the file cannot be used waits for one that can, and the others serve.
         tokens.write_text("malformed")
         os.kill(max(list_workers(server)), signal.SIGTERM)

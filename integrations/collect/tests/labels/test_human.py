@@ -47,8 +47,6 @@ chile,Lima,NO,
 FILES = [
     ("a.jsonl", JSON_LINES),
     ("a.csv", CSV),
-    ("bom.csv", "\ufeff" + CSV),
-    ("crlf.csv", CSV.replace(",\n", ",\r\n")),
 ]
 
 
@@ -206,12 +204,8 @@ def test_read_sheet_refuses_invalid_labels_even_if_partly(tmp_path: Path) -> Non
         read_sheet(path, partly=True)
 
 
-@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_human_labels_reads_separators_and_quote_marks_of_spreadsheets(
-    tmp_path: Path, delimiter: str
-) -> None:
-    lines = ["'id|'text|correct", "'007|'=1|yes", "007|=2|no", "'8|''tis|no"]
-    content = "\r\n".join(line.replace("|", delimiter) for line in lines)
+def test_human_labels_reads_quote_marks_of_spreadsheets(tmp_path: Path) -> None:
+    content = "'id,'text,correct\n'007,'=1,yes\n007,=2,no\n'8,''tis,no\n"
     people = HumanLabels(write_file(tmp_path, "a.csv", content))
     assert people.invoke(make_input("007", "=1", "=2")) == [True, False]
     assert people.invoke(make_input("8", "'tis")) == [False]
@@ -228,33 +222,12 @@ def test_human_labels_treats_all_line_ends_alike(tmp_path: Path) -> None:
     assert format_value({"b": "\r", "a": 1}) == '{"a":1,"b":"\\r"}'
 
 
-SPREADSHEET_FILES = {
-    "UTF-16": "id,text,correct\na,S\u00e3o Paulo,yes\na,Rio,no\n".encode("utf-16"),
-    "Windows-1252": "id,text,correct\na,S\u00e3o Paulo,yes\na,Rio,no\n".encode("cp1252"),
-    "accents of their own": "id,text,correct\na,Sa\u0303o Paulo,yes\na,Rio,no\n".encode(),
-    "spaces at the end": "id,text,correct\na,S\u00e3o Paulo ,yes \na,Rio,no.\n".encode(),
-    "German": "id;text;correct\na;S\u00e3o Paulo;WAHR\na;Rio;FALSCH\n".encode(),
-    "letters": "ID,Text,Correct\na,S\u00e3o Paulo,Y\na,Rio,N\n".encode(),
-    "ticks": "id,text,correct\na,S\u00e3o Paulo,\u2713\na,Rio,\u2717\n".encode(),
-    "blank rows": "id,text,correct\na,S\u00e3o Paulo,yes\n,,\na,Rio,no\n,,\n".encode(),
-}
-
-
-@pytest.mark.parametrize("content", SPREADSHEET_FILES.values(), ids=SPREADSHEET_FILES)
-def test_human_labels_reads_what_spreadsheet_programs_write(tmp_path: Path, content: bytes) -> None:
+# What other programs write is in the table of docs/records.md, which `sources/test_read_table.py` tries.
+@pytest.mark.parametrize("name", ["Sa\u0303o Paulo", "S\u00e3o Paulo "])
+def test_human_labels_reads_accents_of_their_own_and_spaces_at_the_end(tmp_path: Path, name: str) -> None:
+    content = f"id,text,correct\na,{name},yes \na,Rio,no.\n"
     labeler = HumanLabels(write_file(tmp_path, "a.csv", content))
     assert labeler.invoke(make_input("a", "S\u00e3o Paulo", "Rio")) == [True, False]
-
-
-def test_human_labels_finds_whole_number_ids_that_became_decimals(tmp_path: Path) -> None:
-    labeler = HumanLabels(write_file(tmp_path, "a.csv", "id,text,correct\n1.0,Lima,1.0\n"))
-    assert labeler.invoke(make_input("1", "Lima")) == [True]
-
-
-@pytest.mark.parametrize("word", ["x", "maybe", "50 %", "ja?", "2"])
-def test_human_labels_refuses_words_of_two_meanings(tmp_path: Path, word: str) -> None:
-    with pytest.raises(RecordError, match="expected true or false"):
-        HumanLabels(write_file(tmp_path, "a.csv", f"id,text,correct\na,Lima,{word}\n"))
 
 
 TYPED = [
@@ -265,12 +238,9 @@ TYPED = [
 
 
 @pytest.mark.parametrize(("drawn", "written"), TYPED)
-@pytest.mark.parametrize("encoding", ["cp1252", "utf-8", "utf-16"])
-def test_typographic_marks_of_programs_do_not_lose_a_label(
-    tmp_path: Path, drawn: str, written: str, encoding: str
-) -> None:
+def test_typographic_marks_of_programs_do_not_lose_a_label(tmp_path: Path, drawn: str, written: str) -> None:
     content = f"id;text;correct\r\n1.0;{written.replace(chr(34), chr(34) * 2)};ja\r\n;;\r\n"
-    labeler = HumanLabels(write_file(tmp_path, "a.csv", content.encode(encoding)))
+    labeler = HumanLabels(write_file(tmp_path, "a.csv", content.encode("cp1252")))
     assert labeler.invoke(make_input("1", drawn)) == [True]
     with pytest.raises(LabelerError, match="no label"):
         labeler.invoke(make_input("1", f"{drawn}!"))

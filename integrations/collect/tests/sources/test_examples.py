@@ -377,6 +377,8 @@ NESTED: list[tuple[dict[str, Any], str | None, Any]] = [
     ({"inputs": '{"question": "q"}', "outputs": '{"answer": "x"}'}, "outputs.answer", "x"),
     ({"question": "q", "answer": '{"a": 1, "b": 2}'}, "answer", '{"a": 1, "b": 2}'),
     ({"question": "q", "answer": {"a": 1, "b": 2}}, "answer", {"a": 1, "b": 2}),
+    ({"question": "q", "answer": {"city": "Lima"}}, "answer", {"city": "Lima"}),
+    ({"inputs": {"question": "q"}, "outputs": {"answer": "x"}}, "outputs.answer", "x"),
 ]
 
 
@@ -384,7 +386,7 @@ NESTED: list[tuple[dict[str, Any], str | None, Any]] = [
 def test_answers_in_objects_lists_and_json_text_are_found(
     tmp_path: Path, row: dict[str, Any], found: str, answers: Any
 ) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", [row, row | {"id": 1}])
+    path = write_jsonl(tmp_path / "a.jsonl", [row, row | {"id": 1}, dict.fromkeys(row) | {"question": "x"}])
     columns = detect_columns(read_rows(path))
     assert columns.reference == found
     (example,) = read_examples([row], columns)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import csv
 import gzip
 import json
@@ -123,28 +122,10 @@ def test_csv_row_that_does_not_fit_the_header_is_a_bad_row(tmp_path: Path, row: 
     assert last == (4 + row.count(b"\n"), {"question": "5", "answer": "6"})
 
 
-TABLES = {
-    "tab-separated": ("a.tsv", b"question\tanswer\nq\ta\n"),
-    "capital letters in the ending": ("a.CSV", b"question,answer\nq,a\n"),
-    "UTF-16, little endian": ("a.csv", "question\tanswer\nq\ta\n".encode("utf-16")),
-    "UTF-16, big endian": ("a.csv", codecs.BOM_UTF16_BE + "question,answer\nq,a\n".encode("utf-16-be")),
-    "UTF-16 without a mark": ("a.csv", "question;answer\r\nq;a\r\n".encode("utf-16-le")),
-    "UTF-16 without a mark, big endian": ("a.csv", "question\tanswer\nq\ta\n".encode("utf-16-be")),
-    "vertical bars": ("a.csv", b"question|answer\nq|a\n"),
-    "spaces after the delimiter": ("a.csv", b'question, answer\n"q", "a"\n'),
-    "carriage returns alone": ("a.csv", b"question,answer\rq,a\r"),
-    "a line that states the delimiter": ("a.csv", b"sep=;\r\nquestion;answer\r\nq;a\r\n"),
-    "columns without a name": ("a.csv", b"question,answer,,\nq,a,,\n"),
-    "spaces around names": ("a.csv", b"question , answer\nq,a\n"),
-    "blank rows": ("a.csv", b"question,answer\n,\nq,a\n , \n"),
-}
-
-
-@pytest.mark.parametrize(("name", "content"), TABLES.values(), ids=TABLES)
-def test_read_rows_reads_what_spreadsheet_programs_write(tmp_path: Path, name: str, content: bytes) -> None:
-    (row,) = read_rows(write(tmp_path / name, content))
-    assert not isinstance(row, BadRow)
-    assert row[1] == {"question": "q", "answer": "a"}
+# Encodings, delimiters and blank rows are in the table of docs/records.md, which `test_read_table.py` tries.
+@pytest.mark.parametrize("content", ['question, answer\n"q", "a"\n', "question , answer\nq,a\n"])
+def test_read_rows_leaves_out_spaces_around_names_and_cells(tmp_path: Path, content: str) -> None:
+    assert list_rows(write(tmp_path / "a.csv", content)) == [(2, {"question": "q", "answer": "a"})]
 
 
 def test_csv_cells_may_be_longer_than_the_csv_module_allows(tmp_path: Path) -> None:
