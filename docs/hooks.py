@@ -91,9 +91,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Empty heads of tables are no heads."""
+    """Empty heads of tables are no heads, and no line breaks between a number and its sign of percent."""
     del page, config, files
-    return re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)
+    html = re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)
+    parts = re.split(r"(<pre.*?</pre>)", html, flags=re.DOTALL)
+    parts[::2] = [re.sub(r"(?<=\d) %", "\u00a0%", text) for text in parts[::2]]
+    return "".join(parts)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

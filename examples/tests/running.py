@@ -36,7 +36,7 @@ def read_section(name: str) -> str:
 def list_readme_commands(readme: str) -> list[str]:
     """The commands of a README's first block after the one that installs."""
     block: str = re.findall(r"```bash\n(.*?)```", readme, re.DOTALL)[0]
-    first, *commands = block.strip().splitlines()
+    first, *commands = re.sub(r" \\\n +", " ", block).strip().splitlines()
     assert first.startswith("python3 -m venv .venv && .venv/bin/pip install")
     assert commands
     return commands
