@@ -24,13 +24,11 @@ import warnings
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from langchain_cfc import CalibrationArtifact, CFCResult, PromptRecord
-    from langchain_cfc.candidates import LabelledBatch
     from langchain_cfc.guarantee import Guarantee
     from langchain_cfc.records import ClaimsRecord, Records
 
@@ -87,10 +85,11 @@ def make_outputs(outputs: Path, stored: Mapping[str, Any]) -> dict[str, dict[str
     (outputs / "artifacts").mkdir()
     for name, one in stored["artifacts"].items():
         served = _write_variant(name, records, source, outputs / f"{name}.jsonl")
-        used = _weigh(records, source) if name == "weights" else served.read_all()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            artifact = calibrate(used, provenance=served.provenance, **_make_options(one["options"]))
+            artifact = calibrate(
+                served.read_all(), provenance=served.provenance, **_make_options(one["options"])
+            )
             artifact.save(outputs / "artifacts" / f"{name}.json")
             made = {"attainable": _list_attainable(artifact), **_serve(artifact, served)}
         found["artifacts"][name] = {"options": one["options"], **made}
@@ -151,14 +150,6 @@ def _make_answer(row: int) -> ClaimsRecord:
         for text, start, one in zip((f"{row:03}.", "b.", "c."), (0, 5, 8), scores, strict=True)
     )
     return ClaimsRecord(id=str(row), input=str(row), answer=f"{row:03}. b. c.", claims=claims)
-
-
-def _weigh(records: Sequence[PromptRecord], source: Records) -> LabelledBatch:
-    """Tabulate records as if prompts with small scores had been labelled more often."""
-    from langchain_cfc.records import tabulate
-
-    table = tabulate(records, provenance=source.provenance)
-    return replace(table, weights=1.0 - table.draws.scores.mean(axis=1) / 2)
 
 
 def _list_attainable(artifact: CalibrationArtifact) -> list[str]:

@@ -224,8 +224,6 @@ class LabelledBatch:
         clusters: N cluster names (conversation, set of paraphrases); None for a prompt without a cluster.
         recorded: Number of recorded candidates per prompt; `draws` holds the first n of them.
         extracted: Whether the answers come from an extractor (True) or are the texts (False); None if mixed.
-        weights: (N,) in (0, 1], if prompts were sampled for labelling with unequal probabilities: the
-            smallest such probability over all prompts divided by the prompt's own; None if all are equal.
         prompt_kinds: The kinds of the prompts, `text`, `messages` and `object`; None if unknown.
         inputs: (N,) digests of the prompts, equal for prompts that say the same; None if unknown.
         unit: `answers`, or `claims` if the slots of `draws` hold the claims of one answer per prompt and
@@ -238,15 +236,12 @@ class LabelledBatch:
     clusters: tuple[str | None, ...]
     recorded: int | None = None
     extracted: bool | None = False
-    weights: FloatArray | None = None
     prompt_kinds: frozenset[PromptKind] | None = None
     inputs: IntArray | None = None
     unit: Unit = "answers"
 
     def __post_init__(self) -> None:
         """Reject labels whose shapes do not match the candidates."""
-        if self.weights is not None:
-            _check_weights(self.weights, self.clusters)
         is_same_shape = self.draws.scores.shape == self.correct.shape
         if not (is_same_shape and len(self.ids) == len(self.clusters) == len(self.draws)):
             msg = "labels, ids and clusters must have as many entries as the candidates"
@@ -263,7 +258,6 @@ class LabelledBatch:
         clusters: Sequence[str | None] | None = None,
         metadata: Sequence[Mapping[str, Scalar]] | None = None,
         extracted: bool | None = False,
-        weights: FloatArray | Sequence[float] | None = None,
         prompt_kinds: frozenset[PromptKind] | None = None,
     ) -> LabelledBatch:
         """Check and pack N labelled prompts, such as a batch read from a database.
@@ -276,7 +270,6 @@ class LabelledBatch:
             clusters: N cluster names, None for a prompt without a cluster; none by default.
             metadata: N mappings; empty by default.
             extracted: Whether the answers come from an extractor; None if only some do.
-            weights: N numbers in (0, 1]; see the attribute. None for equal probabilities.
             prompt_kinds: The kinds of the prompts, see `find_prompt_kinds`; None if unknown.
 
         Returns:
@@ -288,8 +281,7 @@ class LabelledBatch:
         draws = CandidateBatch.from_arrays(scores, answers, metadata)
         labels = _check_labels(correct)
         names = _check_names(ids, clusters)
-        shares = None if weights is None else to_float_array(weights, "weights")
-        return cls(draws, labels, *names, draws.n, extracted, shares, prompt_kinds)
+        return cls(draws, labels, *names, draws.n, extracted, prompt_kinds)
 
     @classmethod
     def from_claims(
@@ -339,7 +331,6 @@ class LabelledBatch:
             raise InputError(msg)
         first = several[0]
         extracted = {part.extracted for part in several}
-        is_weighted = any(part.weights is not None for part in several)
         kinds = [part.prompt_kinds for part in several]
         inputs = [part.inputs for part in several if part.inputs is not None]
         whole = cls(
@@ -349,9 +340,6 @@ class LabelledBatch:
             tuple(chain.from_iterable(part.clusters for part in several)),
             first.recorded,
             first.extracted if len(extracted) == 1 else None,
-            np.concatenate([np.ones(len(one)) if one.weights is None else one.weights for one in several])
-            if is_weighted
-            else None,
             None if None in kinds else frozenset().union(*(one for one in kinds if one is not None)),
             None if len(inputs) < len(several) else np.concatenate(inputs),
             first.unit,
@@ -376,7 +364,6 @@ class LabelledBatch:
             correct=self.correct[rows],
             ids=_select(self.ids, rows),
             clusters=_select(self.clusters, rows),
-            weights=None if self.weights is None else self.weights[rows],
             inputs=None if self.inputs is None else self.inputs[rows],
         )
 
@@ -443,31 +430,6 @@ def check_unit(labelled: LabelledBatch) -> LabelledBatch:
         )
         raise InputError(msg)
     return labelled
-
-
-def check_unweighted(labelled: LabelledBatch) -> None:
-    """Raise an InputError if prompts have weights, for callers that do not support weights."""
-    if labelled.weights is not None:
-        msg = (
-            "these prompts were chosen to be labelled with unequal probabilities, which only calibrate, "
-            "certify and evaluate support: pass a fair sample, such as SplitPlan.draw_fair_sample returns"
-        )
-        raise InputError(msg)
-
-
-def _check_weights(weights: FloatArray, clusters: Sequence[str | None]) -> None:
-    """Reject weights outside (0, 1], a wrong number of weights, and weights of prompts in clusters."""
-    if weights.shape != (len(clusters),):
-        msg = f"weights must be {len(clusters)} numbers, got an array of shape {weights.shape}"
-        raise InputError(msg)
-    wrong = np.flatnonzero(~((weights > 0.0) & (weights <= 1.0)))
-    if len(wrong):
-        row = int(wrong[0])
-        msg = f"the weight of prompt {row} is {weights[row]}; expected one in (0, 1]"
-        raise InputError(msg)
-    if any(cluster is not None for cluster in clusters):
-        msg = "prompts in clusters cannot have weights: keep one prompt per cluster and leave clusters out"
-        raise InputError(msg)
 
 
 def list_ids_and_clusters(ids: Sequence[str], clusters: Iterable[str | None]) -> tuple[str, ...]:

@@ -160,34 +160,6 @@ def test_tabulate_warns_of_sorted_candidates_if_only_the_first_are_used() -> Non
     tabulate(label(np.ones((40, 6), dtype=np.bool_)), n=2)  # all are correct: the order cannot be seen
 
 
-def test_labelled_batch_keeps_and_checks_weights() -> None:
-    given: dict[str, Any] = {"scores": SCORES, "correct": make_labelled().correct, "answers": ANSWERS}
-    weighted = LabelledBatch.from_arrays(["p", "q"], weights=[0.5, 1.0], **given)
-    other = LabelledBatch.from_arrays(["r", "s"], **given)
-    assert other.weights is None
-    assert LabelledBatch.concatenate([other, other.take(np.array([], dtype=np.int64))]).weights is None
-    for one, expected in (
-        (weighted.take(np.array([1, 0, 0])), [1.0, 0.5, 0.5]),
-        (weighted.keep_first_candidates(2), [0.5, 1.0]),
-        (LabelledBatch.concatenate([other, weighted]), [1.0, 1.0, 0.5, 1.0]),
-    ):
-        np.testing.assert_array_equal(one.weights, expected)
-    refused: list[tuple[Any, str]] = [
-        ([0.0, 1.0], r"the weight of prompt 0 is 0\.0; expected one in \(0, 1\]"),
-        ([0.5, 1.1], "the weight of prompt 1 is 1.1"),
-        ([0.5, np.nan], "the weight of prompt 1 is nan"),
-        ([1.0], r"weights must be 2 numbers, got an array of shape \(1,\)"),
-        ([[1.0], [1.0]], r"weights must be 2 numbers, got an array of shape \(2, 1\)"),
-        (["a", "b"], "weights must be an array of numbers"),
-        ([[1.0], 1.0], "weights must be an array of numbers"),
-    ]
-    for wrong, said in refused:
-        with pytest.raises(InputError, match=said):
-            LabelledBatch.from_arrays(["p", "q"], weights=wrong, **given)
-    with pytest.raises(InputError, match="prompts in clusters cannot have weights"):
-        LabelledBatch.from_arrays(["p", "q"], weights=[0.5, 1.0], clusters=["c", None], **given)
-
-
 @pytest.mark.parametrize("part", ["correct", "ids", "clusters"])
 def test_labelled_batch_refuses_labels_of_another_length(part: str) -> None:
     whole = make_labelled()

@@ -74,8 +74,6 @@ class CalibrationFacts(ArtifactData):
             later.
         attainable_coverage: Share of calibration prompts whose success score is below the cap.
         groups: Attainable coverage of every guaranteed weighting, all prompts first.
-        sampled: Whether prompts were chosen to be labelled with unequal probabilities.
-        weight: Sum of the calibration prompts' sampling weights; None if each prompt counts as one.
         allow_unattainable: The option `allow_unattainable` of `calibrate`.
         prompt_kinds: Kinds of the recorded prompts, `text`, `messages` and `object`, sorted; None if they are
             unknown, as for arrays.
@@ -93,21 +91,9 @@ class CalibrationFacts(ArtifactData):
     sketch: list[str]
     attainable_coverage: float
     groups: list[AttainableGroup]
-    sampled: bool = False
-    weight: float | None = None
     allow_unattainable: bool = False
     prompt_kinds: list[PromptKind] | None = None
     normalised: str | None = None
-
-    @property
-    def by_weight(self) -> str:
-        """Suffix for shares of the calibration prompts; empty if each counts as one."""
-        return "" if self.weight is None else " by weight"
-
-    @property
-    def weighing(self) -> str:
-        """Suffix for the number of calibration prompts: their weight; empty if each counts as one."""
-        return "" if self.weight is None else f" (weighing {self.weight:.4g})"
 
 
 class Confidence(ArtifactData):

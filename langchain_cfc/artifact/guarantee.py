@@ -214,8 +214,6 @@ def _state_how_often(target: float, coverages: Sequence[float]) -> str:
 def _state_scope(artifact: ArtifactContent, covered: Sequence[GuaranteedWeight]) -> Iterator[str]:
     """Yield sentences about the prompts for which it holds, and about its confidence."""
     like = f"the {artifact.calibration.size:,} calibrated on"
-    if artifact.calibration.weight is not None:
-        like = f"those from which {like} were chosen for labelling"
     yield f"It holds for new questions like {like}: {_state_where(covered)}."
     if artifact.feature_map.adaptive_alpha is not None:
         yield "This is not promised for the questions of one stated level alone."
@@ -245,12 +243,6 @@ def _list_assumptions(
     alike = (
         "New prompts are exchangeable with the calibration prompts (one per cluster, if there are clusters)."
     )
-    if facts.weight is not None:
-        alike = (
-            "New prompts are exchangeable with all prompts from which the calibration prompts were chosen "
-            "for labelling. The probability with which each was chosen is as stated, does not depend on what "
-            "labels say, its own or others', and would not be smaller for any new prompt."
-        )
     fitted = "Features, cut-offs and everything else were fitted on a split that calibration never saw."
     if facts.map_came_fitted:
         fitted = (

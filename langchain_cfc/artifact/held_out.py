@@ -37,7 +37,6 @@ def tabulate_draws(
     table = tabulate(
         records,
         n=artifact.n if rule is None else None,
-        weighted=True,
         shortened=rule is not None,
         claims=artifact.at_most is not None,
     )
@@ -65,12 +64,17 @@ def select_held_out(artifact: CalibrationArtifact, labelled: LabelledBatch) -> t
     """Select the prompts that an artifact may be tested on, and describe the selection.
 
     If all prompts are new, all are used, otherwise only the part that was held out of calibration. One prompt
-    of each cluster is kept, and of weighted prompts a fair sample.
+    of each cluster is kept.
     """
     plan, facts = artifact.calibration.split, artifact.calibration
     which = NEW_RECORDS
     if plan.has_overlap(facts.sketch, labelled.names):
-        _check_held_out_part(artifact, labelled)
+        if plan.test == 0.0:
+            msg = (
+                "the artifact was calibrated on all of these records: use others, or hold some out: "
+                "calibrate with --test-fraction 0.3 (in Python test_fraction=0.3)"
+            )
+            raise OverlapError(msg)
         labelled = labelled.take(plan.list_rows(labelled)["test"])
         which = HELD_OUT_PART
         if plan.has_overlap(facts.sketch, labelled.names):
@@ -79,24 +83,8 @@ def select_held_out(artifact: CalibrationArtifact, labelled: LabelledBatch) -> t
                 "changed since calibration"
             )
             raise OverlapError(msg)
-    labelled = plan.draw_fair_sample(labelled.take(plan.select_one_per_cluster(labelled)))
+    labelled = labelled.take(plan.select_one_per_cluster(labelled))
     if len(labelled) == 0:
         msg = "no prompts are left to test on"
         raise CalibrationError(msg)
     return labelled, which
-
-
-def _check_held_out_part(artifact: CalibrationArtifact, labelled: LabelledBatch) -> None:
-    """Refuse calibration records whose held-out part cannot test the artifact."""
-    if artifact.calibration.sampled and labelled.weights is None:
-        msg = (
-            "these are the records that the artifact was calibrated on. Some were more likely to be labelled "
-            "than others, but their weights are missing here: pass the same table as in calibration"
-        )
-        raise InputError(msg)
-    if artifact.calibration.split.test == 0.0:
-        msg = (
-            "the artifact was calibrated on all of these records: use others, or hold some out: calibrate "
-            "with --test-fraction 0.3 (in Python test_fraction=0.3)"
-        )
-        raise OverlapError(msg)

@@ -85,9 +85,7 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
 
     Args:
         records: Labelled records, such as `read_records(path)`, mappings of their fields, the path of a file,
-            a pandas DataFrame with a row for each prompt, or the table that `tabulate` makes of them. A table
-            has `weights` if its prompts were chosen to be labelled with unequal probabilities. The
-            conditional rule uses the weights, but not with `pac`; everything else uses a fair sample.
+            a pandas DataFrame with a row for each prompt, or the table that `tabulate` makes of them.
         provenance: Header of the records, if they have none of their own.
         after: What was attempted before with any of these labels: the refusal (`UnattainableTargetError`),
             the artifact or the `AttemptLedger`. What is certified with confidence is tested at the share of
@@ -137,7 +135,7 @@ def _calibrate(
     prompts = read_prompts(records, config, provenance)
     needs_answers = any(part is not None and part.needs_answers for part in (given, rule, config.draw_rule))
     check_answers(prompts, provenance, needed=needs_answers)
-    parts = split_prompts(prompts, plan, config)
+    parts = split_prompts(prompts, plan)
     labelled = select_independent(parts["calibration"], plan, "calibration")
     announce_step("fitting features")
     feature_map = fit_feature_map(given, parts["fit"], labelled)
@@ -176,10 +174,8 @@ def _calibrate(
         data,
         config,
         alphas,
-        plan.flag_fair_sample(labelled),
         delta=None if confidence is None else format_delta(confidence.level),
     )
-    fair = plan.draw_fair_sample(labelled)
     n = prompts.draws.n
     if not UNITS[config.unit].is_fixed_count:  # the answers drawn for each prompt are counted
         n = 1 if provenance is None else provenance.n
@@ -233,7 +229,7 @@ def _calibrate(
         warn_if_conditional_on_score(feature_map)
     # Only now, since the labels that show the orientation may have had to certify.
     check_orientation(labelled)
-    reference = make_reference_histograms(artifact, parts, fair)
+    reference = make_reference_histograms(artifact, parts, labelled)
     is_certified = artifact.bot is None or bool(artifact.bot.certificates)
     made = ledger if attempt is None else attempt.end(certified=is_certified)
     return artifact.model_copy(update={"attempts": list(made.attempts), "reference": reference})
@@ -245,9 +241,8 @@ def _is_drawn_by_rule(provenance: Provenance | None) -> bool:
 
 
 def _select_for_cuts(data: CalibrationData, *, with_fit_split: bool) -> LabelledBatch:
-    """Return a fair sample of the prompts whose labels shaped no mean score, one of each cluster."""
+    """Return the prompts whose labels shaped no mean score, one of each cluster."""
     used = take_parts(data.prompts, data.plan, "fit", "calibration") if with_fit_split else data.labelled
-    used = data.plan.draw_fair_sample(used)
     return used.take(data.plan.select_one_per_cluster(used))
 
 

@@ -22,16 +22,14 @@ def compute_attainable_groups(
     weightings: Sequence[GuaranteedWeight],
     features: FloatArray,
     reachable: BoolArray,
-    weights: FloatArray | None = None,
 ) -> list[AttainableGroup]:
     """Compute attainable coverage under every guaranteed weighting, in their order.
 
-    `features` are (N, d), `reachable` (N,) tells whether a success score is below the cap, and `weights` (N,)
-    count prompts; by default each prompt counts as one.
+    `features` are (N, d), and `reachable` (N,) tells whether a success score is below the cap.
     """
     groups = []
     for weight in weightings:
-        values = weight.compute_values(features) * (1.0 if weights is None else weights)
+        values = weight.compute_values(features)
         size, reached = float(values.sum()), float(values[reachable].sum())
         groups.append(
             AttainableGroup(
@@ -48,7 +46,7 @@ def compute_attainable_groups(
 def is_attainable(alpha: Level, size: float, reachable: float) -> bool:
     """Whether the marginal order statistic lies below the cap: (N + 1) tau <= reachable, in exact arithmetic.
 
-    Of N calibration prompts `reachable` have a success score below the cap; both may be sums of weights.
+    Of N calibration prompts `reachable` have a success score below the cap.
     """
     return (Fraction(size) + 1) * compute_tau(alpha) <= Fraction(reachable)
 

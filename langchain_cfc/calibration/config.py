@@ -343,14 +343,6 @@ class CalibrationConfig:
         return self.max_wrong_rate is not None and self.unit == "answers"
 
     @property
-    def uses_weights(self) -> bool:
-        """Whether thresholds use the weights of calibration prompts.
-
-        The law of an order statistic assumes equal weights, and the paper's slack counts prompts.
-        """
-        return self.pac is None and not self.is_confident
-
-    @property
     def certifies_claims(self) -> bool:
         """Whether calibration labels certify cuts on the scores of claims, which the fit split fixes."""
         return self.max_wrong_rate is not None and self.unit == "claims"

@@ -6,7 +6,6 @@ arrays, and `fit_levels` fits the threshold rules.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -67,27 +66,15 @@ class CalibrationData:
         return np.asarray(self.success_scores < CAP, dtype=np.bool_)
 
     @property
-    def weights(self) -> FloatArray | None:
-        """(N,) weight of each prompt; None if all count as one.
-
-        Prompts that were sampled for labelling with unequal probabilities have weights of at most one. A new
-        prompt counts as one, the largest possible weight: thresholds never fall as its weight grows, so the
-        guarantee holds.
-        """
-        return self.labelled.weights
-
-    @property
     def counts(self) -> tuple[float, float]:
-        """Total weight of the prompts, and total weight of the reachable ones."""
-        counted = np.ones(len(self.labelled)) if self.labelled.weights is None else self.labelled.weights
-        # `fsum` does not depend on the order, so both sums agree if all prompts are reachable.
-        return math.fsum(counted), math.fsum(counted[self.reachable])
+        """Number of the prompts, and of the reachable ones."""
+        return float(len(self.labelled)), float(self.reachable.sum())
 
     @cached_property
     def groups(self) -> list[AttainableGroup]:
         """Attainable coverage of all prompts, then of every guaranteed weighting."""
         return compute_attainable_groups(
-            self.feature_map.list_guaranteed_weights(), self.features, self.reachable, self.weights
+            self.feature_map.list_guaranteed_weights(), self.features, self.reachable
         )
 
 
@@ -98,30 +85,18 @@ def read_prompts(
 ) -> LabelledBatch:
     """Read records of any kind, and apply the draw rule to them."""
     rule = config.draw_rule
-    labelled = tabulate(
-        records, provenance=provenance, weighted=True, shortened=rule is not None, claims=True
-    )
+    labelled = tabulate(records, provenance=provenance, shortened=rule is not None, claims=True)
     if rule is not None:
         return replay_prefixes(rule, labelled, provenance)
     check_first_candidates(labelled, provenance)
     return labelled
 
 
-def split_prompts(
-    prompts: LabelledBatch, plan: SplitPlan, config: CalibrationConfig
-) -> dict[Part, LabelledBatch]:
-    """Return the prompts of each part, sorted by id, so that round-off does not depend on file order.
-
-    Only the calibration part keeps the weights of its prompts, if the options support them; of all others a
-    fair sample is taken.
-    """
+def split_prompts(prompts: LabelledBatch, plan: SplitPlan) -> dict[Part, LabelledBatch]:
+    """Return the prompts of each part, sorted by id, so that round-off does not depend on file order."""
     order = sorted(range(len(prompts)), key=prompts.ids.__getitem__)
     by_id = prompts.take(np.array(order, dtype=np.int64))
-    parts = {name: by_id.take(rows) for name, rows in plan.list_rows(by_id).items()}
-    return {
-        name: part if config.uses_weights and name == "calibration" else plan.draw_fair_sample(part)
-        for name, part in parts.items()
-    }
+    return {name: by_id.take(rows) for name, rows in plan.list_rows(by_id).items()}
 
 
 def take_parts(prompts: LabelledBatch, plan: SplitPlan, *names: Part) -> LabelledBatch:
@@ -170,16 +145,12 @@ def fit_levels(
     data: CalibrationData,
     config: CalibrationConfig,
     alphas: Sequence[str],
-    fair: BoolArray,
     *,
     delta: str | None = None,
 ) -> tuple[list[LevelState], dict[str, PackedArray]]:
     """Fit the rules at every level, and return their states with the arrays these refer to.
 
     Order statistics with confidence fail with probability at most `delta` at each level.
-
-    The one threshold for all prompts, for comparison, supports no weights: it is fitted on the prompts that
-    `fair` (N,) marks as a fair sample. If there are none, it flags every prompt.
     """
     arrays: dict[str, PackedArray] = {}
 
@@ -213,8 +184,8 @@ def fit_levels(
             rule = _fit_rule(rule, data, stated)
         else:
             rule = rule.fit(data.features, data.success_scores)
-        alike = data.success_scores[fair] if fair.any() else np.full(1, CAP)
-        compared = GroupedThreshold(alpha).fit(np.ones((len(alike), 1)), alike).threshold([1.0])
+        everyone = np.ones((len(data.labelled), 1))
+        compared = GroupedThreshold(alpha).fit(everyone, data.success_scores).threshold([1.0])
         levels.append(
             LevelState(
                 alpha=alpha,
@@ -237,7 +208,7 @@ def _fit_rule(
     chosen = np.unique(np.linspace(0, len(data.features) - 1, SELF_CHECK_SIZE).astype(np.int64))
     alphas = None if stated is None else stated[chosen]
     while True:
-        fitted = rule.fit(data.features, data.success_scores, data.weights, alphas=stated)
+        fitted = rule.fit(data.features, data.success_scores, alphas=stated)
         if fitted.window is None or not fitted.solve(data.features[chosen], alphas=alphas).outside.any():
             return fitted
         wider = WINDOW_GROWTH * fitted.window
@@ -256,8 +227,6 @@ def make_facts(
     )
     return CalibrationFacts(
         size=len(data.labelled),
-        sampled=prompts.weights is not None,
-        weight=None if data.weights is None else float(data.weights.sum()),
         recorded_candidates=prompts.recorded or n,
         extracted_answers=prompts.extracted,
         normalised=NORMALISATION if needs_answers else None,
@@ -267,7 +236,7 @@ def make_facts(
         split=data.plan,
         digests={name: digest_ids(part.ids) for name, part in parts.items()},
         sketch=list(data.plan.compute_sketch(names)),
-        attainable_coverage=float(np.average(data.reachable, weights=data.weights)),
+        attainable_coverage=float(np.mean(data.reachable)),
         groups=data.groups,
         allow_unattainable=config.allow_unattainable,
         prompt_kinds=None if prompts.prompt_kinds is None else sorted(prompts.prompt_kinds),

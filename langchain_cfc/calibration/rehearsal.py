@@ -58,7 +58,7 @@ def rehearse_calibration(
     made_up, plan = _make_placeholder_candidates(prompts, provenance), config.plan_split()
     try:
         rehearsed = read_prompts(made_up, config, provenance)
-        parts = split_prompts(rehearsed, plan, config)
+        parts = split_prompts(rehearsed, plan)
         _check_fit_and_test_parts(config, parts, given)
         calibration = select_independent(parts["calibration"], plan, "calibration")
     except CalibrationError as error:  # nothing is labelled yet, so an argument is at fault

@@ -37,7 +37,7 @@ def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
 def _count_prompts(artifact: CalibrationArtifact) -> str:
     """Return how many prompts calibrated the levels that are promised, and how many certified a bot."""
     facts, bot = artifact.calibration, artifact.bot
-    used = [f"{facts.size}{facts.weighing} calibrated"] if artifact.alphas else []
+    used = [f"{facts.size} calibrated"] if artifact.alphas else []
     used += [f"{bot.certificates[0].prompts} certified"] if bot is not None and bot.certificates else []
     return ", ".join(used)
 
@@ -186,7 +186,7 @@ def _list_levels(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
 
 def _list_limits(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     facts = artifact.calibration
-    attainable = f"{format_percent(facts.attainable_coverage)} of the calibration questions{facts.by_weight}"
+    attainable = f"{format_percent(facts.attainable_coverage)} of the calibration questions"
     if not artifact.is_bot_alone:
         yield (
             "Flagged",
@@ -206,7 +206,7 @@ def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
         (
             f"{_count_prompts(artifact)} questions, {drawn}"
             if artifact.is_bot_alone
-            else f"{facts.size} calibration questions{facts.weighing}, {drawn}; features "
+            else f"{facts.size} calibration questions, {drawn}; features "
             f"{artifact.feature_map.text}; set rule {artifact.set_rule}"
         ),
     )
@@ -218,8 +218,6 @@ def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
 
 def _format_assumptions(artifact: CalibrationArtifact) -> str:
     alike = "new questions are like those calibrated on"
-    if artifact.calibration.weight is not None:
-        alike = "new questions are like those from which the labelled ones were chosen by known probabilities"
     bound = "generator and verifier are the same (serving cannot compare them: the records name none)"
     parts = [one for one in UNITS[artifact.unit].parts if getattr(artifact.provenance, one, None) is not None]
     if parts:  # a header of records may name none

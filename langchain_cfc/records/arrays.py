@@ -13,7 +13,6 @@ from langchain_cfc.candidates import (
     UNITS,
     LabelledBatch,
     check_unit,
-    check_unweighted,
     find_prompt_kinds,
     warn_if_sorted,
 )
@@ -32,7 +31,6 @@ def tabulate(
     *,
     n: int | None = None,
     provenance: Provenance | None = None,
-    weighted: bool = False,
     shortened: bool = False,
     claims: bool = False,
 ) -> LabelledBatch:
@@ -43,7 +41,6 @@ def tabulate(
             memory. A table (`LabelledBatch`) is checked and reduced to n slots.
         n: Use only the first n slots of every record, 1 <= n <= the recorded number; by default all.
         provenance: What the records must agree with, if they have no header of their own.
-        weighted: Whether the caller supports weights, so that a table may have them.
         shortened: Whether the caller supports draw rules, so that prompts may have fewer candidates than n.
         claims: Whether the caller supports claims, so that records may hold them in place of candidates.
 
@@ -54,15 +51,13 @@ def tabulate(
     Raises:
         RecordError: If the records are not one dataset (none, unequal numbers of candidates, equal ids).
         InputError: If n is less than 1 or more than was recorded, a table contradicts the provenance, or the
-            caller does not support the weights, claims or draw rule of the records.
+            caller does not support the claims or draw rule of the records.
     """
     if isinstance(records, LabelledBatch):
         labelled = records
         _check_provenance(labelled, provenance)
     else:
         labelled = LabelledBatch.concatenate(_stack_records(records, provenance))
-    if not weighted:
-        check_unweighted(labelled)
     if not claims:
         check_unit(labelled)
     labelled = _keep_first_candidates(labelled, n)

@@ -88,22 +88,6 @@ class SplitPlan(BaseModel):
         taken[[row for _, row in chosen.values()]] = True
         return np.flatnonzero(taken)
 
-    def draw_fair_sample(self, labelled: LabelledBatch) -> LabelledBatch:
-        """Sample prompts so that they have the distribution of the pool that they were chosen from.
-
-        A hash keeps each prompt with its weight as probability (rejection sampling, von Neumann 1951).
-        Without weights all are kept.
-        """
-        if labelled.weights is None:
-            return labelled
-        return replace(labelled.take(np.flatnonzero(self.flag_fair_sample(labelled))), weights=None)
-
-    def flag_fair_sample(self, labelled: LabelledBatch) -> BoolArray:
-        """Return for each prompt whether it is in the fair sample."""
-        if labelled.weights is None:
-            return np.ones(len(labelled), dtype=np.bool_)
-        return np.asarray(self.draw_uniforms("label", labelled.ids) < labelled.weights, dtype=np.bool_)
-
     def draw_uniforms(self, purpose: str, ids: Sequence[str]) -> FloatArray:
         """Return a reproducible number in (0, 1) for each id, uniform over ids and purposes."""
         return np.clip(_hash_to_uniforms(self.seed, purpose, ids), 2.0**-53, 1.0 - 2.0**-53)
@@ -167,8 +151,7 @@ def cluster_repeated_inputs(labelled: LabelledBatch) -> LabelledBatch:
     names a cluster stays in it, and prompts that say the same but name none join it.
 
     Args:
-        labelled: N prompts. Without known inputs, or with weights, which clusters cannot have, they are
-            returned as they are.
+        labelled: N prompts. Without known inputs they are returned as they are.
 
     Returns:
         The prompts, with clusters for those that repeat.
@@ -176,7 +159,7 @@ def cluster_repeated_inputs(labelled: LabelledBatch) -> LabelledBatch:
     Warns:
         SamplingWarning: If any prompt joins a cluster; it says how many distinct prompts these are.
     """
-    if labelled.inputs is None or labelled.weights is not None:
+    if labelled.inputs is None:
         return labelled
     _, groups, counts = np.unique(labelled.inputs, return_inverse=True, return_counts=True)
     clusters = list(labelled.clusters)

@@ -188,8 +188,11 @@ def test_command_that_cannot_record_says_to_copy_the_records(
     folder = os.fspath(path.parent)
     monkeypatch.setattr(os, "access", lambda name, mode: os.fspath(name) != folder and access(name, mode))
     given = [path] if command == "calibrate" else [tmp_path / "artifact.json", path]
-    options = ["--max-wrong-rate", "0.2"] if command == "calibrate" else []
-    run(command, *map(str, given), *options).assert_refused("copy the records")
+    options = {
+        "calibrate": ["--max-wrong-rate", "0.2"],
+        "certify": ["--out", str(tmp_path.parent / "certified.json")],
+    }
+    run(command, *map(str, given), *options.get(command, [])).assert_refused("copy the records")
     # What rests on no labels that certify needs no ledger.
     with monkeypatch.context() as patch:
         patch.chdir(tmp_path.parent)

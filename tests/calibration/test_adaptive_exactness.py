@@ -40,20 +40,17 @@ def draw_world(rng: np.random.Generator, size: int, *, decimals: int = 17) -> La
 
 @dataclass(frozen=True)
 class Compared:
-    """A calibrated artifact, its calibration prompts with weights, and fresh prompts."""
+    """A calibrated artifact, its calibration prompts, and fresh prompts."""
 
     artifact: CalibrationArtifact
     known: LabelledBatch
     asked: CandidateBatch
-    weights: FloatArray
 
     @classmethod
     def draw(cls, kind: str, rng: np.random.Generator) -> Compared:
         """Calibrate on a fresh world, and draw prompts to ask about."""
         world = draw_world(rng, 240, decimals=2 if kind == "ties" else 17)
         asked = draw_world(rng, 30).draws
-        if kind == "labelling weights":
-            world = replace(world, weights=rng.choice([0.25, 0.5, 1.0], len(world)))
         artifact = calibrate(
             world,
             alpha="0.1",
@@ -62,15 +59,14 @@ class Compared:
             allow_unattainable=True,
         )
         known = world.take(artifact.calibration.split.list_rows(world)["calibration"])
-        ones = np.ones(len(known)) if known.weights is None else known.weights
-        return cls(artifact, known, asked, ones)
+        return cls(artifact, known, asked)
 
     def solve_by_highs(self, queries: FloatArray, alphas: FloatArray) -> FloatArray:
-        """Maximise S' eta, X' eta = -theta phi, w_i (tau_i - 1) <= eta_i <= w_i tau_i, for every query."""
+        """Maximise S' eta, X' eta = -theta phi, tau_i - 1 <= eta_i <= tau_i, for every query."""
         scores = np.where(self.known.correct, self.known.draws.scores, CAP).min(axis=1)
         x = self.artifact.feature_map.transform(self.known.draws)
         stated = self.read_alphas(x)
-        bounds = np.column_stack([-stated, 1.0 - stated]) * self.weights[:, np.newaxis]
+        bounds = np.column_stack([-stated, 1.0 - stated])
         found = []
         for phi, alpha in zip(queries, alphas, strict=True):
             theta = 1.0 - alpha - NUDGE
@@ -93,7 +89,7 @@ class Compared:
         return int((~same).sum())
 
 
-@mostly_long("kind", ["groups", "hats", "ties", "labelling weights"], quick=2)
+@mostly_long("kind", ["groups", "hats", "ties"], quick=2)
 def test_adaptive_thresholds_agree_with_highs(kind: str) -> None:
     rng = np.random.default_rng(21)
     levels: set[float] = set()

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from langchain_cfc.calibration.config import DEFAULT_DELTA, CalibrationConfig
-from langchain_cfc.candidates import LabelledBatch, check_unit, check_unweighted
+from langchain_cfc.candidates import LabelledBatch, check_unit
 from langchain_cfc.certificates import BatchFigures, replay_batches
 from langchain_cfc.certificates.batches import BATCH_SIZES
 from langchain_cfc.certificates.bounds import clopper_pearson, required_size
@@ -132,7 +132,7 @@ def plan_bot(
     if len(labelled) == 0:
         msg = "the pilot is empty: give labelled prompts"
         raise InputError(msg)
-    check_unweighted(check_unit(labelled))
+    check_unit(labelled)
     config = CalibrationConfig(max_wrong_rate=max_wrong_rate, delta=delta)
     level = config.first_level
     held_out = make_split_plan(0, fit=0.0, test=test_fraction)

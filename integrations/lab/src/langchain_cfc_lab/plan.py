@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from langchain_cfc.calibration.checks import compute_smallest_size
-from langchain_cfc.candidates import LabelledBatch, check_unit, check_unweighted
+from langchain_cfc.candidates import LabelledBatch, check_unit
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
@@ -335,7 +335,7 @@ def plan_calibration(
         if len(pilot) == 0:
             msg = "the pilot is empty: give labelled prompts, or state n and attainable"
             raise InputError(msg)
-        check_unweighted(check_unit(pilot))
+        check_unit(pilot)
         n = pilot.draws.n if n is None else _check_candidates(n, pilot.draws.n)
         by_group = _group_labels(pilot, group)
         by_n = list(_list_attainable(by_group, pilot.draws.n))

@@ -116,11 +116,10 @@ def recalibrate(
     """Calibrate again on the labelled results of a monitor, with the options of the artifact that serves.
 
     If results were chosen for labelling with unequal probabilities, a result that was chosen with probability
-    p has weight w = least / p in the threshold's regression (weighted exchangeability: Tibshirani, Barber,
-    Candes and Ramdas 2019). Everything else, from the certificate to the counts for drift, uses it with
-    probability w (rejection sampling, von Neumann 1951). So all guarantees are about all results. A part of
-    the results is held out, to certify the new artifact and to compare both. Reasons to object are a rate
-    below `min_kept`, labelled results that look unlike the others, and changes in what was served.
+    p is used with probability least / p (rejection sampling, von Neumann 1951). So all guarantees are about
+    all results. A part of the results is held out, to certify the new artifact and to compare both. Reasons
+    to object are a rate below `min_kept`, labelled results that look unlike the others, and changes in what
+    was served.
 
     Args:
         monitor: The monitor of the artifact that serves.
@@ -166,9 +165,8 @@ def recalibrate(
     everything = monitor.read_traffic(since)
     traffic = everything.select_labelled(leave_out_incomplete=leave_out_incomplete)
     _check_usable(monitor, traffic, since)
-    least = monitor.least_probability
-    sampled = traffic.select_sampled(least)
-    table = replace(traffic.to_batch(), weights=traffic.compute_weights(least))
+    sampled = traffic.select_sampled(monitor.least_probability)
+    table = sampled.to_batch()
     provenance = _make_provenance(traffic)
     config = replace(config, test_fraction=test_fraction)
     new = calibrate(table, **config.to_arguments(), provenance=provenance, after=after)
@@ -176,7 +174,7 @@ def recalibrate(
         # The delta of the old certificates, or the usual one if there are none.
         usual = next((one.delta for one in old.certificates), "0.05")
         new = certify(new, table, delta=delta or usual, provenance=provenance)
-    unseen = traffic.select_ids(select_held_out(new, table)[0].ids)
+    unseen = sampled.select_ids(select_held_out(new, table)[0].ids)
     levels = () if new.is_bot_alone else new.alphas
     certified = {alpha: _get_certified_rate(new, alpha) for alpha in levels}
     return Recalibration(

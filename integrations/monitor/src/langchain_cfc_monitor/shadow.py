@@ -168,8 +168,7 @@ def compare_in_shadow(
     traffic = monitor.read_traffic(since)
     if traffic.results:
         # All results count here, labelled or not.
-        table = replace(traffic.to_batch(), weights=np.ones(len(traffic)))
-        traffic = traffic.select_ids(select_held_out(other, table)[0].ids)
+        traffic = traffic.select_ids(select_held_out(other, traffic.to_batch())[0].ids)
     sampled = traffic.select_labelled(leave_out_incomplete=True).select_sampled(monitor.least_probability)
     judged = {one.id for one in sampled.results}
     traffic = replace(traffic, labels={name: one for name, one in traffic.labels.items() if name in judged})

@@ -12,7 +12,6 @@ from langchain_cfc.artifact import CalibrationArtifact, Promise
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import tabulate
-from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc_monitor.observed import Label, ObservedResult
 
 # Seconds from 1970 to the year 9999.
@@ -49,12 +48,6 @@ class Traffic:
         return replace(
             self, results=tuple(one for one in self.results if self.labels[one.id].is_sampled(one, least))
         )
-
-    def compute_weights(self, least: float) -> FloatArray | None:
-        """Return the (N,) weights of labelled results, see `Label.compute_weight`; None if each is 1."""
-        labels = [self.labels[one.id] for one in self.results]
-        weights = np.array([one.compute_weight(least) for one in labels], dtype=np.float64)
-        return None if (weights == 1.0).all() else weights
 
     def select_ids(self, ids: Sequence[str]) -> Traffic:
         """Select results by id, in this order."""

@@ -59,7 +59,7 @@ def list_artifact_facts(
     facts = artifact.calibration
     fitted = f", {facts.fit_size:,} others were used for fitting" if facts.fit_size else ""
     is_bot = not artifact.alphas
-    used = f"{facts.size:,}{facts.weighing} calibrated the thresholds{fitted}"
+    used = f"{facts.size:,} calibrated the thresholds{fitted}"
     if is_bot:
         used = f"{artifact.certified_bot.certificates[0].prompts:,} certified the bot"
     tested = f"{evaluation.n_test:,} tested {'it' if is_bot else 'them'} ({evaluation.test_prompts})"
@@ -67,9 +67,10 @@ def list_artifact_facts(
     claims = evaluation.claims
     if claims is None:
         yield "Answers", evaluation.describe_draws("for each question")
-        calibrated = f"calibration questions{facts.by_weight}"
-        possible = _describe_attainable(facts.attainable_coverage, facts.weight or facts.size, calibrated)
-        yield "Possible", possible
+        yield (
+            "Possible",
+            _describe_attainable(facts.attainable_coverage, facts.size, "calibration questions"),
+        )
     else:
         drawn = "" if artifact.n == 1 else f", the first of {artifact.n} that were drawn for a question"
         yield "Claims", f"{claims.per_answer:.1f} in an answer on average{drawn}"
