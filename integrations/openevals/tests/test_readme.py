@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,9 @@ import pytest
 from openevals.prompts import CORRECTNESS_PROMPT
 
 from integrations.openevals.tests.parts import hosted, reply
+from integrations.tests.pages import run_page
 from langchain_cfc import PromptRecord, demo, read_records, write_records
 from langchain_cfc.records import Provenance
-from tests.cli.running import run
 from tests.lengths import LONG
 from tests.serving.openai_server import Script
 
@@ -42,15 +40,6 @@ def _shown(reference: Any) -> str:
     return reference if isinstance(reference, str) else json.dumps(reference)
 
 
-def _run_commands(text: str) -> None:
-    """Run commands in this process, which has imported everything already."""
-    for line in text.splitlines():
-        program, *arguments = shlex.split(line)
-        assert program == "langchain-cfc"
-        ran = run(*arguments)
-        assert ran.code == 0, ran.err
-
-
 def test_readme_prints_its_outputs(
     facts: list[PromptRecord],
     provenance: Provenance,
@@ -63,18 +52,8 @@ def test_readme_prints_its_outputs(
         facts = facts[:40]  # all that the page asks about
         write_records("recording.jsonl", facts, provenance)
         monkeypatch.setattr(demo, "load_recording", partial(read_records, "recording.jsonl"))
-    blocks = re.findall(r"```(python|shell|toml)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    namespace: dict[str, Any] = {}
     with hosted(judging(facts[:40])):
-        for kind, text in blocks:
-            if kind == "toml":
-                name, _, content = text.partition("\n")
-                Path(name.removeprefix("# ")).write_text(content, encoding="utf-8")
-            elif kind == "shell":
-                _run_commands(text)
-            else:
-                exec(compile(text, str(PAGE), "exec"), namespace)  # noqa: S102 - the page's own words
+        assert run_page(PAGE) == 5
     labels, *_, served = capsys.readouterr().out.splitlines()
-    assert len(blocks) == 5
     assert labels == "[True, False]"
     assert served.endswith(" matched")

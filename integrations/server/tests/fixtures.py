@@ -38,6 +38,13 @@ def bots(artifact_path: Path, upstream: tuple[str, Script]) -> dict[str, str]:
     }
 
 
+@pytest.fixture
+def bots_here(bots: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bots of this process find their parts in its environment."""
+    for name, value in bots.items():
+        monkeypatch.setenv(name, value)
+
+
 @pytest.fixture(scope="session")
 def _shared(bots: dict[str, str]) -> Iterator[Server]:
     # Its models fail on purpose, over and over.

@@ -203,11 +203,8 @@ def serve_victim(attacker: str, parts: Mapping[str, Any], rounds: int) -> tuple[
 
 @pytest.mark.parametrize("part", ["generator", "verifier"])
 @pytest.mark.parametrize("how", ["error", "poem", "slow", "status 500"])
-def test_one_client_cannot_stop_another(
-    part: str, how: str, bots: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in bots.items():
-        monkeypatch.setenv(name, value)
+@pytest.mark.usefixtures("bots_here")
+def test_one_client_cannot_stop_another(part: str, how: str) -> None:
     parts, rounds = make_failing_parts(part, how), 1 if how == "slow" else 5
     served, statuses = serve_victim(OTHER_TOKEN, parts, rounds)
     assert served == 1.0
@@ -218,11 +215,8 @@ def test_one_client_cannot_stop_another(
     assert served == (0.0 if how == "status 500" else 1.0)
 
 
-def test_models_with_one_address_and_model_share_their_upstream(
-    bots: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in bots.items():
-        monkeypatch.setenv(name, value)
+@pytest.mark.usefixtures("bots_here")
+def test_models_with_one_address_and_model_share_their_upstream() -> None:
 
     def make(model: str = "planted", port: int = 9) -> Any:
         made = ChatOpenAI(model=model, base_url=f"http://127.0.0.1:{port}/v1", api_key="none")  # type: ignore[arg-type]

@@ -14,11 +14,8 @@ from integrations.server.tests.parts import OTHER_TOKEN, TOKEN, make_request
 
 
 @pytest.mark.parametrize(("mount", "root"), [("", ""), ("/cfc", ""), ("/a/b", ""), ("", "/api")])
-def test_paths_are_relative_to_the_mount(
-    mount: str, root: str, bots: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in bots.items():
-        monkeypatch.setenv(name, value)
+@pytest.mark.usefixtures("bots_here")
+def test_paths_are_relative_to_the_mount(mount: str, root: str, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.txt"
     tokens.write_text(f"{TOKEN} name=app\n{OTHER_TOKEN} name=prometheus only=metrics\n", encoding="utf-8")
     settings = Settings(token_file=tokens, per_token=1, body_limit=500)
