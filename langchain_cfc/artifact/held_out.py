@@ -72,7 +72,7 @@ def select_held_out(artifact: CalibrationArtifact, labelled: LabelledBatch) -> t
         if plan.test == 0.0:
             msg = (
                 "the artifact was calibrated on all of these records: use others, or hold some out: "
-                "calibrate with --test-fraction 0.3 (in Python test_fraction=0.3)"
+                "calibrate with test_fraction=0.3"
             )
             raise OverlapError(msg)
         labelled = labelled.take(plan.list_rows(labelled)["test"])

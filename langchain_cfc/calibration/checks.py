@@ -153,9 +153,8 @@ def check_attainable(
         )
         if reached:
             least = f"{compute_smallest_alpha(size, reached):g}"
-            flag = option.replace("_", "-")
-            msg += f"allow more: --{flag} {least} (in Python {option}={least}), or "
-        msg += "--allow-unattainable"
+            msg += f"allow more: {option}={least}, or "
+        msg += "allow_unattainable=True"
         raise UnattainableTargetError(msg)
     hopeless = [group for group in groups[1:] if promised and not group.is_attainable(strictest)]
     if hopeless:

@@ -39,6 +39,6 @@ def make_refusal(reason: str, rate: str, attempt: PlannedAttempt) -> Unattainabl
     larger = f"{float(min(2 * Fraction(rate), (1 + Fraction(rate)) / 2)):g}"
     msg = (
         f"{reason}.\nThis was test {attempt.number} on these labels. Add questions, or allow more: "
-        f"--max-wrong-rate {larger} (in Python max_wrong_rate={larger}, after=error)"
+        f"max_wrong_rate={larger} (in Python with after=error)"
     )
     return UnattainableTargetError(msg, attempts=attempt.end(certified=False))

@@ -47,6 +47,7 @@ _PERCENT = re.compile(r"(?<=\d) %")
 
 # What messages say of Python and of the command line.
 _IN_PYTHON = re.compile(r" \(in Python (?:[^()]|\([^()]*\))*\)")
+_OPTIONS = re.compile(r"\bCollectionOptions\((\w+=\w+)\)")
 _ANNOTATED = re.compile(r"\S+ \(on the command line (--[^)]*)\)")
 _KEYWORD = re.compile(
     r"[\w.]+\([^()]*\)|`[^`]*`"
@@ -158,7 +159,9 @@ def name_flags(text: str) -> str:
             return found[0]
         return f"{known[name]} {value}" if value not in {"", "True"} else known[name]
 
-    return _KEYWORD.sub(replace, _ANNOTATED.sub(r"\1", _IN_PYTHON.sub("", text)))
+    for form, shown in ((_IN_PYTHON, ""), (_ANNOTATED, r"\1"), (_OPTIONS, r"\1")):
+        text = form.sub(shown, text)
+    return _KEYWORD.sub(replace, text)
 
 
 def print_note(console: Console, note: str) -> None:

@@ -65,7 +65,7 @@ def tabulate(
     if stopped and not shortened:
         msg = (
             "a draw rule stopped drawing these candidates, so they can be used only with this rule: "
-            "calibrate(records, draws=RULE), or --draws RULE"
+            "draws=RULE"
         )
         raise InputError(msg)
     return cluster_repeated_inputs(labelled)

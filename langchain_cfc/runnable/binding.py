@@ -104,11 +104,10 @@ def _make_advice(
         advice.append(f"If you know that they are the same, pass {ids}")
     has_id = {name: (calibrated[name] or {}).get("id") is not None for name in unknown}
     if nameless := [name for name, named in has_id.items() if not named]:
-        settings = " ".join(f"--set {name}.id=NAME" for name in nameless)
+        ids = ", ".join(f"{name}_id= (on the command line --set {name}.id=NAME)" for name in nameless)
         advice.append(
-            f"The records hold no id to compare with: repeat `collect` with {settings} (in Python "
-            f"{', '.join(f'{name}_id=' for name in nameless)}), which draws nothing again if their store is "
-            "there, and calibrate again on the records that it writes"
+            f"The records hold no id to compare with: repeat `collect` with {ids}, which "
+            "draws nothing again if their store is there, and calibrate again on the records that it writes"
         )
     if other := [name for name, named in has_id.items() if named and name not in vouched]:
         advice.append(

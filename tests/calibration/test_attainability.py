@@ -88,7 +88,7 @@ def test_calibrate_refuses_an_unattainable_target_and_says_what_would_do() -> No
     assert "alpha = 0.18 is out of reach: the promise can be kept for 17 of 20" in message
     assert "attainable coverage 0.850" in message
     assert f"add questions (at least {needed})" in message
-    assert message.endswith("--alpha 0.1905 (in Python alpha=0.1905), or --allow-unattainable")
+    assert message.endswith("alpha=0.1905, or allow_unattainable=True")
     assert calibrate(make_some_hopeless(20, 3), alpha="0.1905", features="1").alphas == ("0.1905",)
     # The size that is named suffices: so many prompts with that share.
     calibrate(

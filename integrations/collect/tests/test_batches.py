@@ -129,7 +129,7 @@ def test_cancelled_batch_ends_the_run_and_the_next_run_submits_the_rest(tmp_path
 def test_refused_batch_reports_the_reason_and_the_remedy(tmp_path: Path) -> None:
     provider = Provider(faults=Faults(invalid="Enqueued token limit reached"))
     with serve(provider) as url:
-        with pytest.raises(CollectionError, match=r"Enqueued token limit reached \(line 1\).*--limit"):
+        with pytest.raises(CollectionError, match=r"Enqueued token limit reached \(line 1\).*fewer"):
             run(tmp_path / "store.db", make_components(url), 5)
         provider.faults = Faults()
         ended = run(tmp_path / "store.db", make_components(url), 5)
@@ -171,7 +171,7 @@ def test_server_without_a_batch_interface_is_reported(tmp_path: Path) -> None:
     with serve(Provider()) as url:
         model = ChatOpenAI(model="chat-1", base_url=f"{url}/other", api_key="none")  # type: ignore[arg-type]  # as above
         parts = Components(model, score_by_slot, NormalisedMatch(), N)
-        with pytest.raises(CollectionError, match=r"refuses a batch.*another --store without --batch"):
+        with pytest.raises(CollectionError, match=r"refuses a batch.*another store"):
             run(tmp_path / "store.db", parts, 5)
 
 

@@ -175,7 +175,7 @@ def make_refusals(numbers: Sequence[int], status: int, code: str | None = None) 
 )
 def test_run_ends_at_the_first_refusal_of_the_key_or_model(path: Path, status: int, code: str | None) -> None:
     executor = FakeExecutor(fails=make_refusals(range(5, 100), status, code))
-    with pytest.raises(CollectionError, match=r"(?s)a prompt failed.*--retry-failed"):
+    with pytest.raises(CollectionError, match=r"(?s)a prompt failed.*retry_failed=True"):
         run(path, executor, 100, at_once=1)
     assert executor.count("draw") == 6
 

@@ -292,7 +292,7 @@ def _explain_failures(status: CollectionStatus, errors: Sequence[str]) -> str:
     share = status.failed / tried
     return (
         f"{status.failed} of {tried} prompts failed ({100 * share:.1f} %), and the promise will be about the "
-        f"other ones alone. Try them again: --retry-failed. Why they failed:{causes}"
+        f"other ones alone. Try them again: CollectionOptions(retry_failed=True). Why they failed:{causes}"
     )
 
 
@@ -328,11 +328,13 @@ def explain_unverified_parts(configuration: Mapping[str, Any]) -> str | None:
     reasons = "; ".join(f"{name}: {doubt}" for name, doubt in doubts.items())
     several = str(configuration["verifier"].get(CLASS)).endswith("VerifierEnsemble")
     tables = ("verifiers.EACH" if one == "verifier" and several else one for one in doubts)
-    settings = " ".join(f"--set {table}.id=NAME" for table in tables)
+    ids = ", ".join(
+        f"{name}_id= (on the command line --set {table}.id=NAME)"
+        for name, table in zip(doubts, tables, strict=True)
+    )
     return (
         f"serving cannot verify that it uses the same {' and '.join(doubts)}, so every result will say "
-        f"'unverified' ({reasons}). To vouch for it, name it here and in serving: {settings}, in "
-        f"Python {', '.join(f'{name}_id=' for name in doubts)}"
+        f"'unverified' ({reasons}). To vouch for it, name it here and in serving: {ids}"
     )
 
 

@@ -387,7 +387,7 @@ class Run:
         if failed > 1:
             which = f"{failed} prompts in a row failed, the last one"
         alone = "; without it, this prompt is left out" if is_first and isinstance(error, DrawError) else ""
-        return f"{which}: {error}.\nFix the cause, then use --retry-failed{alone}"
+        return f"{which}: {error}.\nFix the cause, then use CollectionOptions(retry_failed=True){alone}"
 
     def _update_costs(self) -> None:
         status, budget = self.status, self._budget

@@ -248,6 +248,7 @@ def test_collect_reports_failures_and_retries_them_on_request(
     assert "9 of 12 finished, 3 failed" in ran.out
     assert "--retry-failed" in ran.out
     assert "3 of 12 prompts failed (25.0 %)" in ran.err
+    assert "Try them again: --retry-failed." in ran.err
     assert "the promise will be about the other ones alone" in ran.err
     held = run("store", "status", folder / "facts.db")
     assert "3 failed before they were drawn: DrawError: 3 of 3 candidates" in held.out

@@ -130,7 +130,7 @@ def test_read_examples_reports_all_bad_rows_in_one_error(tmp_path: Path) -> None
     error = caught.value
     assert (error.source, error.line, error.field) == (str(path), 0, "")
     first, second = error.problem.split("\n")
-    assert first.startswith("4 bad rows; correct them, or leave them out: --set-aside-bad-rows")
+    assert first.startswith("4 bad rows; correct them, or leave them out: bad_rows='set_aside'")
     assert second.startswith("  line 2: input: ")
     assert second.endswith(". Others: line 4, 5 and 6")
     assert [(row.number, row.field) for row in examples.bad_rows] == MIXED_BAD

@@ -255,7 +255,7 @@ class Batcher:
     def _stop_for_cost(self, what: str) -> None:
         self._on_batch(
             f"the budget does not allow {what} in addition to the charges so far and the pending batches: "
-            "nothing more is submitted. Raise the budget, or collect fewer prompts (--limit)"
+            "nothing more is submitted. Raise the budget, or collect fewer prompts"
         )
         self.stop()
 

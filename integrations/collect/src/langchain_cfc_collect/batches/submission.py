@@ -298,15 +298,15 @@ class Submissions:
         return CollectionError(
             f"{row.provider} ({row.address}) returns the results of other requests for {batch.name}: "
             f"{len(foreign):,} ids such as {foreign[0][:40]!r}, none of them {make_id(row.key, '...')!r}. "
-            "The batch was charged: ask the provider, or pay again with another --store"
+            "The batch was charged: ask the provider, or pay again with another store"
         )
 
     def _make_refused_error(self, batch: OpenBatch, reason: str) -> CollectionError:
         row = batch.row
         return CollectionError(
             f"{row.provider} ({row.address}) refuses a batch of {len(batch.requests):,} requests to "
-            f"{row.model}: {reason}. It was not charged. If too many tokens are queued, use --limit; if "
-            "batches are not supported, another --store without --batch"
+            f"{row.model}: {reason}. It was not charged. If too many tokens are queued, collect fewer "
+            "prompts; if batches are not supported, use another store and live calls"
         )
 
     async def _retry(

@@ -136,7 +136,7 @@ class Columns(BaseModel):
         given = [name for name in ("input", "prompt", "inputs") if getattr(self, name) is not None]
         if len(given) != 1:
             found = " and ".join(given) or "none"
-            msg = f"found {found} of input, prompt and inputs; expected one, such as --prompt '{{question}}'"
+            msg = f"found {found} of input, prompt and inputs; expected one, such as prompt='{{question}}'"
             raise ValueError(msg)
         used = {name for _, name in self._required}
         unused = set(self.cells) - used - {name.partition(".")[0] for name in used}
@@ -561,7 +561,7 @@ class Examples:
         rows = "row" if not others else "rows"
         advice = "correct them"
         if self._policy == "refuse":
-            advice += ", or leave them out: --set-aside-bad-rows (in Python bad_rows='set_aside')"
+            advice += ", or leave them out: bad_rows='set_aside'"
         named = [str(row.number) for row in others[: _MAX_LISTED // 2]]
         if len(others) > len(named):
             named.append(f"{len(others) - len(named)} more")

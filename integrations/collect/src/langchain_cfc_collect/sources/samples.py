@@ -224,7 +224,7 @@ def _take_n(
         msg = (
             f"{len(few)} of {pluralize(len(prompts), 'question')} have fewer than {wanted} answers: {listed}"
             f"{more}. Each needs the same number: leave these out, draw what is missing, or use "
-            f"{min(counts)} of each (--set n={min(counts)})"
+            f"{min(counts)} of each: n={min(counts)} (on the command line --set n={min(counts)})"
         )
         raise InputError(msg)
     return [(example, samples[:wanted]) for example, samples in prompts], wanted
@@ -523,7 +523,7 @@ def _read_score(column: str | None) -> Callable[[Any], float | None]:
         except (TypeError, ValueError):
             number = math.nan
         if not 0.0 <= number <= 1.0:
-            msg = f"found {short_repr(value)}; expected a number in [0, 1], or --score '' to leave scores out"
+            msg = f"found {short_repr(value)}; expected a number in [0, 1], or score='' to leave scores out"
             raise ValueError(msg)
         return 1.0 - number if is_confidence else number
 

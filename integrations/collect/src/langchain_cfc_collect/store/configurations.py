@@ -55,7 +55,7 @@ def explain_differences(
     if list(different) == ["endpoint"]:
         return (
             f"{name} was collected {_ENDPOINT_NAMES[known.get('endpoint')]}, and a provider may serve the "
-            "two differently. Continue like that, or use another --store"
+            "two differently. Continue like that, or use another store"
         )
     # How a part is made says least: what it does differently has a key of its own.
     keys = sorted(different, key=lambda key: key == _MADE_BY)
@@ -68,13 +68,13 @@ def explain_differences(
         return f"{name} was made with another verifier ({lines[0]}). {_advise_rescoring(name, given)}"
     if list(different) == ["generator"] and IMPORTED in known:
         return made_with + (
-            "If this generator drew the imported answers, name it, here and in the bot: --set "
-            "generator.id=NAME (in Python generator_id=)"
+            "If this generator drew the imported answers, name it, here and in the bot: "
+            "generator_id= (on the command line --set generator.id=NAME)"
         )
     others = replace_parts(given, known, LABEL_KEYS)
     if all(known.get(key) == others.get(key) for key in different):
-        return made_with + "To make its labels again: --relabel (in Python CollectionOptions(relabel=True))"
-    return made_with + "Use another store, such as --store new.db (in Python store=), or the old settings"
+        return made_with + "To make its labels again: CollectionOptions(relabel=True)"
+    return made_with + "Use another store, such as store='new.db', or the old settings"
 
 
 def replace_parts(
