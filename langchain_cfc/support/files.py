@@ -23,7 +23,6 @@ if sys.platform != "win32":
 PRIVATE_MODE, _DEFAULT_MODE = 0o600, 0o666
 # Maximum number of the target's characters in the name of a temporary file, which has at most 255 bytes.
 _MAX_NAME_CHARACTERS = 40
-_RANDOM_BYTES = 8
 
 
 def read_creation_time() -> datetime:
@@ -56,13 +55,12 @@ def atomic_writer(path: str | os.PathLike[str], *, private: bool = False) -> Ite
 
     Until then, and after a failure, readers of `path` see the old content or none, never part of the new. A
     replaced file keeps its mode; a new one gets what the umask allows, for the owner only if `private`. A
-    symbolic link is followed, not replaced. Temporary files of killed processes next to `path` are removed.
-    Raises an InputError if `path` cannot be written.
+    symbolic link is followed, not replaced. Raises an InputError if `path` cannot be written.
     """
     target = Path(os.path.realpath(path))
     mode = _read_existing_mode(target)
-    _remove_stale(target)
-    temporary, file = _create_temporary(target, PRIVATE_MODE if private else _DEFAULT_MODE)
+    temporary = target.with_name(f".{target.name[:_MAX_NAME_CHARACTERS]}.{secrets.token_hex(8)}.tmp")
+    file = _create_file(temporary, target, PRIVATE_MODE if private else _DEFAULT_MODE)
     try:
         with file:
             if mode is not None:
@@ -71,12 +69,8 @@ def atomic_writer(path: str | os.PathLike[str], *, private: bool = False) -> Ite
             with _explain_write_errors(target):
                 file.flush()
                 os.fsync(file.fileno())
-                if sys.platform != "win32":
-                    # Still open and locked, so that no other process removes it as stale.
-                    temporary.replace(target)
-        if sys.platform == "win32":  # cannot rename open files
-            with _explain_write_errors(target):
-                temporary.replace(target)
+        with _explain_write_errors(target):
+            temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -146,42 +140,15 @@ def _make_missing_folder_error(target: Path) -> InputError:
     return InputError(f"cannot write {target}: the folder {target.parent} does not exist")
 
 
-def _create_temporary(target: Path, mode: int) -> tuple[Path, BinaryIO]:
-    """Create a temporary file next to the target, with a mode before the umask; locked while it is open."""
-    while True:
-        temporary = target.with_name(
-            f"{_make_temporary_prefix(target)}{secrets.token_hex(_RANDOM_BYTES)}.tmp"
-        )
-        try:
-            file = io.BufferedWriter(_NewFile(temporary, target, mode))
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise _make_missing_folder_error(target) from error
-        except OSError as error:
-            msg = f"cannot write {target}: {error.strerror} in the folder {target.parent}"
-            raise InputError(msg) from error
-        # Another process may have removed it as stale before it was locked; then try again.
-        if not lock_file(file) or temporary.exists():
-            return temporary, file
-        file.close()
-
-
-def _remove_stale(target: Path) -> None:
-    """Remove unlocked temporary files next to the target, which killed processes left behind."""
-    prefix, length = _make_temporary_prefix(target), 2 * _RANDOM_BYTES
-    with suppress(OSError):
-        for path in target.parent.iterdir():
-            name = path.name
-            if not (name.startswith(prefix) and name.endswith(".tmp")):
-                continue
-            if len(name) != len(prefix) + length + len(".tmp") or not path.is_file():
-                continue
-            with path.open("rb") as file:
-                if lock_file(file):
-                    path.unlink(missing_ok=True)
-
-
-def _make_temporary_prefix(target: Path) -> str:
-    return f".{target.name[:_MAX_NAME_CHARACTERS]}."
+def _create_file(path: Path, target: Path, mode: int) -> BinaryIO:
+    """Create a file next to the target, with a mode before the umask."""
+    try:
+        return io.BufferedWriter(_NewFile(path, target, mode))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _make_missing_folder_error(target) from error
+    except OSError as error:
+        msg = f"cannot write {target}: {error.strerror} in the folder {target.parent}"
+        raise InputError(msg) from error
 
 
 def lock_file(file: BinaryIO) -> bool:
