@@ -27,7 +27,7 @@ from langchain_cfc.records.schema import (
     require_claims,
 )
 from langchain_cfc.support.files import atomic_writer
-from langchain_cfc.support.json_text import GZIP_MAGIC, MAX_LINE_BYTES, check_regular_file, short_repr
+from langchain_cfc.support.json_text import GZIP_MAGIC, check_regular_file, short_repr
 
 # Keys that identify records and their header, and the number of bytes that are searched for them.
 _RECORD_KEYS = (b"candidates", b"claims", b"langchain-cfc/records")
@@ -40,7 +40,7 @@ RecordsLike: TypeAlias = (
 )
 
 
-def read_records(*paths: str | os.PathLike[str], max_line_bytes: int = MAX_LINE_BYTES) -> Records:
+def read_records(*paths: str | os.PathLike[str]) -> Records:
     """Open records files as one dataset.
 
     Files are JSON Lines in UTF-8 (a byte order mark is tolerated), plain or compressed by gzip, or Parquet as
@@ -48,21 +48,19 @@ def read_records(*paths: str | os.PathLike[str], max_line_bytes: int = MAX_LINE_
     only while iterating.
 
     Args:
-        paths: At least one file. Their provenance must be the same, and either all or none must have it.
-        max_line_bytes: Longest line to accept in JSON Lines, line end included, at least 1; bounds the memory
-            that a damaged file can take.
+        *paths: At least one file. Their provenance must be the same, and either all or none must have it.
 
     Returns:
         The records, to iterate over as often as needed.
 
     Raises:
         RecordError: If a file does not exist, or is a folder or a pipe.
-        InputError: If there is no path, or `max_line_bytes` is less than 1.
+        InputError: If there is no path.
     """
-    if not paths or max_line_bytes < 1:
-        msg = f"expected at least one file and max_line_bytes >= 1, got {paths} and {max_line_bytes}"
+    if not paths:
+        msg = "no file of records is given"
         raise InputError(msg)
-    records = Records(tuple(Path(path) for path in paths), max_line_bytes)
+    records = Records(tuple(Path(path) for path in paths))
     for path in records.paths:
         check_regular_file(path)
     return records
@@ -80,12 +78,10 @@ class Records:
 
     Attributes:
         paths: The files, at least one.
-        max_line_bytes: Longest line to accept.
         on_read: Called with the number of records just read.
     """
 
     paths: tuple[Path, ...]
-    max_line_bytes: int
     on_read: Callable[[int], None] = field(default=_ignore, compare=False)
 
     @cached_property
@@ -123,7 +119,7 @@ class Records:
                 yield record
 
     def _make_reader(self, path: Path) -> JsonLinesFile | ParquetFile:
-        return ParquetFile(path) if is_parquet(path) else JsonLinesFile(path, self.max_line_bytes)
+        return ParquetFile(path) if is_parquet(path) else JsonLinesFile(path)
 
 
 def open_records(

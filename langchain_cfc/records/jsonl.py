@@ -27,7 +27,6 @@ class JsonLinesFile:
     """A JSON Lines file, plain or gzip."""
 
     path: Path
-    max_line_bytes: int
 
     def read_header(self) -> tuple[int, Provenance | None]:
         """Return the number of the first line that is not blank, and the provenance if it holds one."""
@@ -62,7 +61,7 @@ class JsonLinesFile:
 
     def _read_lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield numbers and parsed contents of the lines that are not blank."""
-        for line, raw in read_lines(self.path, self.max_line_bytes):
+        for line, raw in read_lines(self.path):
             if content := raw.rstrip():
                 if line == 1 and self.path.suffix.lower() in _TABLES:
                     raise RecordError(str(self.path), line, "candidates", NO_CANDIDATES)

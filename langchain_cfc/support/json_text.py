@@ -132,7 +132,7 @@ def check_regular_file(path: Path) -> None:
         raise RecordError(str(path), 0, "", "not a regular file; expected one that can be read twice")
 
 
-def read_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
+def read_lines(path: Path, most_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
     """Yield line numbers (from 1) and lines of a file in UTF-8.
 
     gzip and UTF-16 (the "Unicode text" of spreadsheet programs) are recognised by their first bytes.
@@ -144,15 +144,15 @@ def read_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tup
             try:
                 if line == 1 and (encoding := _find_encoding(file.peek(2)[:2])) is not None:
                     text = io.TextIOWrapper(file, encoding=encoding, newline="\n")
-                size = max_line_bytes + 1
+                size = most_bytes + 1
                 raw = file.readline(size) if text is None else text.readline(size).encode()
             except (EOFError, OSError, zlib.error, UnicodeError) as error:
                 problem = f"the file is damaged or cut off here: {error}"
                 raise RecordError(source, line, "", problem) from error
             if not raw:
                 return
-            if len(raw) > max_line_bytes:
-                raise RecordError(source, line, "", f"longer than max_line_bytes = {max_line_bytes}")
+            if len(raw) > most_bytes:
+                raise RecordError(source, line, "", f"longer than {most_bytes:,} bytes")
             # These bytes are a byte order mark only at the start of a file.
             yield line, raw.removeprefix(codecs.BOM_UTF8) if line == 1 else raw
 

@@ -11,6 +11,7 @@ import pytest
 
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records import Provenance, read_records
+from langchain_cfc.support.json_text import read_lines
 
 HEADER: dict[str, Any] = {"format": "langchain-cfc/records", "version": 1, "n": 2}
 
@@ -35,9 +36,9 @@ def write_lines(path: Path, *lines: object) -> Path:
     return path
 
 
-def catch_first_error(*paths: Path, **options: Any) -> RecordError:
+def catch_first_error(*paths: Path) -> RecordError:
     with pytest.raises(RecordError) as caught:
-        list(read_records(*paths, **options))
+        list(read_records(*paths))
     return caught.value
 
 
@@ -319,22 +320,22 @@ def test_read_records_names_a_damaged_gzip(tmp_path: Path, damage: str) -> None:
     assert "the file is damaged" in catch_first_error(path).problem
 
 
-def test_max_line_bytes_bounds_the_memory_of_a_line(path: Path) -> None:
+def test_length_of_a_line_bounds_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(write_lines(path, make_fields("q1")).read_bytes())
     write_lines(path, make_fields("q1"), make_fields("q2", input="x" * 30_000_000))
+    monkeypatch.setattr(read_lines, "__defaults__", (100_000,))
     tracemalloc.start()
     try:
-        error = catch_first_error(path, max_line_bytes=100_000)
+        error = catch_first_error(path)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (error.line, "max_line_bytes = 100000" in error.problem) == (2, True)
+    assert (error.line, "longer than 100,000 bytes" in error.problem) == (2, True)
     assert peak < 3_000_000
-
-
-def test_max_line_bytes_counts_the_line_end(path: Path) -> None:
-    size = len(write_lines(path, make_fields()).read_bytes())
-    assert len(list(read_records(path, max_line_bytes=size))) == 1
-    assert "max_line_bytes" in catch_first_error(path, max_line_bytes=size - 1).problem
+    # The end of the line counts.
+    for most in (size, size - 1):
+        monkeypatch.setattr(read_lines, "__defaults__", (most,))
+        assert catch_first_error(path).line == (2 if most == size else 1)
 
 
 def test_read_records_names_a_missing_file_at_once(tmp_path: Path) -> None:
@@ -351,11 +352,9 @@ def test_read_records_names_a_file_that_disappears(path: Path) -> None:
         list(records)
 
 
-def test_read_records_refuses_invalid_arguments(path: Path) -> None:
-    with pytest.raises(InputError, match="at least one file"):
+def test_read_records_refuses_no_files() -> None:
+    with pytest.raises(InputError, match="no file"):
         read_records()
-    with pytest.raises(InputError, match="max_line_bytes >= 1"):
-        read_records(write_lines(path, make_fields()), max_line_bytes=0)
 
 
 def test_read_records_yields_records_before_a_bad_line(path: Path) -> None:
