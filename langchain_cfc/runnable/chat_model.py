@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 from uuid import UUID, uuid4
 
@@ -35,7 +36,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
 
 from langchain_cfc.errors import AbstentionError, InputError
-from langchain_cfc.execution import set_context_variable
+from langchain_cfc.execution import Step, Steps, arun_flow, run_flow, set_context_variable
 from langchain_cfc.execution.langgraph_compat import NOSTREAM, make_message_id
 from langchain_cfc.runnable.answering import ABSTAIN_MESSAGE, Answer
 from langchain_cfc.runnable.batch import refuse_share_of_one
@@ -288,11 +289,7 @@ class CFCChatModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        has_listeners = super()._should_stream(async_api=False, run_manager=run_manager, **kwargs)
-        message = self._ask(messages, stop, run_manager, kwargs)
-        if run_manager is not None and has_listeners:
-            chunk = _make_chunk(message)
-            run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+        message = run_flow(self._decide_and_notify(messages, stop, run_manager, kwargs))
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     async def _agenerate(
@@ -302,11 +299,7 @@ class CFCChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        has_listeners = super()._should_stream(async_api=True, run_manager=run_manager, **kwargs)
-        message = await self._aask(messages, stop, run_manager, kwargs)
-        if run_manager is not None and has_listeners:
-            chunk = _make_chunk(message)
-            await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+        message = await arun_flow(self._decide_and_notify(messages, stop, run_manager, kwargs))
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def _stream(
@@ -316,7 +309,7 @@ class CFCChatModel(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        yield _make_chunk(self._ask(messages, stop, run_manager, kwargs))
+        yield _make_chunk(run_flow(self._decide(messages, stop, run_manager, kwargs)))
 
     async def _astream(
         self,
@@ -325,23 +318,52 @@ class CFCChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        yield _make_chunk(await self._aask(messages, stop, run_manager, kwargs))
+        yield _make_chunk(await arun_flow(self._decide(messages, stop, run_manager, kwargs)))
 
-    def _prepare_call(
-        self, stop: list[str] | None, run_manager: LLMRun | None, kwargs: Arguments
-    ) -> tuple[Runnable[Any, Any], RunnableConfig | None]:
-        """Return the chain that serves a call, and the config of its run."""
+    def _decide_and_notify(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None,
+        run_manager: LLMRun | None,
+        kwargs: Arguments,
+    ) -> Steps[AIMessage]:
+        """Return the decision of a call, after those who listen to a stream have been given it as a chunk."""
+        message = yield from self._decide(messages, stop, run_manager, kwargs)
+        is_streamed = super()._should_stream(async_api=False, run_manager=run_manager, **kwargs)
+        if run_manager is not None and is_streamed:
+            chunk = _make_chunk(message)
+            notify: Any = partial(run_manager.on_llm_new_token, chunk.text, chunk=chunk)
+            yield Step(notify, notify)
+        return message
+
+    def _decide(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None,
+        run_manager: LLMRun | None,
+        kwargs: Arguments,
+    ) -> Steps[AIMessage]:
+        """Return the message of the chain that serves a call."""
         given = self._merge_arguments(stop, kwargs)
         # `stream` concerns the delivery of the decision, not the draws.
         given.pop("stream", None)
         refuse_share_of_one(given)
         promise = {name: given.pop(name) for name in _PROMISE_ARGUMENTS & given.keys()}
+        chain = self._get_chain(promise, given)
         config = (
             _STREAM_CONFIG.get()
             if run_manager is None
             else _make_child_config(run_manager, run_manager.run_id)
         )
-        return self._get_chain(promise, given), config
+        try:
+            result = yield Step(
+                lambda: chain.invoke(messages, config), lambda: chain.ainvoke(messages, config)
+            )
+        except AbstentionError as error:
+            if self.on_abstain != "return":
+                raise
+            result = error.result
+        return self._make_message(result, run_manager)
 
     def _merge_arguments(self, stop: list[str] | None, kwargs: Arguments) -> dict[str, Any]:
         """Return the arguments of a call, with this model's own settings as defaults."""
@@ -365,38 +387,6 @@ class CFCChatModel(BaseChatModel):
             latest = list(self._chains.items())[1 - _CACHE_SIZE :]
             self._chains = {**dict(latest), key: (self.chain, chain)}
         return chain
-
-    def _ask(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None,
-        run_manager: LLMRun | None,
-        kwargs: Arguments,
-    ) -> AIMessage:
-        chain, config = self._prepare_call(stop, run_manager, kwargs)
-        try:
-            result = chain.invoke(messages, config)
-        except AbstentionError as error:
-            if self.on_abstain != "return":
-                raise
-            result = error.result
-        return self._make_message(result, run_manager)
-
-    async def _aask(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None,
-        run_manager: LLMRun | None,
-        kwargs: Arguments,
-    ) -> AIMessage:
-        chain, config = self._prepare_call(stop, run_manager, kwargs)
-        try:
-            result = await chain.ainvoke(messages, config)
-        except AbstentionError as error:
-            if self.on_abstain != "return":
-                raise
-            result = error.result
-        return self._make_message(result, run_manager)
 
     def _make_message(self, result: Any, run_manager: LLMRun | None) -> AIMessage:
         """Return the message of a run as callbacks may see it: with the run's id, without `usage_metadata`.
