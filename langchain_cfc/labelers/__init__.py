@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from langchain_cfc.labelers.base import BaseLabeler, CandidateLabeling, Labeler, LabelerInput, Reads
+from langchain_cfc.labelers.json_field import JsonField
 from langchain_cfc.labelers.judge import JudgeLabels
 from langchain_cfc.labelers.matching import ClosedSet, NormalisedMatch
 from langchain_cfc.labelers.multiple_choice import MultipleChoice, extract_choice
 from langchain_cfc.labelers.numeric import NumericMatch, extract_number, find_final_number
-from langchain_cfc.labelers.patterns import JsonField, PatternMatch
 from langchain_cfc.labelers.verdicts import VerdictExtractor
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "MultipleChoice",
     "NormalisedMatch",
     "NumericMatch",
-    "PatternMatch",
     "Reads",
     "VerdictExtractor",
     "extract_choice",

@@ -41,16 +41,13 @@ from langchain_cfc.verifiers.base import combine_fingerprints
 class TextMatcher(BaseLabeler):
     """Base class of labelers that compare each distinct text with the reference.
 
-    `settings` are plain values that change the labels; `parts` maps roles to what the user passed (None if
-    left out).
+    `settings` are plain values that change the labels.
     """
 
-    def __init__(
-        self, name: str, settings: Mapping[str, Any], parts: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
         self.name = name
         self._settings = settings
-        self.fingerprint = combine_fingerprints(name, settings, parts or {})
+        self.fingerprint = combine_fingerprints(name, settings, {})
 
     def __repr__(self) -> str:
         """State what makes a candidate correct."""
@@ -61,15 +58,11 @@ class TextMatcher(BaseLabeler):
     def read_reference(self, reference: Any) -> Callable[[str], bool]:
         """Return a test for correct answers; raise a `LabelerError` if the reference is unusable."""
 
-    def make_test(self, given: LabelerInput, config: RunnableConfig) -> Steps[Callable[[str], bool]]:
-        """Return the test for one prompt; overridden if it depends on more than the reference."""
-        del config
-        yield from ()  # nothing is called
-        return self.read_reference(given["reference"])
-
     def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
         """Test each distinct text once."""
-        is_correct = yield from self.make_test(given, config)
+        del config
+        yield from ()  # nothing is called
+        is_correct = self.read_reference(given["reference"])
         texts = [candidate.text for candidate in given["candidates"]]
         labels = {text: is_correct(text) for text in dict.fromkeys(texts)}
         return [labels[text] for text in texts]
@@ -158,7 +151,7 @@ class NormalisedMatch(TextMatcher):
         if not forms:
             msg = (
                 f"the reference {reference!r:.80} holds no more than signs that end a sentence: use "
-                "PatternMatch or MultipleChoice"
+                "MultipleChoice, or a function as labeler"
             )
             raise LabelerError(msg)
         if not self._anywhere:

@@ -1,88 +1,16 @@
-"""Match candidates by regular expressions, or by a field of their JSON.
-
-Python's `re` cannot be interrupted. A pattern with nested repetitions, such as `(a+)+b`, may take time that
-doubles with each further character of a candidate, and nothing here bounds it. Patterns are trusted like
-code: use none that others wrote, and test yours on long texts that do not match.
-"""
+"""A labeler that matches candidates by a field of their JSON."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import partial
 from typing import Any
 
 from langchain_cfc.errors import InputError, LabelerError
-from langchain_cfc.labelers.matching import TextMatcher, list_text_aliases
+from langchain_cfc.labelers.matching import TextMatcher
 from langchain_cfc.support.json_text import build_object
-
-_ANSWER_GROUP = "answer"
-
-
-class PatternMatch(TextMatcher):
-    """A candidate is correct if a pattern finds the reference in it, or if the reference matches it.
-
-    With a `pattern`, the candidate is searched for the first match. Its group named `answer`, or the whole
-    match if there is no such group, must equal a text of the reference exactly, up to white space at both
-    ends. Without a match, or if the group took no part in it, the candidate is wrong.
-
-    Without a `pattern`, the reference is a pattern, or a list of patterns, and a candidate is correct if one
-    of them matches all of it, up to white space at both ends.
-
-    Args:
-        pattern: A regular expression, with flags inside, as in `(?i)answer: (?P<answer>.+)`, or compiled. See
-            the top of the module for the time that it may take.
-
-    Raises:
-        InputError: If the pattern is not a regular expression for text.
-    """
-
-    def __init__(self, pattern: str | re.Pattern[str] | None = None) -> None:
-        self._pattern = None if pattern is None else _compile(pattern)
-        settings = (
-            {"pattern": "the reference"}
-            if self._pattern is None
-            else {"pattern": self._pattern.pattern, "flags": int(self._pattern.flags)}
-        )
-        super().__init__("pattern-match", settings)
-
-    def read_reference(self, reference: Any) -> Callable[[str], bool]:
-        """Return a test that compares the pattern's match with the reference, or uses it as a pattern."""
-        texts = list_text_aliases(reference)
-        if self._pattern is None:
-            patterns = _compile_references(texts)
-            return lambda answer: any(one.fullmatch(answer.strip()) for one in patterns)
-        pattern, expected = self._pattern, {text.strip() for text in texts}
-        group = _ANSWER_GROUP if _ANSWER_GROUP in pattern.groupindex else 0
-
-        def is_expected(answer: str) -> bool:
-            found = pattern.search(answer)
-            return found is not None and found[group] is not None and found[group].strip() in expected
-
-        return is_expected
-
-
-def _compile_references(references: list[str]) -> list[re.Pattern[str]]:
-    try:
-        return [re.compile(one) for one in references]
-    except re.error as error:
-        msg = f"the reference {error.pattern!r:.80} is not a regular expression: {error}"
-        raise LabelerError(msg) from error
-
-
-def _compile(pattern: Any) -> re.Pattern[str]:
-    try:
-        compiled = re.compile(pattern)
-    except (re.error, TypeError) as error:
-        msg = f"pattern {pattern!r:.80} is not a regular expression: {error}"
-        raise InputError(msg) from error
-    if isinstance(compiled.pattern, str):
-        return compiled
-    msg = f"pattern {pattern!r:.80} matches bytes; expected one that matches text"
-    raise InputError(msg)
-
 
 _FENCE = "```"
 _JSON_ERRORS = (ValueError, ArithmeticError, RecursionError)
