@@ -79,8 +79,7 @@ def ask(chain: CFCRunnable, asked: Sequence[Example]) -> None:
     chat = CFCChatModel(chain=chain, abstain_message="I cannot tell.")
     message = chat.invoke(with_images(last.input))
     _show(last, f"as a chat model: {message.text}")
-    guarantee = chain.find_guarantee(message)
-    print(f"{guarantee.sentence}\nserved and calibrated parts: {guarantee.binding}")
+    print(f"{chain.guarantee.sentence}\nserved and calibrated parts: {chain.guarantee.binding}")
 
 
 def _show(one: Example, answer: str) -> None:

@@ -16,8 +16,6 @@ from langchain_cfc.runnable.result import CFCResult
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
-    from langchain_core.runnables.graph import Graph
-
 
 Output = TypeVar("Output")
 Configs: TypeAlias = RunnableConfig | list[RunnableConfig] | None
@@ -109,22 +107,6 @@ class OrElse(FlowRunnable[Any, Any], AnsweringRunnable[Any]):
 
     first: SkipValidation[AnsweringRunnable[Any]]
     fallback: SkipValidation[Runnable[Any, Any]]
-
-    def get_graph(self, config: RunnableConfig | None = None) -> Graph:
-        """Return the first chain and its fallback as a graph; see `Runnable.get_graph`."""
-        del config  # the graph does not depend on it
-        from langchain_core.runnables.graph import Graph  # late, as in `CFCRunnable`
-
-        graph = Graph()
-        prompt = graph.add_node(self.get_input_schema())
-        first = graph.add_node(self.first)
-        fallback = graph.add_node(self.fallback)
-        result = graph.add_node(self.get_output_schema())
-        graph.add_edge(prompt, first)
-        graph.add_edge(first, result, "answered", conditional=True)
-        graph.add_edge(first, fallback, "abstained", conditional=True)
-        graph.add_edge(fallback, result)
-        return graph
 
     @property
     def OutputType(self) -> Any:  # noqa: N802 - LangChain's name

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
-from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.utils.pydantic import create_model_v2
 from pydantic import (
@@ -62,7 +61,6 @@ from langchain_cfc.verifiers import Verifier, VerifierEnsemble
 from langchain_cfc.verifiers.base import CandidateScorer
 
 if TYPE_CHECKING:
-    from langchain_core.runnables.graph import Graph
     from typing_extensions import Self
 
 # Fields that hold the user's own objects; shown and serialised by name only.
@@ -186,51 +184,6 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             return schema
         return create_model_v2(self.get_name("Input"), root=str)
 
-    def find_guarantee(self, message: AIMessage) -> Guarantee:
-        """Return the full guarantee of a message that this chain produced.
-
-        Args:
-            message: The output of `as_answer`, or of a `CFCChatModel` around this chain.
-
-        Returns:
-            The guarantee that the result carried.
-
-        Raises:
-            InputError: If the message states no guarantee, or one of another artifact or level.
-        """
-        stated = (message.response_metadata.get("cfc") or {}).get("guarantee")
-        if stated is None:
-            msg = (
-                "the message states no guarantee: it is not an answer of a CFCRunnable, or a fallback gave it"
-            )
-            raise InputError(msg)
-        binding = stated["binding"]
-        guarantees = [
-            one
-            for promise in self.artifact.promises
-            for one in self._make_served_promise(promise, binding).guarantees.values()
-        ]
-        same = ("alpha", "stated_coverage", "artifact_digest")
-        rate = (stated.get("wrong_answers") or {}).get("max_wrong_rate")
-        guarantee = next(
-            (
-                one
-                for one in guarantees
-                if all(getattr(one, key) == stated.get(key) for key in same)
-                and (None if one.wrong_answers is None else one.wrong_answers.max_wrong_rate) == rate
-            ),
-            None,
-        )
-        if guarantee is None:
-            msg = (
-                f"the message was answered under alpha = {stated['alpha']}"
-                f"{'' if rate is None else f', max_wrong_rate = {rate}'} of the artifact "
-                f"{stated['artifact_digest']}, which is not what this chain serves; ask the chain that "
-                "answered"
-            )
-            raise InputError(msg)
-        return guarantee
-
     @field_validator("generator", mode="before")
     @classmethod
     def _resolve_generator(cls, generator: Any) -> Any:
@@ -334,27 +287,6 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         With adaptive levels, each result carries the guarantee of its own prompt instead.
         """
         return self._promises[self._select_promise()].guarantees[None]
-
-    def get_graph(self, config: RunnableConfig | None = None) -> Graph:
-        """Return generator, verifier and decision as a graph; see `Runnable.get_graph`."""
-        del config  # the graph does not depend on it
-        # Imported late: graphs are rarely drawn, and their modules take a tenth of the import time.
-        from langchain_core.runnables.graph import Graph
-
-        verifier = self.verifier
-        if not isinstance(verifier, Runnable):
-            names = verifier.names if isinstance(verifier, VerifierEnsemble) else [str(_get_name(verifier))]
-            verifier = RunnableLambda(lambda given: given, name=" + ".join(names))
-        graph = Graph()
-        prompt, generator, judge, decision, result = (
-            graph.add_node(part)
-            for part in (self.get_input_schema(), self.generator, verifier, self, self.get_output_schema())
-        )
-        graph.add_edge(prompt, generator, self.artifact.draws or f"{self.artifact.n} draws")
-        graph.add_edge(generator, judge)
-        graph.add_edge(judge, decision)
-        graph.add_edge(decision, result)
-        return graph
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy with the given changes, checked like a new runnable."""

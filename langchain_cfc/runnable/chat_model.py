@@ -68,7 +68,7 @@ class CFCChatModel(BaseChatModel):
     """A chat model that returns the best calibrated answer of its chain, or an abstention message.
 
     `response_metadata["cfc"]` of the returned message holds the reason and the fields that identify the
-    guarantee, as plain data; `CFCRunnable.find_guarantee(message)` returns the full guarantee. Streams yield
+    guarantee, as plain data; with `full_result` the whole result. Streams yield
     exactly one chunk, because nothing can be decided before the last candidate is scored.
 
     Generator, verifier and metadata function get the messages unchanged, images included. A chain that was

@@ -194,8 +194,7 @@ class CFCResult(Displayed, BaseModel):
         """Return the best answer or the abstention as the message of a chat model.
 
         Messages are copied into every checkpoint of a conversation, so by default they hold only the reason
-        and the fields that identify the guarantee. `CFCRunnable.find_guarantee` returns the full guarantee
-        of a message.
+        and the fields that identify the guarantee. The full guarantee is that of the chain.
 
         Args:
             abstain_message: The text of an abstention.

@@ -253,7 +253,7 @@ def test_chat_model_of_a_bot_answers_or_abstains(bot: CalibrationArtifact, invok
     answered = invoke(CFCChatModel(chain=make_bot(bot)), [HumanMessage("x")])
     assert answered.text == "lima"
     assert answered.response_metadata["cfc"]["guarantee"]["alpha"] == "0.05"
-    wrong_answers = make_bot(bot).find_guarantee(answered).wrong_answers
+    wrong_answers = make_bot(bot).guarantee.wrong_answers
     assert wrong_answers is not None
     assert wrong_answers.alpha == "0.05"
     withheld = invoke(CFCChatModel(chain=make_bot(bot, HARD)), [HumanMessage("x")])
