@@ -1,4 +1,4 @@
-"""`JudgeLabels`: judges of every kind, their arguments, and when their answer means correct."""
+"""`JudgeLabels`: judges of every kind, their arguments, and what they return."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers import JudgeLabels
 from langchain_cfc.sampling import DrawnCandidate
-from tests.calls import Invoke, invoke_async, invoke_sync, is_correct
+from tests.calls import Invoke, invoke_async, invoke_sync
 from tests.factories import labeler_input
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
@@ -89,7 +89,7 @@ def test_judge_labels_batch_keeps_references_apart() -> None:
     assert asyncio.run(together()) == expected
 
 
-# Numeric judges
+# What a judge returns
 
 
 def read_number(prompt: Any, reference: Any, text: str) -> float:
@@ -97,48 +97,18 @@ def read_number(prompt: Any, reference: Any, text: str) -> float:
     return float(text)
 
 
-@pytest.mark.parametrize(
-    ("limits", "labels"),
-    [
-        ({"at_least": 0.7}, [False, False, True, True]),
-        ({"at_most": 0.7}, [True, True, True, False]),
-        ({"at_least": 0.0}, [True] * 4),
-        ({"at_most": 0.0}, [True, False, False, False]),
-    ],
-)
-def test_judge_labels_limits_are_inclusive(limits: dict[str, Any], labels: list[bool]) -> None:
-    numbers = labeler_input(None, "0", "0.69999", "0.7", "1")
-    assert JudgeLabels(read_number, **limits).invoke(numbers) == labels
-
-
-def test_judge_labels_limits_use_the_range_of_the_judge() -> None:
-    grades = labeler_input(None, "1", "6.9", "7", "10")
-    assert JudgeLabels(read_number, at_least=7, range=(1, 10)).invoke(grades) == [False, False, True, True]
-    assert JudgeLabels(read_number, at_most=6.9, range=(1, 10)).invoke(grades) == [True, True, False, False]
-    # Every grade is its own limit, whatever rounding does to it on the way.
-    for tenth in range(10, 101):
-        assert is_correct(JudgeLabels(read_number, at_least=tenth / 10, range=(1, 10)), None, str(tenth / 10))
-
-
-def test_judge_labels_without_a_limit_accepts_only_zero_and_one() -> None:
+def test_judge_labels_accepts_only_zero_and_one_as_numbers() -> None:
     assert JudgeLabels(read_number).invoke(labeler_input(None, "0", "1")) == [False, True]
-    with pytest.raises(LabelerError, match="`at_least=` or `at_most=` to say which numbers mean correct"):
+    with pytest.raises(LabelerError, match="neither True nor False: wrap it in a function"):
         JudgeLabels(read_number).invoke(labeler_input(None, "0", "0.5"))
 
 
-def test_judge_labels_at_most_inverts_a_judge_of_faults() -> None:
-    def invents(*, inputs: Any, outputs: str, reference_outputs: Any) -> dict[str, Any]:
-        del inputs
-        return {"key": "invents", "score": outputs != reference_outputs}
+def test_judge_labels_takes_a_similarity_of_openevals_in_a_function() -> None:
+    def is_near(prompt: Any, reference: Any, text: str) -> bool:
+        del prompt
+        return bool(levenshtein_distance(outputs=text, reference_outputs=reference)["score"] >= 0.7)
 
-    assert JudgeLabels(invents, at_most=0).invoke(ASKED) == [True, False, True]
-    # The negative control: read the usual way, every label is the other one.
-    assert JudgeLabels(invents).invoke(ASKED) == [False, True, False]
-
-
-def test_judge_labels_accepts_an_openevals_similarity_with_a_limit() -> None:
-    near = labeler_input("lima", "lima", "lime", "quito")
-    assert JudgeLabels(levenshtein_distance, at_least=0.7).invoke(near) == [True, True, False]
+    assert JudgeLabels(is_near).invoke(labeler_input("lima", "lima", "lime", "quito")) == [True, True, False]
 
 
 def test_judge_labels_passes_only_the_keywords_that_a_judge_takes(invoke: Invoke) -> None:
@@ -213,17 +183,10 @@ def test_judge_labels_gives_no_label_for_a_verdict_that_cannot_be_read(invoke: I
     assert invoke(JudgeLabels(judge), asked) == [True, None, True]
 
 
-def test_judge_labels_refuses_invalid_judges_and_limits() -> None:
+def test_judge_labels_refuses_what_cannot_be_called() -> None:
     nothing: Any = "yes"
     with pytest.raises(InputError, match="got a str"):
         JudgeLabels(nothing)
-    with pytest.raises(InputError, match="are mutually exclusive; give one"):
-        JudgeLabels(read_number, at_least=0.5, at_most=0.6)
-    with pytest.raises(InputError, match="range must be two finite numbers"):
-        JudgeLabels(read_number, range=(1, 1))
-    for limit in (-0.1, 1.1, float("nan")):
-        with pytest.raises(InputError, match="lies outside of the range"):
-            JudgeLabels(read_number, at_least=limit)
 
 
 PROMPT = "Is {outputs} right? The reference is {reference_outputs}."

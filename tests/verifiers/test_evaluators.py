@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
@@ -204,73 +202,25 @@ def test_from_evaluator_reads_true_as_1(invoke: Invoke, found: Any) -> None:
     assert invoke(from_evaluator(lambda *_: found, higher_is_better=False), GIVEN) == [1.0] * 3
 
 
-def test_from_evaluator_scales_another_range(invoke: Invoke) -> None:
-    grades = {"lima": 5, "quito": 2}
-    verifier = from_evaluator(lambda _, text: grades[text], range=(1, 5))
-    assert invoke(verifier, GIVEN) == [0.0, 0.75, 0.0]
-    # True and False are the ends of any range.
-    assert invoke(from_evaluator(lambda _, text: text == "lima", range=(1, 5)), GIVEN) == [0.0, 1.0, 0.0]
-
-
-@given(
-    st.tuples(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9)).filter(lambda ends: ends[0] < ends[1]), st.data()
-)
-def test_evaluator_scores_lie_in_the_unit_interval(ends: tuple[float, float], data: st.DataObject) -> None:
-    value = data.draw(st.floats(*ends))
-    higher, lower = (
-        invoke_sync(
-            from_evaluator(lambda *_: value, range=ends, higher_is_better=better), verifier_input("?", "a")
-        )[0]
-        for better in (True, False)
-    )
-    assert 0.0 <= lower <= 1.0
-    assert higher == 1.0 - lower
-
-
-SEVERAL_RESULTS = [{"key": "right", "score": 1.0}, {"key": "short", "score": 0.5}]
-
-
 @pytest.mark.parametrize(
-    ("result", "key", "expected"),
+    ("result", "message"),
     [
-        (SEVERAL_RESULTS, "short", 0.5),
-        (SEVERAL_RESULTS, "right", 0.0),
-        ({"right": 1.0, "short": 0.5}, "short", 0.5),
-        ({"key": "right", "score": 1.0}, "right", 0.0),
-        ({"score": 1.0}, "right", 0.0),
+        ([{"score": 1.0}, {"score": 0.5}], "returned 2 results: wrap it in a function"),
+        ([], "returned 0 results"),
+        ({"value": 1.0}, "holds no 'score', only 'value'"),
+        (1.5, "returned 1.5; expected True, False or a number from 0 to 1. Wrap it"),
+        (-0.1, "returned -0.1; expected"),
+        (math.nan, "returned nan; expected"),
+        (10**400, "returned 1000.*; expected"),
+        (None, "returned None; expected"),
+        ({"key": "right", "score": None}, "returned None; expected"),
+        ("high", "returned 'high'; expected"),
+        (np.array([0.5, 0.5]), "returned array.*; expected"),
     ],
 )
-def test_evaluator_key_chooses_one_result(invoke: Invoke, result: Any, key: str, expected: float) -> None:
-    assert invoke(from_evaluator(lambda *_: result, key=key), GIVEN) == [expected] * 3
-
-
-@pytest.mark.parametrize(
-    ("result", "key", "message"),
-    [
-        (
-            SEVERAL_RESULTS,
-            None,
-            "returned 2 results, with the keys 'right', 'short': pass key= to choose one",
-        ),
-        (SEVERAL_RESULTS, "long", "returned 2 results, with the keys 'right', 'short'"),
-        ([], None, "returned 0 results, with the keys none"),
-        ({"key": "right", "score": 1.0}, "short", "holds no 'short', .* for the key 'right'"),
-        ({"value": 1.0}, None, "holds no 'score', only 'value'"),
-        (1.5, None, r"returned 1.5; expected True, False or a number from 0 to 1. Pass range="),
-        (-0.1, None, "returned -0.1; expected"),
-        (math.nan, None, "returned nan; expected"),
-        (10**400, None, "returned 1000.*; expected"),
-        (None, None, "returned None; expected"),
-        ({"key": "right", "score": None}, None, "returned None; expected"),
-        ("high", None, "returned 'high'; expected"),
-        (np.array([0.5, 0.5]), None, "returned array.*; expected"),
-    ],
-)
-def test_from_evaluator_refuses_results_without_a_score(
-    invoke: Invoke, result: Any, key: str | None, message: str
-) -> None:
+def test_from_evaluator_refuses_results_without_a_score(invoke: Invoke, result: Any, message: str) -> None:
     with pytest.raises(VerifierError, match=message):
-        invoke(from_evaluator(lambda *_: result, key=key), GIVEN)
+        invoke(from_evaluator(lambda *_: result), GIVEN)
 
 
 @pytest.mark.parametrize(
@@ -361,10 +311,6 @@ def make_judge_chain(model: FakeListChatModel) -> Runnable[Any, Any]:
         ("exact_match", {}, "expected an evaluator, a function or Runnable, got a str"),
         (_grade, {"arguments": reference}, "arguments= is for Runnables and functions"),
         (dict, {}, "the parameters of the evaluator cannot be read"),
-        (_grade, {"range": (1.0, 1.0)}, "range must be two finite numbers"),
-        (_grade, {"range": (1.0, 0.0)}, "range must be two finite numbers"),
-        (_grade, {"range": (0.0, math.inf)}, "range must be two finite numbers"),
-        (_grade, {"range": (math.nan, 1.0)}, "range must be two finite numbers"),
     ],
 )
 def test_from_evaluator_refuses_invalid_arguments(
@@ -387,22 +333,19 @@ class Named(CallableEvaluator):
 
 
 def test_evaluator_fingerprint_names_its_settings() -> None:
-    verifier = from_evaluator(Named(), range=(0, 10))
+    verifier = from_evaluator(Named())
     assert compute_fingerprint(verifier) == {
         "class": "langchain_cfc.EvaluatorVerifier",
         "id": "evaluator",
-        "key": "its only one",
         "better": "higher",
-        "range": "0.0 to 10.0",
         "arguments": "none",
         "evaluator.class": "Named",
         "evaluator.id": "my-judge",
     }
-    assert repr(verifier) == "EvaluatorVerifier(key=None, higher is better, 0 to 10)"
-    others = [from_evaluator(Named()), from_evaluator(Named(), range=(0, 10), higher_is_better=False)]
-    for other in others:
-        with pytest.raises(Exception, match="not the one that the artifact was calibrated for"):
-            compare_fingerprints("verifier", compute_fingerprint(verifier), compute_fingerprint(other))
+    assert repr(verifier) == "EvaluatorVerifier(higher is better)"
+    other = from_evaluator(Named(), higher_is_better=False)
+    with pytest.raises(Exception, match="not the one that the artifact was calibrated for"):
+        compare_fingerprints("verifier", compute_fingerprint(verifier), compute_fingerprint(other))
     # openevals says nothing of its evaluators, so nothing vouches for them.
     assert "id" not in compute_fingerprint(from_evaluator(exact_match, arguments=reference))
 

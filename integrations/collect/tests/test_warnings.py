@@ -163,7 +163,7 @@ SMALL, LARGE = NamedModel(name="small"), NamedModel(name="large")
     ("verifier", "labeler", "shared"),
     [
         (ModelJudge(SMALL), JudgeLabels(SMALL), True),
-        (ModelJudge(SMALL), JudgeLabels(ModelJudge(SMALL), at_most=0.5), True),
+        (ModelJudge(SMALL), JudgeLabels(ModelJudge(SMALL)), True),
         (VerifierEnsemble({"a": SelfConsistency(), "b": ModelJudge(SMALL)}), JudgeLabels(SMALL), True),
         (ModelJudge(SMALL), JudgeLabels(LARGE), False),
         (ModelJudge(SMALL), NormalisedMatch(), False),

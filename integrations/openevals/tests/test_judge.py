@@ -72,7 +72,7 @@ def test_judge_with_continuous_scale_and_at_least(ask: Ask, model: ChatOpenAI, s
     assert ask(make_judge_verifier(model, PROMPT, continuous=True), ASKED) == pytest.approx([0.3, 0.31, 0.3])
     labeler = make_judge_labeler(model, PROMPT, continuous=True, at_least=0.7)
     assert ask(labeler, LABELLED) == [True, False, True]
-    assert labeler.fingerprint["correct"] == "at least 0.7"
+    assert labeler.fingerprint["judge.correct"] == "at least 0.7"
     # The negative control: another cut, other labels, another labeler.
     lower = make_judge_labeler(model, PROMPT, continuous=True, at_least=0.6)
     assert ask(lower, LABELLED) == [True, True, True]
@@ -311,7 +311,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (PROMPT, {"choices": [0, float("nan")]}, "at least two different finite numbers"),
     (PROMPT, {"feedback_key": "x"}, "a judge has no setting feedback_key"),
     (PROMPT, {"few_shot_examples": [object()]}, "not plain data"),
-    (PROMPT, {"output_schema": SCHEMA, "key": "short", "range": [1]}, "range must be two"),
+    (PROMPT, {"output_schema": SCHEMA, "key": "short", "range": [1]}, "range must be two finite numbers"),
 ]
 
 

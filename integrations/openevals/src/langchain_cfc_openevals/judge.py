@@ -102,6 +102,10 @@ class Judge(Runnable[Mapping[str, Any], Any]):
         offline: Whether it gets the reference, which does not exist when serving.
         arguments: Source of further keywords of the prompt.
         candidate: The prompt's keyword for the candidate.
+        key: Which field of the output to read.
+        range: Smallest and largest value of that field; by default the scale's own.
+        at_least: Smallest value that means correct; with it the judge returns True or False.
+        at_most: Largest value that means correct.
 
     Raises:
         InputError: If the model is not a chat model, the prompt does not contain the candidate or contains a
@@ -117,6 +121,10 @@ class Judge(Runnable[Mapping[str, Any], Any]):
         offline: bool,
         arguments: Arguments | None,
         candidate: str,
+        key: str | None = None,
+        range: Sequence[float] | None = None,  # noqa: A002 - what evaluators call it
+        at_least: float | None = None,
+        at_most: float | None = None,
     ) -> None:
         self.name = "openevals"
         _check_settings(settings)
@@ -137,7 +145,13 @@ class Judge(Runnable[Mapping[str, Any], Any]):
         self._settings, self._candidate = settings, candidate
         self._needs_reference = REFERENCE in shown
         choices = None if self._is_structured else settings.get("choices")
-        self.ends = (0.0, 1.0) if choices is None else (float(min(choices)), float(max(choices)))
+        ends = (0.0, 1.0) if choices is None else (float(min(choices)), float(max(choices)))
+        self.ends = ends if range is None else _check_range(range)
+        self._key, self._at_least, self._at_most = key, at_least, at_most
+        for limit in (at_least, at_most):
+            if limit is not None and not self.ends[0] <= limit <= self.ends[1]:
+                msg = f"the limit {limit!r} lies outside of the range {list(self.ends)}"
+                raise InputError(msg)
         # Whether scores may lie between the ends.
         self.is_graded = not self._is_structured and (
             bool(settings.get("continuous")) or len(set(choices or ())) > 2  # noqa: PLR2004 - the two ends
@@ -146,6 +160,10 @@ class Judge(Runnable[Mapping[str, Any], Any]):
             **_state_settings(resolved, settings),
             "candidate": candidate,
             "scale": "schema" if self._is_structured else _describe_scale(settings),
+            **({} if key is None else {"key": key}),
+            **({} if range is None else {"range": list(self.ends)}),
+            **({} if at_least is None else {"correct": f"at least {at_least!r}"}),
+            **({} if at_most is None else {"correct": f"at most {at_most!r}"}),
         }
         self.fingerprint = combine_fingerprints("openevals-judge", stated, {"model": chat_model})
 
@@ -163,13 +181,13 @@ class Judge(Runnable[Mapping[str, Any], Any]):
         return await self._acall_with_config(self._ajudge, input, config, **kwargs)
 
     def _judge(self, given: Mapping[str, Any]) -> Any:
-        return self._check(self._evaluate(**self._make_keywords(given)))
+        return self._read(self._check(self._evaluate(**self._make_keywords(given))))
 
     async def _ajudge(
         self, given: Mapping[str, Any], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
     ) -> Any:
         del run_manager, config
-        return self._check(await self._aevaluate(**self._make_keywords(given)))
+        return self._read(self._check(await self._aevaluate(**self._make_keywords(given))))
 
     def _make_keywords(self, given: Mapping[str, Any]) -> dict[str, Any]:
         further = given.get("arguments", {})
@@ -182,6 +200,26 @@ class Judge(Runnable[Mapping[str, Any], Any]):
             msg = "the judge's prompt shows a reference, but there is none"
             raise VerifierError(msg)
         return {**offered, self._candidate: given["candidate"]}
+
+    def _read(self, result: Any) -> Any:
+        """Return the value of a result as a share of its range, or whether the limit calls it correct.
+
+        What is no number is returned as it is.
+        """
+        found = result.model_dump() if hasattr(result, "model_dump") else result
+        name = "score" if self._key is None or not self._is_structured else self._key
+        if name not in found:
+            msg = f"the judge's output holds no {name!r}, only {', '.join(map(repr, found))}"
+            raise VerifierError(msg)
+        value: Any = to_python_scalar(found[name])
+        low, high = self.ends
+        if isinstance(value, bool):
+            value = high if value else low
+        if not _is_number(value):
+            return value
+        if self._at_least is not None:
+            return value >= self._at_least
+        return (value - low) / (high - low) if self._at_most is None else value <= self._at_most
 
     def _check(self, result: Any) -> Any:
         """Return the result; raise a `VerifierError` for a score outside the requested scale."""
@@ -233,13 +271,18 @@ def make_judge_verifier(
     Raises:
         InputError: If the model, the prompt or a setting cannot be used.
     """
-    judge = Judge(model, prompt, settings, offline=False, arguments=arguments, candidate=candidate)
-    return from_evaluator(
-        judge,
+    judge = Judge(
+        model,
+        prompt,
+        settings,
+        offline=False,
+        arguments=arguments,
+        candidate=candidate,
         key=key,
-        higher_is_better=higher_is_better,
-        range=_to_range(range, judge),
-        arguments=_to_function(arguments, candidate),
+        range=range,
+    )
+    return from_evaluator(
+        judge, higher_is_better=higher_is_better, arguments=_to_function(arguments, candidate)
     )
 
 
@@ -276,29 +319,34 @@ def make_judge_labeler(
     Raises:
         InputError: If the model, the prompt, a limit or a setting cannot be used.
     """
-    judge = Judge(model, prompt, settings, offline=True, arguments=arguments, candidate=candidate)
-    low, high = _to_range(range, judge)
-    if judge.is_graded and at_least is None and at_most is None:
-        msg = f"scores lie from {low:g} to {high:g}: pass at_least= or at_most= to say which mean correct"
+    if at_least is not None and at_most is not None:
+        msg = "`at_least=` and `at_most=` are mutually exclusive; give one"
         raise InputError(msg)
-    return JudgeLabels(
-        judge,
+    judge = Judge(
+        model,
+        prompt,
+        settings,
+        offline=True,
+        arguments=arguments,
+        candidate=candidate,
+        key=key,
+        range=range,
         at_least=at_least,
         at_most=at_most,
-        key=key,
-        range=(low, high),
-        arguments=_to_function(arguments, candidate),
     )
-
-
-def _to_range(ends: Sequence[float] | None, judge: Judge) -> tuple[float, float]:
-    """Return the ends of a range, also from a list, as files hold them; by default those of the scale."""
-    if ends is None:
-        return judge.ends
-    if len(ends) != 2:  # noqa: PLR2004 - a pair
-        msg = f"range must be two numbers, the smaller one first, got {ends!r}"
+    if judge.is_graded and at_least is None and at_most is None:
+        low, high = judge.ends
+        msg = f"scores lie from {low:g} to {high:g}: pass at_least= or at_most= to say which mean correct"
         raise InputError(msg)
-    return (ends[0], ends[1])
+    return JudgeLabels(judge, arguments=_to_function(arguments, candidate))
+
+
+def _check_range(ends: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of a range, also from a list, as files hold them."""
+    if len(ends) != 2 or not ends[0] < ends[1] or not math.isfinite(ends[1] - ends[0]):  # noqa: PLR2004 - a pair
+        msg = f"range must be two finite numbers, the smaller one first, got {ends!r}"
+        raise InputError(msg)
+    return (float(ends[0]), float(ends[1]))
 
 
 def _to_function(given: Arguments | None, candidate: str) -> Target | None:
