@@ -227,7 +227,7 @@ class LabelledBatch:
         prompt_kinds: The kinds of the prompts, `text`, `messages` and `object`; None if unknown.
         inputs: (N,) digests of the prompts, equal for prompts that say the same; None if unknown.
         unit: `answers`, or `claims` if the slots of `draws` hold the claims of one answer per prompt and
-            `correct` says which of them are supported; see `from_claims`.
+            `correct` says which of them are supported.
     """
 
     draws: CandidateBatch
@@ -253,7 +253,7 @@ class LabelledBatch:
         ids: Sequence[str],
         scores: FloatArray | Sequence[Sequence[float]],
         correct: BoolArray | Sequence[Sequence[bool]],
-        answers: Sequence[Sequence[str]],
+        answers: Sequence[Sequence[str]] | None = None,
         *,
         clusters: Sequence[str | None] | None = None,
         metadata: Sequence[Mapping[str, Scalar]] | None = None,
@@ -264,9 +264,10 @@ class LabelledBatch:
 
         Args:
             ids: N distinct, non-empty ids.
-            scores: (N, n) verifier scores in [0, 1], smaller is better.
-            correct: (N, n) whether each candidate is correct.
-            answers: N lists of n answers (extracted answers if available, else the texts).
+            scores: (N, n) verifier scores in [0, 1], smaller is better; for claims one row per answer, with
+                the scores of its one or more claims. Shorter rows are padded.
+            correct: (N, n) whether each candidate is correct, or each claim is supported.
+            answers: N lists of n answers (extracted answers if available, else the texts); None for claims.
             clusters: N cluster names, None for a prompt without a cluster; none by default.
             metadata: N mappings; empty by default.
             extracted: Whether the answers come from an extractor; None if only some do.
@@ -276,50 +277,21 @@ class LabelledBatch:
             The batch, with all candidates counted as recorded.
 
         Raises:
-            InputError: If lengths differ or a value is out of range.
-        """
-        draws = CandidateBatch.from_arrays(scores, answers, metadata)
-        labels = _check_labels(correct)
-        names = _check_names(ids, clusters)
-        return cls(draws, labels, *names, draws.n, extracted, prompt_kinds)
-
-    @classmethod
-    def from_claims(
-        cls,
-        ids: Sequence[str],
-        scores: Sequence[Sequence[float]],
-        supported: Sequence[Sequence[bool]],
-        *,
-        clusters: Sequence[str | None] | None = None,
-        metadata: Sequence[Mapping[str, Scalar]] | None = None,
-        prompt_kinds: frozenset[PromptKind] | None = None,
-    ) -> LabelledBatch:
-        """Check and pack the claims of N answers, one answer per prompt.
-
-        Args:
-            ids: N distinct, non-empty ids.
-            scores: For each answer the scores of its one or more claims, in [0, 1], smaller is better.
-            supported: For each claim whether it is supported.
-            clusters: N cluster names, None for a prompt without a cluster; none by default.
-            metadata: N mappings; empty by default.
-            prompt_kinds: The kinds of the prompts, see `find_prompt_kinds`; None if unknown.
-
-        Returns:
-            The batch. Answers with fewer claims than the longest one are padded.
-
-        Raises:
             InputError: If lengths differ, an answer has no claim, or a value is out of range.
         """
-        counts = np.array([len(row) for row in scores], dtype=np.int64)
-        if [len(row) for row in supported] != counts.tolist() or not counts.all():
-            msg = "every answer needs at least one claim, and a score and a label of each"
-            raise InputError(msg)
-        held = np.arange(counts.max(initial=1)) < counts[:, np.newaxis]
-        padded, labels = np.ones(held.shape), np.zeros(held.shape, dtype=np.bool_)
-        padded[held] = to_float_array(list(chain.from_iterable(scores)), "scores")
-        labels[held] = _check_labels(list(chain.from_iterable(supported)))
-        draws = replace(CandidateBatch.from_arrays(padded, metadata=metadata), drawn=counts)
-        return cls(draws, labels, *_check_names(ids, clusters), prompt_kinds=prompt_kinds, unit="claims")
+        if answers is None:
+            draws, labels = _pack_claims(scores, correct, metadata)
+        else:
+            draws, labels = CandidateBatch.from_arrays(scores, answers, metadata), _check_labels(correct)
+        return cls(
+            draws,
+            labels,
+            *_check_names(ids, clusters),
+            recorded=None if answers is None else draws.n,
+            extracted=extracted,
+            prompt_kinds=prompt_kinds,
+            unit="claims" if answers is None else "answers",
+        )
 
     @classmethod
     def concatenate(cls, parts: Iterable[LabelledBatch]) -> LabelledBatch:
@@ -510,6 +482,23 @@ def _concatenate_padded(parts: Sequence[NDArray[_Kind]], padding: Any) -> NDArra
 def _concatenate_known(parts: Sequence[IntArray | None]) -> IntArray | None:
     known = [part for part in parts if part is not None]
     return np.concatenate(known) if len(known) == len(parts) else None
+
+
+def _pack_claims(
+    scores: Sequence[Sequence[float]] | FloatArray,
+    supported: Sequence[Sequence[bool]] | BoolArray,
+    metadata: Sequence[Mapping[str, Scalar]] | None,
+) -> tuple[CandidateBatch, BoolArray]:
+    """Pack the claims of N answers, with padding for answers with fewer claims than the longest one."""
+    counts = np.array([len(row) for row in scores], dtype=np.int64)
+    if [len(row) for row in supported] != counts.tolist() or not counts.all():
+        msg = "every answer needs at least one claim, and a score and a label of each"
+        raise InputError(msg)
+    held = np.arange(counts.max(initial=1)) < counts[:, np.newaxis]
+    padded, labels = np.ones(held.shape), np.zeros(held.shape, dtype=np.bool_)
+    padded[held] = to_float_array(list(chain.from_iterable(scores)), "scores")
+    labels[held] = _check_labels(list(chain.from_iterable(supported)))
+    return replace(CandidateBatch.from_arrays(padded, metadata=metadata), drawn=counts), labels
 
 
 def _check_labels(labels: ArrayLike) -> BoolArray:

@@ -35,7 +35,6 @@ Condition: TypeAlias = Literal["fixed", "lead", "agree", "below"]
 _SEPARATE_VERIFIERS = {
     "evaluator",
     "model-judge",
-    "p-true",
     "sequence-probability",
     "token-probability",
 }

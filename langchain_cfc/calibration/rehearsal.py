@@ -79,9 +79,7 @@ def _make_placeholder_candidates(prompts: Sequence[Example], provenance: Provena
     is_fixed_count = UNITS[provenance.unit or "answers"].is_fixed_count
     n = provenance.n if is_fixed_count else 1
     scores, labels = [[0.0] * n for _ in ids], [[True] * n for _ in ids]
-    if not is_fixed_count:
-        return LabelledBatch.from_claims(ids, scores, labels, clusters=clusters, metadata=metadata)
-    answers = [[""] * n for _ in ids]
+    answers = [[""] * n for _ in ids] if is_fixed_count else None
     return LabelledBatch.from_arrays(ids, scores, labels, answers, clusters=clusters, metadata=metadata)
 
 

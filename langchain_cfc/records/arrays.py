@@ -90,7 +90,7 @@ def _stack_records(
 
 
 def _list_values(record: LabelledRecord) -> dict[str, Any]:
-    """Return a record's part of each argument of `LabelledBatch.from_arrays` or `from_claims`, and more."""
+    """Return a record's part of each argument of `LabelledBatch.from_arrays`, and more."""
     values: dict[str, Any] = {
         "ids": record.id,
         "clusters": record.cluster,
@@ -99,7 +99,7 @@ def _list_values(record: LabelledRecord) -> dict[str, Any]:
     }
     if isinstance(record, ClaimsRecord):
         values["scores"] = [one.score for one in record.claims]
-        values["supported"] = [one.supported for one in record.claims]
+        values["correct"] = [one.supported for one in record.claims]
     else:
         candidates = record.candidates
         values["scores"] = [one.score for one in candidates]
@@ -114,8 +114,8 @@ def _stack(columns: dict[str, Any], at_most: int | None) -> LabelledBatch:
     """Make a table of some records, which have fewer than `at_most` candidates if a draw rule stopped."""
     inputs = columns.pop("inputs")
     columns["prompt_kinds"] = find_prompt_kinds(inputs)
-    if "supported" in columns:
-        table = LabelledBatch.from_claims(**columns)
+    if "answers" not in columns:
+        table = LabelledBatch.from_arrays(**columns)
     else:
         drawn = np.array([len(row) for row in columns["scores"]])
         n = at_most or int(drawn[0])

@@ -248,17 +248,12 @@ class _VerifierCall:
     def __init__(self, verifier: Verifier) -> None:
         self._call = make_verifier_call(verifier)
         self._compares = getattr(verifier, "separate_scores", None) is not True
-        self._flow: Callable[[Any, RunnableConfig], Steps[Any]] = self._call.invoke_one
-        if isinstance(verifier, BaseVerifier) and type(verifier).ainvoke is FlowRunnable.ainvoke:
-            self._flow = verifier.flow  # which is all that its run does
 
     def score(
         self,
         check: Callable[[Any, int], list[float | None]],
         given: VerifierInput,
         config: RunnableConfig,
-        *,
-        as_run: bool = True,
     ) -> Steps[list[float | None]]:
         """Return a checked number for each candidate; None for what is no answer, or without a verdict."""
         draws = given["candidates"]
@@ -267,8 +262,7 @@ class _VerifierCall:
             return [None] * len(draws)
         slots = list(range(len(draws))) if self._compares else answers
         asked: VerifierInput = {**given, "candidates": [draws[slot] for slot in slots]}
-        ask = self._call.invoke_one if as_run else self._flow
-        found = check((yield from ask(asked, config)), len(slots))
+        found = check((yield from self._call.invoke_one(asked, config)), len(slots))
         verdicts = dict(zip(slots, found, strict=True))
         return [verdicts[slot] if one.no_answer is None else None for slot, one in enumerate(draws)]
 
@@ -304,18 +298,20 @@ class VerifierEnsemble:
         return tuple(self._calls)
 
     def compute_outputs(
-        self, given: VerifierInput, config: RunnableConfig, *, as_run: bool = True
+        self, given: VerifierInput, config: RunnableConfig, *, in_turn: bool = False
     ) -> Steps[dict[str, list[float | None]]]:
         """Return the n raw outputs of each verifier, by name; None for a candidate without its verdict.
+
+        The verifiers are called concurrently, or one after the other.
 
         Raises:
             VerifierError: If a verifier fails, or returns anything but n finite numbers; the error names it.
         """
 
         def score(name: str) -> Steps[list[float | None]]:
-            return self._calls[name].score(partial(check_outputs, name=name), given, config, as_run=as_run)
+            return self._calls[name].score(partial(check_outputs, name=name), given, config)
 
-        if not as_run:
+        if in_turn:
             found = {}
             for name in self.names:
                 found[name] = yield from score(name)
@@ -401,7 +397,7 @@ class CandidateScorer:
         """
         if not self._only_computes:
             return None
-        steps = self.score(given, {}, as_run=False)
+        steps = self.score(given, {}, in_turn=True)
         try:
             next(steps)
         except StopIteration as end:
@@ -414,21 +410,17 @@ class CandidateScorer:
         return None
 
     def score(
-        self, given: VerifierInput, config: RunnableConfig, *, as_run: bool = True
+        self, given: VerifierInput, config: RunnableConfig, *, in_turn: bool = False
     ) -> Steps[VerifierScores]:
         """Return the checked scores, with the raw outputs if there are several verifiers.
-
-        Without `as_run`, flows are not wrapped in runs of LangChain.
 
         Raises:
             VerifierError: If a verifier fails or returns invalid values.
         """
         n = len(given["candidates"])
         if isinstance(self._verifier, _VerifierCall):
-            return VerifierScores(
-                (yield from self._verifier.score(check_scores, given, config, as_run=as_run))
-            )
-        outputs = yield from self._verifier.compute_outputs(given, config, as_run=as_run)
+            return VerifierScores((yield from self._verifier.score(check_scores, given, config)))
+        outputs = yield from self._verifier.compute_outputs(given, config, in_turn=in_turn)
         rows = [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
         complete = [slot for slot, row in enumerate(rows) if None not in row.values()]
         known: dict[str, list[Any]] = {

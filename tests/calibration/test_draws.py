@@ -94,7 +94,6 @@ def test_attainable_coverage_ignores_labels_after_the_last_draw() -> None:
         ({"id": "sequence-probability"}, None, True),
         ({"method": "model-judge"}, None, True),
         ({"method": "self-consistency", "agreement": "equal"}, None, False),
-        ({"id": "p-true"}, None, True),
         ({"id": "mine"}, None, None),
         ({"id": "mine"}, True, True),
         ({"id": "mine"}, False, False),

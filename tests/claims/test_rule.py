@@ -22,7 +22,7 @@ ANSWERS = st.lists(
 
 
 def make_batch(answers: list[list[tuple[float, bool]]]) -> LabelledBatch:
-    return LabelledBatch.from_claims(
+    return LabelledBatch.from_arrays(
         [str(row) for row in range(len(answers))],
         [[score for score, _ in answer] for answer in answers],
         [[supported for _, supported in answer] for answer in answers],
@@ -71,7 +71,7 @@ def test_claims_success_score_is_the_smallest_sufficient_threshold(
 
 def test_claims_reach_is_the_confidence_of_the_last_claim_of_the_share() -> None:
     scores = [[0.1 * slot for slot in range(10)], [0.5, 0.25], [0.75]]
-    draws = LabelledBatch.from_claims(["a", "b", "c"], scores, [[True] * len(one) for one in scores]).draws
+    draws = LabelledBatch.from_arrays(["a", "b", "c"], scores, [[True] * len(one) for one in scores]).draws
     # Shares are exact: 0.3 of ten claims are three, although 0.3 * 10 in floating point may be more.
     for share, ranks in {"0.3": (3, 1, 1), "0.5": (5, 1, 1), "0.51": (6, 2, 1), None: (1, 1, 1)}.items():
         found = Claims(0).compute_reach(draws, share)
@@ -112,7 +112,7 @@ def test_parse_set_rule_reads_claims_rules() -> None:
 def test_claims_batches_of_unequal_width_are_padded_alike() -> None:
     rows = [[(0.5, True)], [(0.25, False), (0.5, True), (0.75, False)]]
     parts = [
-        LabelledBatch.from_claims([str(row)], [[s for s, _ in one]], [[c for _, c in one]])
+        LabelledBatch.from_arrays([str(row)], [[s for s, _ in one]], [[c for _, c in one]])
         for row, one in enumerate(rows)
     ]
     whole, joined = make_batch(rows), LabelledBatch.concatenate(parts)
@@ -124,4 +124,4 @@ def test_claims_batches_of_unequal_width_are_padded_alike() -> None:
 
 def test_of_claims_refuses_an_answer_without_claims() -> None:
     with pytest.raises(InputError, match="at least one claim"):
-        LabelledBatch.from_claims(["a", "b"], [[0.5], []], [[True], []])
+        LabelledBatch.from_arrays(["a", "b"], [[0.5], []], [[True], []])

@@ -105,7 +105,7 @@ def test_shown_claims_certificate_equals_an_independent_computation(by_group: Ca
 
 def test_served_claims_are_those_up_to_the_cut(certified: CalibrationArtifact) -> None:
     certificate = certified.certified_bot.certificates[0]
-    labelled = LabelledBatch.from_claims(
+    labelled = LabelledBatch.from_arrays(
         ["a", "b"], [[0.0, certificate.cut, 1.0], [0.999]], [[True, True, True], [False]]
     )
     decisions = decide(certified, labelled.draws, cut=certificate.cut)
@@ -203,8 +203,8 @@ def count_certificates(change: Change) -> int:
         try:
             certify_shown_claims(
                 frozen,
-                LabelledBatch.from_claims(names, *fit),
-                plan_first_test(LabelledBatch.from_claims(ids, scores, labels)),
+                LabelledBatch.from_arrays(names, *fit),
+                plan_first_test(LabelledBatch.from_arrays(ids, scores, labels)),
                 max_wrong_rate=FALSE,
                 delta="0.125",
             )

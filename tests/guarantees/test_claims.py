@@ -90,7 +90,7 @@ def draw_single_claims(seed: int, size: int) -> LabelledBatch:
     """Draw answers of one claim each, supported with probability 0.7 whatever its score is."""
     rng = np.random.default_rng(seed)
     ids = [f"{seed}-{row}" for row in range(size)]
-    return LabelledBatch.from_claims(
+    return LabelledBatch.from_arrays(
         ids, rng.random((size, 1)).tolist(), (rng.random((size, 1)) < 0.7).tolist()
     )
 
