@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
+import shutil
 import sqlite3
 import stat
 import tempfile
@@ -514,12 +516,53 @@ def test_writer_completes_a_write_whose_caller_was_cancelled(path: Path) -> None
         assert store.count_stages()[Stage.DRAWN] == 1
 
 
-def test_store_uses_wal_and_full_synchronous_commits(path: Path) -> None:
-    with Store(path, create=True) as store, store.begin_read() as connection:
-        said = [
-            connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")
-        ]
-    assert said == ["wal", 2]  # 2 is FULL
+def test_only_the_writer_commits_without_waiting_for_the_disk(path: Path) -> None:
+    with Store(path, create=True) as store:
+        with store.connect_without_sync() as connection:
+            own = connection.exec_driver_sql("PRAGMA synchronous").scalar()
+        with store.begin_read() as connection:
+            said = [
+                connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+                for name in ("journal_mode", "synchronous")
+            ]
+    assert (said, own) == (["wal", 2], 1)  # 2 is FULL, 1 is NORMAL
+
+
+def test_power_cut_costs_at_most_the_commits_of_the_last_second(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after = tmp_path / "after a power cut.db"
+    fsync = os.fsync
+
+    def keep(descriptor: int) -> None:
+        """Copy the files; commits that follow are lost by a power cut before the next call."""
+        fsync(descriptor)
+        for end in ("", "-wal"):
+            shutil.copy(f"{path}{end}", f"{after}{end}")
+
+    def count_kept() -> int:
+        with Store(after) as store:
+            return sum(len(prompt.partial) for prompt in store.read_unfinished())
+
+    async def written() -> list[int]:
+        with Store(path, create=True) as store:
+            store.add(make_numbered_examples(1))
+            writer = Writer(store)
+            counts = []
+            writes = [rows.insert_draw(0, slot, DrawnCandidate("a"), Usage()) for slot in range(4)]
+            await writer.write(writes[0])  # as the id of a batch
+            counts.append(count_kept())
+            writer.submit(writes[1])
+            await writer.flush()
+            counts.append(count_kept())
+            await asyncio.sleep(1.5)
+            counts.append(count_kept())
+            writer.submit(writes[2])
+            await writer.close()
+            return [*counts, count_kept()]
+
+    monkeypatch.setattr(os, "fsync", keep)
+    assert asyncio.run(written()) == [1, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ class CallPolicy:
 class StageCalls:
     """Makes the calls of one stage of a prompt, with the retries of a policy and its rate limiter.
 
-    Each call waits until the journal of the stage is durable.
+    Each call waits until the journal of the stage is committed.
     """
 
     def __init__(self, policy: CallPolicy, rate_limiter: BaseRateLimiter | None, journal: Journal) -> None:

@@ -61,7 +61,7 @@ def collect(
 ) -> CollectionResult:
     """Draw, score and label n candidates for each example, or the claims of one answer.
 
-    Every candidate and finished stage of a prompt (its draws, their scores, their labels) is on disk before
+    Every candidate and finished stage of a prompt (its draws, their scores, their labels) is stored before
     another call is made. To resume an interrupted run, call this again.
 
     Args:

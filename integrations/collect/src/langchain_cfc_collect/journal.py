@@ -98,7 +98,7 @@ class StoreJournal(Journal):
         self._record_announcement(1)
 
     async def flush(self) -> None:
-        """Wait until everything submitted to the store is durable."""
+        """Wait until everything submitted to the store is committed."""
         await self._writer.flush()
 
     def finish(self, outcome: Outcome, *, keep_messages: bool = False) -> tuple[list[Write], CFCError | None]:

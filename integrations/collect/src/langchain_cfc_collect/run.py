@@ -4,8 +4,10 @@ A process may be killed at any moment, and the store must still show what may ha
 
 - A stage announces its requests before making the first one. Budgets count every request that got neither an
   answer nor a refusal, because it may have been charged.
-- A candidate is written when its answer arrives, and the next request waits until it is on disk. So a kill
+- A candidate is written when its answer arrives, and the next request waits until it is committed. So a kill
   loses at most as many answers as there may be calls in flight.
+- An SQLite store has its commits on the disk a second later, so a power cut can also lose those of the last
+  second. Batches and their answers are on the disk before the run goes on.
 """
 
 from __future__ import annotations
@@ -354,7 +356,7 @@ class Run:
     async def _save_stage(self, journal: StoreJournal, outcome: Outcome) -> bool:
         """Write the outcome of a stage, and return whether the stage succeeded.
 
-        It is durable before the next call is made, and once the prompt is finished or has failed. So stages
+        It is committed before the next call is made, and once the prompt is finished or has failed. So stages
         that make no calls share a transaction.
         """
         writes, error = journal.finish(outcome, keep_messages=self._options.keep_payloads)

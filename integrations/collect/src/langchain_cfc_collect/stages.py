@@ -71,7 +71,7 @@ class Journal:
         """Record that a request failed although the server may have answered it."""
 
     async def flush(self) -> None:
-        """Wait until everything recorded so far is durable; called before every request."""
+        """Wait until everything recorded so far is committed; called before every request."""
 
 
 def make_record(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -49,10 +48,10 @@ _OPTIONAL_KEYS = ("unit", "splitter", "draws", "endpoint")
 # Fact with the names of the models that drew candidates.
 _MODELS_FACT = "models"
 _SELECT_MODELS = f"SELECT value FROM {schema.facts.name} WHERE name = '{_MODELS_FACT}'"  # noqa: S608 - constants
-# Time in which writes join a transaction. A commit takes about as long, and a model's answer far longer.
+# Time in which writes join a transaction; a model's answer takes far longer.
 _GATHERING_SECONDS = 0.003
-# Below this, commits may block the event loop.
-_FAST_COMMIT_SECONDS = 0.001
+# Time after which the disk has what was committed.
+_SYNC_SECONDS = 1.0
 _prompts, _draws = schema.prompts, schema.draws
 
 
@@ -434,7 +433,8 @@ class Writer:
     """Writer to a store from one event loop, which groups writes into transactions.
 
     Writes that follow each other within milliseconds, or while a transaction is committed, share the next
-    one, so that a slow disk delays all callers together instead of one after the other.
+    one. In SQLite, a commit does not wait for the disk: a killed process loses nothing that is committed, and
+    a power cut at most the commits of the last second. `write` and `close` wait for the disk.
     """
 
     def __init__(self, store: Store) -> None:
@@ -445,7 +445,9 @@ class Writer:
         self._error: Exception | None = None
         self._connection: Connection | None = None  # kept, because opening one takes as long as a write
         self._thread = ThreadPoolExecutor(1, "cfc-store")
-        self._is_disk_fast = False  # whether the last commit was
+        self._is_synced = True  # whether the disk has, or will have after `_syncing`, all that is committed
+        self._syncing = asyncio.Lock()
+        self._next_sync: asyncio.Future[None] | None = None
 
     def submit(self, writes: list[Write] | Callable[[], list[Write]]) -> None:
         """Schedule writes, or a function that returns them, after all earlier ones.
@@ -459,12 +461,13 @@ class Writer:
             self._task = asyncio.ensure_future(self._write_transactions())
 
     async def write(self, writes: list[Write]) -> None:
-        """Write and wait until the writes are durable; raises `StoreError` if that fails."""
+        """Write and wait until the writes survive a power cut; raises `StoreError` if that fails."""
         self.submit(writes)
         await self._wait()
+        await self._sync()
 
     async def flush(self) -> None:
-        """Wait until all submitted writes are durable; raises `StoreError` if one failed, now or before."""
+        """Wait until all submitted writes are committed; raises `StoreError` if one failed, now or before."""
         await self._wait()
         if self._error is not None:
             raise self._error
@@ -474,11 +477,14 @@ class Writer:
             await asyncio.shield(self._last)  # others wait for it as well
 
     async def close(self) -> None:
-        """Wait for pending writes, and end the thread."""
+        """Wait until pending writes are on the disk, and end the thread."""
         try:
             if self._task is not None:
                 await self._task
+            await self._sync()
         finally:
+            if self._next_sync is not None:
+                self._next_sync.cancel()
             self._thread.shutdown()
             if self._connection is not None:
                 self._connection.close()
@@ -498,32 +504,43 @@ class Writer:
                 done.set_result(None)
 
     async def _write(self, writes: list[Write]) -> None:
-        loop = asyncio.get_running_loop()
         with self.store.explain_errors("write"):
             try:
-                if self.store.is_sqlite:
-                    commit = self._execute(writes)
+                if self.store.is_sqlite:  # a thread would only compete for the GIL
+                    self._execute(writes)
                 else:  # each statement waits for the server
-                    commit = await loop.run_in_executor(self._thread, self._execute, writes)
-                # Only the commit waits for the disk; statements in a thread would only compete for the GIL.
-                started = time.perf_counter()
-                if self._is_disk_fast:  # a thread would take longer
-                    commit()
-                else:
-                    await loop.run_in_executor(self._thread, commit)
-                taken = time.perf_counter() - started
-                self._is_disk_fast = self.store.is_sqlite and taken < _FAST_COMMIT_SECONDS
+                    await asyncio.get_running_loop().run_in_executor(self._thread, self._execute, writes)
             except Exception:
                 if self._connection is not None:
                     with suppress(SQLAlchemyError), self._connection as failed:
                         failed.rollback()
                     self._connection = None
                 raise
+        if self.store.is_sqlite:
+            self._is_synced = False
+            if self._next_sync is None:
+                self._next_sync = asyncio.ensure_future(self._sync_later())
 
-    def _execute(self, writes: list[Write]) -> Callable[[], None]:
-        """Write rows in a new transaction, and return the function that commits it."""
+    def _execute(self, writes: list[Write]) -> None:
         if self._connection is None:
-            self._connection = self.store.engine.connect()
-        begun = self._connection.begin()
-        self.store.execute(self._connection, writes)
-        return begun.commit
+            self._connection = self.store.connect_without_sync()
+        with self._connection.begin():
+            self.store.execute(self._connection, writes)
+
+    async def _sync_later(self) -> None:
+        await asyncio.sleep(_SYNC_SECONDS)
+        self._next_sync = None
+        with suppress(StoreError):  # `flush` raises it
+            await self._sync()
+
+    async def _sync(self) -> None:
+        """Wait until the disk has everything that is committed."""
+        async with self._syncing:  # for one that is under way as well
+            if self._is_synced:
+                return
+            self._is_synced = True
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._thread, self.store.sync)
+            except StoreError as failure:
+                self._error = failure
+                raise
