@@ -102,17 +102,23 @@ class CalibrationArtifact(ArtifactContent):
         return f"CalibrationArtifact({', '.join(known)})"
 
     def _summarise(self) -> Summary:
-        bot = [] if self.bot is None else self.bot.certificates
+        bot, facts = [] if self.bot is None else self.bot.certificates, self.calibration
         promises = [*map(self.make_guarantee, self.alphas)]
         promises += [self.make_bot_guarantee(max_wrong_rate=one.max_wrong_rate) for one in bot]
-        rows = [("field", "value"), ("calibrated on", pluralize(self.calibration.size, "question"))]
+        rows = [("field", "value"), ("calibrated on", pluralize(facts.size, "question"))]
+        rows.append(("held out", pluralize(facts.held_out_size, "question")))
         for one in bot:
             limit, everyone = format_percent(float(one.max_wrong_rate), "g"), one.groups[0]
             counts = f"answered {everyone.answered:,} of {everyone.prompts:,}, {everyone.wrong:,} wrongly"
-            rows.append((f"at most {limit} wrong", f"{counts} (certified)"))
-        rows += [("candidates", f"{self.n} per question"), ("features", self.feature_map.text)]
+            rows.append((f"at most {limit} wrong", f"{counts} (certified). {one.test_words}"))
+        if self.alphas and self.feature_map.adaptive_alpha is not None:
+            rows.append(("stated coverage", self.feature_map.adaptive_alpha.words))
+        rows.append(("candidates", f"{self.n} per question"))
+        if not self.is_bot_alone:
+            fitted = f"{self.feature_map.text}, fitted on {pluralize(facts.fit_size, 'question')}"
+            rows += [("features", fitted), ("set rule", self.set_rule)]
         rows += [(part, self.name_part(part)) for part in UNITS[self.unit].parts]
-        rows.append(("made", f"{self.created_at}, version {self.library_version}"))
+        rows += [("made", f"{self.created_at}, version {self.library_version}"), ("digest", self.digest)]
         heading = f"Calibration artifact {self.digest[:15]}"
         return Summary(heading, [one.summary for one in promises], "Made from", rows)
 

@@ -13,25 +13,9 @@ from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot
 from langchain_cfc.candidates import UNITS
 from langchain_cfc.certificates import state_abstentions
 from langchain_cfc.cli.formatting import format_group, make_table, print_lines, print_list
-from langchain_cfc.features import AdaptiveAlpha
 from langchain_cfc.guarantee import CoverageCertificate, describe_attempt, format_bound, format_share
+from langchain_cfc.support.display import summarise
 from langchain_cfc.support.text import format_limit, format_percent, join_names
-
-
-def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
-    """Yield what the table of the promise leaves out, one line for each fact."""
-    facts = artifact.calibration
-    if artifact.alphas and artifact.feature_map.adaptive_alpha is not None:
-        yield from _list_stated_levels(artifact, artifact.feature_map.adaptive_alpha)
-    fitted = "" if artifact.is_bot_alone else f"{facts.fit_size} fitted the features, "
-    yield f"prompts       {fitted}{facts.held_out_size} held out"
-    for one in [] if artifact.bot is None else artifact.bot.certificates:
-        name = f"<= {format_share(float(one.max_wrong_rate))} wrong"
-        yield f"{name:<13} {one.test_words}"
-    for part in UNITS[artifact.unit].parts:
-        yield f"{part:<13} {artifact.name_part(part)}"
-    yield f"made          {artifact.created_at} by version {artifact.library_version}"
-    yield f"digest        {artifact.digest}"
 
 
 def _count_prompts(artifact: CalibrationArtifact) -> str:
@@ -47,18 +31,6 @@ def _describe_drawn(artifact: CalibrationArtifact) -> str:
         return f"the {artifact.unit} of one answer{'' if artifact.n == 1 else f', the first of {artifact.n}'}"
     most = f"{artifact.n} answers to each"
     return most if artifact.draws is None else f"at most {most}: {artifact.draws}"
-
-
-def _list_stated_levels(artifact: CalibrationArtifact, adaptive: AdaptiveAlpha) -> Iterator[str]:
-    """Yield lines with the coverage that is stated for a prompt, by its mean score."""
-    coverages = [format_share(1.0 - float(alpha)) for alpha in adaptive.alphas]
-    steps = [f"{stated} up to {cut:.3g}" for stated, cut in zip(coverages, adaptive.cuts, strict=False)]
-    above = f"{coverages[-1]} above" if steps else coverages[0]
-    yield f"states        by mean score: {', '.join([*steps, above])}"
-    aim = f"margin {adaptive.margin:g}"
-    if adaptive.share is not None:
-        aim = f"to keep {format_share(float(adaptive.share))} of the claims of an answer"
-    yield f"              (fitted on {artifact.calibration.fit_size} prompts, {aim})"
 
 
 def make_promise_table(artifact: CalibrationArtifact) -> Table:
@@ -256,4 +228,4 @@ def print_details(console: Console, artifact: CalibrationArtifact) -> None:
     if artifact.bot is not None and artifact.bot.curve:
         console.print("", make_curve_table(artifact.bot))
     console.print()
-    print_lines(console, list_facts(artifact))
+    print_lines(console, (f"{name:<20} {value}" for name, value in summarise(artifact).table[1:]))

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates import verification
@@ -137,20 +136,13 @@ def _print_bounds(bounds: Sequence[BoundCheck]) -> None:
 
 
 def _print_verification(levels: Sequence[LevelVerification]) -> None:
-    table = Table(title="Thresholds solved again", title_justify="left", box=None, header_style="bold")
-    for heading in ("alpha", "prompts", "infinite", "outside", "off by", ""):
-        table.add_column(heading, justify="right")
-    for level in levels:
-        table.add_row(
-            level.alpha,
-            str(level.prompts),
-            str(level.infinite),
-            str(level.outside),
-            f"{level.largest_difference:.0e}",
-            "agree" if level.agrees else f"[red]{level.contradicted} contradicted[/]",
-        )
     console = get_console()
-    console.print("", table)
+    for one in levels:
+        verdict = "agree" if one.agrees else f"{one.contradicted} contradicted"
+        console.print(
+            f"Thresholds at alpha = {one.alpha}: {one.prompts} solved again, {one.infinite} of them infinite "
+            f"and {one.outside} outside what was kept; off by {one.largest_difference:.0e}: {verdict}."
+        )
     if not all(level.complete for level in levels):
         console.print(
             "Calibration prompts far from the fit entered only by their sums, which the artifact holds. That "

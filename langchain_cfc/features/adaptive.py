@@ -15,6 +15,7 @@ from langchain_cfc.errors import FeatureError
 from langchain_cfc.features.statistics import MEAN_SCORE, format_number
 from langchain_cfc.features.weights import GuaranteedWeight
 from langchain_cfc.support.arrays import FloatArray
+from langchain_cfc.support.text import format_percent
 
 _DECIMAL = re.compile(r"0\.\d{0,11}[1-9]")
 
@@ -85,6 +86,17 @@ class AdaptiveAlpha:
     def _ends(self) -> list[str]:
         """The stated coverage at each knot."""
         return [format_number(round(1.0 - knot, 12)) for knot in self._knots]
+
+    @property
+    def words(self) -> str:
+        """What is stated for which mean scores, and how the levels were fitted."""
+        stated = [format_percent(1.0 - float(alpha), "g") for alpha in self.alphas]
+        steps = [f"{one} up to {cut:.3g}" for one, cut in zip(stated, self.cuts, strict=False)]
+        steps.append(f"{stated[-1]} above" if steps else stated[-1])
+        aim = f"margin {self.margin:g}"
+        if self.share is not None:
+            aim = f"to keep {format_percent(float(self.share), 'g')} of the claims of an answer"
+        return f"by mean score {', '.join(steps)}; {aim}"
 
     @staticmethod
     def read_mean_scores(draws: CandidateBatch) -> FloatArray:
