@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import numpy as np
-
-from langchain_cfc.errors import FeatureError
 
 
 def compute_squared(number: int) -> tuple[int, float]:
@@ -19,18 +16,6 @@ def compute_squared(number: int) -> tuple[int, float]:
 def read_threads(number: int) -> tuple[int, str | None, int]:
     """What the process was told of its threads, and which process it is."""
     return number, os.environ.get("OPENBLAS_NUM_THREADS"), os.getpid()
-
-
-def sleep_and_return(number: int) -> int:
-    time.sleep(0.05)
-    return number
-
-
-def fail_at_two(number: int) -> int:
-    if number == 2:
-        msg = "topic of record 'p7' is 'rare'; add prompts of this category"
-        raise FeatureError(msg, row=7)
-    return number
 
 
 def kill_at_two(number: int) -> int:

@@ -1,13 +1,7 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +9,7 @@ from langchain_cfc_lab.compare import compare
 from langchain_cfc_lab.comparison_report import ComparisonReport
 from langchain_cfc_lab.splits import measure_splits
 
-from integrations.lab.tests.comparison.sent import compute_squared, fail_at_two, kill_at_two, read_threads
+from integrations.lab.tests.comparison.sent import compute_squared, kill_at_two, read_threads
 from integrations.lab.tests.comparison.worlds import count_progress, draw_world, tabulate_facts
 from langchain_cfc.errors import CalibrationError, CFCError, FeatureError
 from tests.lengths import mostly_long
@@ -38,13 +32,6 @@ def test_measure_splits_limits_threads_of_its_processes(monkeypatch: pytest.Monk
     } == {"1"}
     # The control: this process has no such limit.
     assert measure_splits(read_threads, 2, 1) == [(number, None, os.getpid()) for number in range(2)]
-
-
-@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_measure_splits_raises_the_original_error(jobs: int) -> None:
-    with pytest.raises(FeatureError, match="topic of record 'p7' is 'rare'; add prompts of this") as caught:
-        measure_splits(fail_at_two, 6, jobs)
-    assert caught.value.row == 7
 
 
 @pytest.mark.long
@@ -86,75 +73,6 @@ def test_compare_names_an_unknown_category_for_any_number_of_jobs() -> None:
 def test_measure_splits_reports_a_killed_process() -> None:
     with pytest.raises(CalibrationError, match="use fewer jobs"):
         measure_splits(kill_at_two, 6, 2)
-
-
-SCRIPT = """
-import faulthandler, os, sys
-faulthandler.dump_traceback_later(25)  # if it does not end, its standard error says where it stopped
-sys.path.insert(0, {root!r})
-from langchain_cfc_lab.splits import measure_splits
-from integrations.lab.tests.comparison.sent import sleep_and_return
-
-def told(items, total):
-    for place, item in enumerate(items):
-        if place == 0:
-            print("started", flush=True)
-        yield item
-
-if __name__ == "__main__":
-    measure_splits(sleep_and_return, 4000, 2, told)
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals to groups of processes")
-@pytest.mark.long
-@pytest.mark.parametrize("whom", ["all", "the first"])
-def test_interrupted_measure_splits_leaves_no_process(whom: str, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(root=str(Path(__file__).parents[4])), encoding="utf-8")
-    process = subprocess.Popen(
-        [sys.executable, str(script)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "started\n"
-        assert len(list_processes(process.pid)) >= 3
-        send = partial(os.killpg if whom == "all" else os.kill, process.pid)
-        send(signal.SIGINT)
-        # All splits would take two minutes.
-        try:
-            _, errors = process.communicate(timeout=30)
-        except subprocess.TimeoutExpired as expired:
-            pytest.fail(f"still running: {(expired.stderr or b'').decode()}")
-        assert process.returncode != 0
-        assert "KeyboardInterrupt" in errors
-        for _ in range(50):
-            if not list_processes(process.pid):
-                break
-            time.sleep(0.1)
-        assert not list_processes(process.pid)
-    finally:
-        if list_processes(process.pid):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()  # closes the pipes, whose warnings would fail another test
-
-
-def list_processes(session: int) -> list[int]:
-    """Processes of a session that still run; not those that ended and wait for their parent to look."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                state, _, _, own = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-            except OSError:  # it ended meanwhile
-                continue
-            if int(own) == session and state != "Z":
-                found.append(int(entry.name))
-    return found
 
 
 @pytest.mark.parametrize("jobs", [0, -1, 2.5])
