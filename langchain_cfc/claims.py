@@ -306,10 +306,7 @@ class ClaimSplitter:
     """
 
     def __init__(self, splitter: Splitter) -> None:
-        if not isinstance(splitter, Runnable) and not callable(splitter):
-            msg = f"got a {type(splitter).__name__} as splitter: {_HINT}"
-            raise SplitterError(msg)
-        self._call = make_silent_call("splitter", splitter, SplitterError)
+        self._call = make_silent_call("splitter", splitter, SplitterError, hint=_HINT)
 
     def split(self, answer: DrawnCandidate, config: RunnableConfig) -> Steps[list[Span]]:
         """Split a drawn answer into claims, with the tag `cfc:splitter`; a blank answer has none.

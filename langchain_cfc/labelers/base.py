@@ -15,10 +15,9 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from typing_extensions import NotRequired, TypedDict
 
 from langchain_cfc.errors import LabelerError
-from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags, map_distinct, run_flow
+from langchain_cfc.execution import FlowRunnable, Steps, add_tags, map_distinct, run_flow
 from langchain_cfc.no_answers import is_invisible
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
-from langchain_cfc.support.suggestions import check_is_instance
 from langchain_cfc.verifiers.base import list_values, to_python_scalar
 
 
@@ -62,15 +61,6 @@ class BaseLabeler(FlowRunnable[LabelerInput, Labels]):
     fingerprint: Mapping[str, Any]
 
 
-def make_labeler_call(labeler: Labeler) -> Call:
-    """Make a `Call` of a labeler with a `LabelerInput`; raise a `LabelerError` if it cannot be called."""
-    check_is_instance("labeler", labeler, LabelerError)
-    if not isinstance(labeler, Runnable) and not callable(labeler):
-        msg = f"got a {type(labeler).__name__} as labeler: {_HINT}"
-        raise LabelerError(msg)
-    return make_silent_call("labeler", labeler, LabelerError, keys=("prompt", "reference", "candidates"))
-
-
 def check_labels(labels: Any, n: int) -> list[bool | None]:
     """Return n labels; raise a `LabelerError` for what is neither a boolean, such as 1, nor None."""
     values = list_values(labels, n, "the labeler", what="labels", hint=_HINT, failure=LabelerError)
@@ -111,7 +101,8 @@ class CandidateLabeling:
     """
 
     def __init__(self, labeler: Labeler, reads: Reads = "answer") -> None:
-        self._call = make_labeler_call(labeler)
+        keys = ("prompt", "reference", "candidates")
+        self._call = make_silent_call("labeler", labeler, LabelerError, keys, _HINT)
         self._reads = reads
 
     def label_candidates(

@@ -242,10 +242,18 @@ def make_silent_call(
     target: Runnable[Any, Any] | Callable[..., Any],
     failure: type[CFCError],
     keys: Sequence[str] | None = None,
+    hint: str = "expected a function or a Runnable",
 ) -> Call:
-    """Return a `Call` whose models do not stream; a function gets the values of `keys` as its arguments."""
+    """Return a `Call` whose models do not stream; a function gets the values of `keys` as its arguments.
+
+    Raises an error of the type `failure`, whose message ends with the `hint`, if it cannot be called.
+    """
+    check_is_instance(name, target, failure)
     if isinstance(target, Runnable):
         return Call(name, without_streaming_and_cache(target, fresh=False), failure)
+    if not callable(target):
+        msg = f"got a {type(target).__name__} as {name}: {hint}"
+        raise failure(msg)
     return Call(name, target if keys is None else call_by_keys(target, keys), failure)
 
 

@@ -24,7 +24,6 @@ from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.draw_rules import DrawRule, is_separate_verifier
 from langchain_cfc.errors import CFCError, InputError, VerifierError
 from langchain_cfc.execution import (
-    Call,
     FlowRunnable,
     Steps,
     arun_flow,
@@ -38,7 +37,6 @@ from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.code_identity import name_in_words
 from langchain_cfc.sampling.fingerprints import compute_fingerprint, is_identified
-from langchain_cfc.support.suggestions import check_is_instance
 from langchain_cfc.support.text import quote
 
 
@@ -125,15 +123,6 @@ def read_token_logprobs(message: Any) -> list[Mapping[str, Any]]:
         return []
     entries = [one.model_dump() if isinstance(one, BaseModel) else one for one in listed]
     return entries if all(isinstance(one, Mapping) for one in entries) else []
-
-
-def make_verifier_call(verifier: Verifier) -> Call:
-    """Make a `Call` of a verifier with a `VerifierInput`; raise a `VerifierError` if it cannot be called."""
-    check_is_instance("verifier", verifier, VerifierError)
-    if not isinstance(verifier, Runnable) and not callable(verifier):
-        msg = f"got a {type(verifier).__name__} as verifier: {_HINT}"
-        raise VerifierError(msg)
-    return make_silent_call("verifier", verifier, VerifierError, keys=("prompt", "candidates"))
 
 
 def check_scores(scores: Any, n: int) -> list[float | None]:
@@ -246,7 +235,7 @@ class _VerifierCall:
     """
 
     def __init__(self, verifier: Verifier) -> None:
-        self._call = make_verifier_call(verifier)
+        self._call = make_silent_call("verifier", verifier, VerifierError, ("prompt", "candidates"), _HINT)
         self._compares = getattr(verifier, "separate_scores", None) is not True
 
     def score(

@@ -21,7 +21,7 @@ from langchain_cfc.labelers import (
     NormalisedMatch,
     NumericMatch,
 )
-from langchain_cfc.labelers.base import check_labels, make_labeler_call
+from langchain_cfc.labelers.base import CandidateLabeling, check_labels
 from langchain_cfc.sampling.comparison import compare_fingerprints
 from tests.calls import Invoke, copies_of
 from tests.factories import labeler_input
@@ -118,26 +118,26 @@ def label_mapping(asked: LabelerInput) -> list[bool]:
 @pytest.mark.parametrize(
     "labeler", [label_by_equality, alabel_by_equality, RunnableLambda(label_mapping), NormalisedMatch()]
 )
-def test_make_labeler_call_accepts_functions_and_runnables(labeler: Any) -> None:
-    call, asked = make_labeler_call(labeler), labeler_input("Lima", "Lima", "Quito")
-    assert asyncio.run(arun_flow(call.invoke_one(asked, {}))) == [True, False]
+def test_candidate_labeling_accepts_functions_and_runnables(labeler: Any) -> None:
+    labeling, asked = CandidateLabeling(labeler), labeler_input("Lima", "Lima", "Quito")
+    assert asyncio.run(arun_flow(labeling.label_candidates(asked, None, {}))) == [True, False]
     if labeler is alabel_by_equality:
         with pytest.raises(LabelerError, match="labeler is async"):
-            run_flow(call.invoke_one(asked, {}))
+            run_flow(labeling.label_candidates(asked, None, {}))
     else:
-        assert run_flow(call.invoke_one(asked, {})) == [True, False]
+        assert run_flow(labeling.label_candidates(asked, None, {})) == [True, False]
 
 
-def test_make_labeler_call_refuses_other_types_and_wraps_errors() -> None:
+def test_candidate_labeling_refuses_other_types_and_wraps_errors() -> None:
     nothing: Any = "Lima"
     with pytest.raises(LabelerError, match="got a str as labeler"):
-        make_labeler_call(nothing)
+        CandidateLabeling(nothing)
 
     def failing(prompt: Any, reference: Any, candidates: list[Any]) -> list[bool]:
         raise ZeroDivisionError(prompt, reference, candidates)
 
     with pytest.raises(LabelerError, match="the labeler failed with ZeroDivisionError"):
-        run_flow(make_labeler_call(failing).invoke_one(labeler_input("Lima", "Lima"), {}))
+        run_flow(CandidateLabeling(failing).label_candidates(labeler_input("Lima", "Lima"), None, {}))
 
 
 def yield_labels() -> Iterator[bool]:

@@ -108,6 +108,12 @@ def test_context_support_refuses_contexts_that_are_not_text(invoke: Invoke, foun
         invoke(ContextSupport(HoldsJudge(), lambda _: found), make_input())
 
 
+def test_claim_verifiers_refuse_a_judge_that_cannot_be_called() -> None:
+    nothing: Any = "nli"
+    with pytest.raises(VerifierError, match="got a str as entailment: expected a function"):
+        ClaimAgreement(nothing)
+
+
 def test_claim_verifier_fingerprints_name_method_and_judge() -> None:
     assert compute_fingerprint(ClaimAgreement(HoldsJudge()))["id"] == "claim-agreement"
     stated = compute_fingerprint(ContextSupport(HoldsJudge(), lambda _: ""))
