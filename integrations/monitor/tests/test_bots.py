@@ -142,7 +142,7 @@ def test_status_of_a_bot_states_how_many_are_answered_at_each_rate(tmp_path: Pat
         one.groups[0].answered / one.prompts for one in bot.certified_bot.certificates
     ]
     # Each rate is compared with its own decisions, and an error level is not shown.
-    decisions = [one for one in status.tests if "share of answered" in one.what and one.kind == "drift"]
+    decisions = [one for one in status.tests if "questions answered" in one.what and one.kind == "drift"]
     assert {one.outcomes for one in decisions if one.group == "all prompts"} == {60}
     assert {one.alpha for one in status.tests} == {None}
     shown = run("status", saved, store)
@@ -158,7 +158,7 @@ def test_bot_that_answers_less_than_before_is_named_in_the_alarm() -> None:
     hard = replace(served, draws=replace(served.draws, scores=served.draws.scores**0.2))
     drift = watch(bot, hard, "0.1")
     evidence = replace(Evidence.start(bot, 0.0), drift=drift)
-    curve = next(one for one in list_curves(evidence, LEVEL, 99) if "share of answered" in one.name)
+    curve = next(one for one in list_curves(evidence, LEVEL, 99) if "questions answered" in one.name)
     assert curve.test.alarm
     words = curve.test.sentence
     assert re.match(r"Fewer questions answered: \d+ % \(expected \d+ %\), since about", words)

@@ -143,7 +143,7 @@ def test_labels_alarm_if_best_answers_are_wrong_too_often(
     _, (broken, *_) = watched(bot, 0.3)
     assert broken.alarm
     assert re.match(
-        r"The rate of right answers \(at most 20 % wrong\), certified at least 80.0 %, "
+        r"Share of right answers at the 20 % rate, certified at least 80.0 %, "
         r"observed \d+\.\d %, is violated",
         broken.sentence,
     )
@@ -278,8 +278,8 @@ def test_monitor_watches_each_certified_rate_separately(tmp_path: Path) -> None:
                 if not result.abstained:
                     monitor.label(Label(name, right))
         found = {one.what: one for one in monitor.read_status().tests if one.kind == "right"}
-    strict = found["the rate of right answers (at most 30 % wrong)"]
-    loose = found["the rate of right answers (at most 40 % wrong)"]
+    strict = found["share of right answers at the 30 % rate"]
+    loose = found["share of right answers at the 40 % rate"]
     assert (strict.certified, loose.certified) == (0.7, 0.6)
     assert (strict.seen, loose.seen) == (1.0, 0.0)
     assert 0 < strict.outcomes <= loose.outcomes

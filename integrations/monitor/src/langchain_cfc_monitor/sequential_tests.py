@@ -111,7 +111,8 @@ class Layout:
     @classmethod
     def from_artifact(cls, artifact: CalibrationArtifact) -> Layout:
         """Return the layout of the tests of an artifact."""
-        tests = [(watched, group) for watched in artifact.reference for group in watched.counts]
+        varying = [watched for watched in artifact.reference if watched.name != "1"]  # never changes
+        tests = [(watched, group) for watched in varying for group in watched.counts]
         rows = [watched.counts[group] for watched, group in tests]
         width = max(map(len, rows), default=1)
         counts = np.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=np.int64)

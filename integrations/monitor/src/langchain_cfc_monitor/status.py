@@ -25,7 +25,7 @@ _OUTCOME_WORDS = {
     EMPTY: "left with an empty set",
     FLAGGED: "flagged as not certifiable",
 }
-_RATE_NAMES = {"kept": "the rate of kept promises", "right": "the rate of right answers"}
+_RATE_NAMES = {"kept": "the rate of kept promises", "right": "share of right answers"}
 _NOT_WRONG = "the rate of questions answered rightly or not at all"
 # What an alarm of a kind says, and what there is no sign of without one.
 _KIND_NAMES = {
@@ -102,6 +102,11 @@ class Test(_Evidence):
     shift: str | None = None
 
     @property
+    def what_in_group(self) -> str:
+        """The quantity and its group in plain language."""
+        return self.what_name if self.group_name == "all prompts" else f"{self.what_name}, {self.group_name}"
+
+    @property
     def sentence(self) -> str:
         """The finding in one line."""
         level = "" if self.alpha is None else f" at {self.option} = {self.alpha}"
@@ -141,7 +146,7 @@ class CombinedTest(_Evidence):
     def sentence(self) -> str:
         """The evidence in one line."""
         found, sought = _KIND_NAMES[self.kind]
-        evidence, most = self.evidence, "" if self.leading is None else f", most from {self.leading}"
+        evidence, most = self.evidence, "" if self.leading is None else f", most from: {self.leading}"
         sign = "No" if evidence < _SOME_EVIDENCE else "No clear"
         if evidence < _SOME_EVIDENCE:
             most = ""
@@ -290,7 +295,7 @@ def list_curves(evidence: Evidence, level: float, most: int) -> Iterator[Evidenc
         for place, test in sorted(enumerate(tests), key=lambda pair: _rank_test(pair[1]))[:most]:
             at = "" if test.alpha is None else f", {test.option} = {test.alpha}"
             yield EvidenceCurve(
-                name=f"{test.what_name}, {test.group_name}{at}",
+                name=f"{test.what_in_group}{at}",
                 test=test,
                 points=tuple((outcomes, logs[place]) for outcomes, _, logs in curve.points),
             )
@@ -379,7 +384,7 @@ def _list_tests_of_rates(kept: CoverageTest, level: float) -> Iterator[Test]:
     for place, one in enumerate(kept.rates):
         named = names[one.what]
         if one.max_wrong_rate is not None:
-            named += f" ({_name_promise(one.max_wrong_rate)})"
+            named += f" at the {format_share(float(one.max_wrong_rate))} rate"
         found = _summarize_evidence(kept, place, level)
         yield Test(
             kind=one.what,
@@ -402,7 +407,7 @@ def _name_promise(max_wrong_rate: str) -> str:
 def name_quantity(watched: ReferenceHistogram) -> str:
     """Name a quantity in words; features keep the names from their text."""
     if watched.max_wrong_rate is not None:
-        return f"share of answered prompts ({_name_promise(watched.max_wrong_rate)})"
+        return f"share of questions answered at the {format_share(float(watched.max_wrong_rate))} rate"
     return _QUANTITY_NAMES.get(watched.name, watched.name)
 
 
@@ -443,7 +448,7 @@ def _combine_tests(evidence: Evidence, tests: Sequence[Test], level: float) -> I
             kind=kind,
             tests=len(members),
             **_describe_evidence(mean.peak, mean.since, 1.0 / level, alarm),
-            leading=f"{leading.what_name}, {leading.group_name}" if leading.outcomes else None,
+            leading=leading.what_in_group if leading.outcomes else None,
         )
 
 

@@ -50,8 +50,9 @@ TARGET_LINE: dict[str, Any] = {"linestyle": (0.0, (4.0, 3.0)), "linewidth": 1.2,
 ALL_PROMPTS = "all prompts"
 FONT_SIZE = 9.0  # points; font size of tick labels and of the key
 FIGURE_HEIGHT = 4.2  # inches
-KEY_WIDTH = 2.9  # inches beside the axis, for its labels and the key; the layout gives the rest to the axis
-KEY_CHARACTERS = 24  # in a line of the key
+LABEL_WIDTH = 0.8  # inches beside the axis, for its labels
+KEY_COLUMNS, KEY_CHARACTERS = 2, 26  # of the key above the axis; characters in a line
+LEAST_SCALE = 0.75  # of a figure on a narrow screen; a wider figure scrolls
 LONGEST_LABEL = 28  # characters of a group's label
 MOST_LINES = 3  # of a horizontal label
 CHARACTERS_PER_INCH = 10.0
@@ -158,8 +159,8 @@ def create_axes(width: float, names: Sequence[str] = ()) -> Axes:
     """Return an axis about `width` inches wide in a new figure, high enough for a key with these names."""
     import matplotlib.figure as figures  # late: it takes a second
 
-    lines = sum(_wrap_for_key(name).count("\n") + 1.5 for name in names) + 3.0
-    size = width + KEY_WIDTH, max(FIGURE_HEIGHT, lines * 1.3 * FONT_SIZE / 72.0)
+    lines = sum(_wrap_for_key(name).count("\n") + 1.5 for name in names) / KEY_COLUMNS + 1.0
+    size = width + LABEL_WIDTH, FIGURE_HEIGHT - 0.6 + lines * 1.3 * FONT_SIZE / 72.0
     axes: Axes = figures.Figure(figsize=size, layout="constrained").subplots()
     return axes
 
@@ -195,8 +196,9 @@ def finish_axes(ax: Axes, handles: Sequence[Any], names: Sequence[str], title: s
         list(handles),
         [_wrap_for_key(name) for name in names],
         title=title,
-        loc="upper left",
-        bbox_to_anchor=(1.01, 1.0),
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.02),
+        ncols=KEY_COLUMNS,
         borderaxespad=0.0,
         frameon=False,
         fontsize=FONT_SIZE,
@@ -227,6 +229,8 @@ def to_svg(drawn: Axes | Figure, *, title: str) -> str:
     for part in root.iter():
         _rewrite_attributes(part, f"cfc-{digest[:10]}-")
     root.attrib = {"xmlns": _SVG_NAMESPACE, **root.attrib, **_SHARED_ATTRIBUTES, "aria-label": name}
+    least = LEAST_SCALE * float(root.attrib["width"].removesuffix("pt"))
+    root.attrib["style"] += f"; min-width: {least:.0f}pt"
     heading = ET.Element("title")
     heading.text = name
     root.insert(0, heading)

@@ -234,7 +234,7 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
         id="bot",
         heading="How many of the claims shown are unsupported" if claims else "Answering or abstaining",
         words=(*certified, *bot.refused.values(), *filter(None, [state_abstentions(bot)])),
-        figures=(make_figure("figure-cuts", artifact.plot(create_axes(4.4)), *words),) if bot.curve else (),
+        figures=(make_figure("figure-cuts", artifact.plot(create_axes(4.1)), *words),) if bot.curve else (),
         tables=(
             *([tables.tabulate_rates(bot, evaluation.answers)] if bot.certificates else []),
             *([tables.tabulate_cuts(bot)] if bot.curve else []),

@@ -62,7 +62,7 @@ Shown = TypeVar("Shown")
 # Widths of an axis in inches.
 LEAST_WIDTH, MOST_WIDTH = 4.6, 8.0
 WIDTH = 4.8
-EVIDENCE_WIDTH = 6.0
+EVIDENCE_WIDTH = 4.1
 TARGET_OVERHANG = 0.01  # in units of alpha: how far the target line goes on at either end
 
 
