@@ -7,8 +7,6 @@ The base classes are in `langchain_cfc.verifiers` and `langchain_cfc.labelers`, 
 
 from __future__ import annotations
 
-from langchain_cfc.records import require_candidates
-from langchain_cfc.records.dataset import check_records
 from langchain_cfc.records.parquet import encode_record
 from langchain_cfc.records.schema import make_provenance
 from langchain_cfc.sampling.candidates import Description, make_candidate
@@ -34,7 +32,6 @@ __all__ = [
     "Mode",
     "Question",
     "VerifierScores",
-    "check_records",
     "combine_fingerprints",
     "compute_fingerprint",
     "encode_record",
@@ -42,7 +39,6 @@ __all__ = [
     "make_candidate",
     "make_provenance",
     "read_usage",
-    "require_candidates",
     "state_settings",
     "sum_usage",
     "to_evaluator_inputs",

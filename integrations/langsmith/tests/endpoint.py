@@ -88,7 +88,6 @@ class LangSmith:
         self.asked: list[Asked] = []
         self.faults: list[Fault] = []
         self.page_size = 100
-        self.bulk_only = False
         self._project("default")
 
     # What people do in LangSmith's own pages
@@ -132,8 +131,7 @@ class LangSmith:
         with self.lock:
             match (method, *parts):
                 case ("GET", "info"):
-                    flags = {"dataset_examples_multipart_enabled": not self.bulk_only}
-                    return 200, {"version": "0.13.0", "instance_flags": flags, "batch_ingest_config": LIMITS}
+                    return 200, {"version": "0.13.0", "batch_ingest_config": LIMITS}
                 case ("GET", "sessions"):
                     return 200, self._sessions(asked)
                 case ("POST", "sessions"):
@@ -141,14 +139,10 @@ class LangSmith:
                     return 200, self._project(**said)
                 case ("PATCH", "sessions", _):
                     return 200, next(one for one in self.projects.values() if one["id"] == parts[1])
-                case ("GET", "datasets", *_) | ("POST", "datasets"):
+                case ("GET", "datasets", *_):
                     return self._datasets(asked, parts)
                 case ("GET", "examples"):
                     return 200, self._examples(asked)
-                case ("POST", "examples", "bulk"):
-                    return self._create(json.loads(asked.body))
-                case ("POST", "v1", "platform", "datasets", dataset, "examples"):
-                    return self._create_multipart(dataset, asked)
                 case ("POST", "runs", "multipart"):
                     return self._ingest(asked)
                 case ("POST", "runs", "query"):
@@ -175,12 +169,7 @@ class LangSmith:
         found = [one for one in self.projects.values() if names is None or one["name"] in names]
         return found[: int(asked.query.get("limit", ["100"])[0])]
 
-    def _datasets(self, asked: Asked, parts: list[str]) -> tuple[int, Any]:  # noqa: PLR0911 - as above
-        if asked.method == "POST":
-            said = json.loads(asked.body)
-            if said["name"] in self.datasets:
-                return 409, {"detail": "there is one"}
-            return 200, _shown(self.dataset(said["name"]))
+    def _datasets(self, asked: Asked, parts: list[str]) -> tuple[int, Any]:
         if len(parts) == 1:
             wanted = asked.query.get("name", [""])[0]
             return 200, [_shown(one) for one in self.datasets.values() if one.name == wanted]
@@ -228,30 +217,6 @@ class LangSmith:
             shown = [one for one in shown if set(splits) & set(one["metadata"]["dataset_split"])]
         offset, limit = int(query["offset"][0]), int(query["limit"][0])
         return shown[offset : offset + min(limit, self.page_size)]
-
-    def _create(self, given: list[dict[str, Any]]) -> tuple[int, Any]:
-        data = self._by_id(given[0]["dataset_id"])
-        if data is None:
-            return 404, {"detail": "no such dataset"}
-        if {one["id"] for one in given} & set(data.versions[-1][1]):
-            return 409, {"detail": "there is one"}
-        name = data.name
-        self.edit(
-            name,
-            {one["id"]: {k: one.get(k) or {} for k in ("inputs", "outputs", "metadata")} for one in given},
-        )
-        return 200, [{"id": one["id"]} for one in given]
-
-    def _create_multipart(self, dataset: str, asked: Asked) -> tuple[int, Any]:
-        given: dict[str, dict[str, Any]] = {}
-        for name, content in _parts(asked):
-            example, _, part = name.partition(".")
-            held = given.setdefault(example, {"id": example, "dataset_id": dataset})
-            held.update({part: content} if part else {"metadata": content.get("metadata")})
-        status, body = self._create(list(given.values()))
-        if status != 200:
-            return status, body
-        return 200, {"example_ids": list(given), "count": len(given), "as_of": None}
 
     def _ingest(self, asked: Asked) -> tuple[int, Any]:
         for name, content in _parts(asked):

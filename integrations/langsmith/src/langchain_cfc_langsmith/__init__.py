@@ -1,7 +1,6 @@
-"""LangSmith for langchain-cfc: datasets, calibration records, feedback and experiments.
+"""LangSmith for langchain-cfc: datasets, feedback and experiments.
 
 - `collect` reads datasets: `langchain-cfc collect --source langsmith:my-dataset`, or `read_dataset_rows`.
-- `push_records` and `pull_records` store calibration records as a dataset and restore them without loss.
 - `FeedbackHandler` writes the decision about a served prompt to its run, in the background.
 - `read_feedback_labels` reads people's feedback on served results as labels for a monitor:
   `langchain-cfc monitor labels artifact.json monitor.db langsmith:correct`.
@@ -13,19 +12,15 @@ from __future__ import annotations
 from langchain_cfc_langsmith.experiment import Experiment
 from langchain_cfc_langsmith.feedback import FeedbackHandler
 from langchain_cfc_langsmith.labels import plugged_labels, read_feedback_labels
-from langchain_cfc_langsmith.records import PushResult, pull_records, push_records
 from langchain_cfc_langsmith.scores import make_scores
 from langchain_cfc_langsmith.source import make_row, read_dataset_rows, source_rows
 
 __all__ = [
     "Experiment",
     "FeedbackHandler",
-    "PushResult",
     "make_row",
     "make_scores",
     "plugged_labels",
-    "pull_records",
-    "push_records",
     "read_dataset_rows",
     "read_feedback_labels",
     "source_rows",
