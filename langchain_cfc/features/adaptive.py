@@ -73,13 +73,13 @@ class AdaptiveAlpha:
 
     @property
     def weights(self) -> tuple[GuaranteedWeight, ...]:
-        """One weight per hat function, with coefficients of the constant, then of the columns."""
+        """One weight per hat function."""
         ends = self._ends
         found = []
         for place, (name, row) in enumerate(zip(self.names, np.eye(len(ends)), strict=True)):
             others = " and ".join(ends[max(place - 1, 0) : place] + ends[place + 1 : place + 2])
             words = f"how near their stated coverage is to {ends[place]} (falling to zero at {others})"
-            found.append(GuaranteedWeight(name, "hat", f"prompts weighted by {words}", (0.0, *row.tolist())))
+            found.append(GuaranteedWeight(name, "hat", f"prompts weighted by {words}", tuple(row.tolist())))
         return tuple(found)
 
     @cached_property

@@ -211,13 +211,15 @@ class FeatureMap:
         Raises:
             NotFittedError: If the map is not fitted.
         """
-        constant = self._compute_constant_coefficients()
-        ones = tuple(constant.tolist())
-        weights = [GuaranteedWeight("1", "constant", "all prompts", ones, 1.0, ones)]
+        weights = [GuaranteedWeight("1", "constant", "all prompts", (0.0,) * self.dimension, 1.0)]
         start = 0
-        for term in self._fitted_parts:
-            weights += [_embed_weight(weight, constant, start) for weight in term.weights]
-            start += len(term.names)
+        for part in self._fitted_parts:
+            end = start + len(part.names)
+            before, after = (0.0,) * start, (0.0,) * (self.dimension - end)
+            weights += [
+                replace(one, coefficients=(*before, *one.coefficients, *after)) for one in part.weights
+            ]
+            start = end
         return tuple(weights)
 
     def to_data(self) -> dict[str, Any]:
@@ -276,26 +278,6 @@ class FeatureMap:
         if not self.fitted:
             msg = f"the feature map {self.text} is not fitted; call fit with the prompts of a fit split first"
             raise NotFittedError(msg)
-
-    def _compute_constant_coefficients(self) -> FloatArray:
-        """Return the (d,) coefficients of the function 1: ones for the first term that sums to one."""
-        chosen = next(term for term in self._fitted_terms if term.sums_to_one)
-        return np.concatenate(
-            [np.full(len(part.names), float(part is chosen)) for part in self._fitted_parts]
-        )
-
-
-def _embed_weight(weight: GuaranteedWeight, constant: FloatArray, start: int) -> GuaranteedWeight:
-    """Convert a term's weight from the constant and its own columns to the columns of the whole map."""
-    of_constant, *own = weight.coefficients
-    coefficients = of_constant * constant
-    coefficients[start : start + len(own)] += own
-    return replace(
-        weight,
-        coefficients=tuple(coefficients.tolist()),
-        of_constant=of_constant,
-        constant=tuple(constant.tolist()),
-    )
 
 
 @contextmanager

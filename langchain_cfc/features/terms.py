@@ -65,7 +65,7 @@ class Term(ABC, Generic[Learned]):
     @property
     @abstractmethod
     def weights(self) -> tuple[GuaranteedWeight, ...]:
-        """Non-negative functions in the span; coefficients of the constant, then of the term's columns."""
+        """Non-negative functions in the span of the constant and the term's columns."""
 
     def learn(self, draws: CandidateBatch) -> tuple[Learned, ...]:  # noqa: ARG002 - nothing by default
         """Learn the values of a fitted term from the fit split; nothing by default."""
@@ -123,10 +123,9 @@ class Term(ABC, Generic[Learned]):
         self, words: Iterable[str], kind: WeightKind = "indicator"
     ) -> tuple[GuaranteedWeight, ...]:
         """Return the columns themselves as weights, with the words for each."""
-        width = len(self.names) + 1
         return tuple(
-            GuaranteedWeight(name, kind, own, tuple(float(column == index) for column in range(width)))
-            for index, (name, own) in enumerate(zip(self.names, words, strict=True), start=1)
+            GuaranteedWeight(name, kind, own, tuple(float(name == column) for column in self.names))
+            for name, own in zip(self.names, words, strict=True)
         )
 
 
@@ -240,9 +239,10 @@ class Polynomial(_StatisticTerm):
                 f"prompts weighted smoothly by how near their {self.statistic.words} is to "
                 f"{format_number(lo + (hi - lo) * index / self.degree)} "
                 f"(within [{format_number(lo)}, {format_number(hi)}])",
-                tuple(float(coefficient) for coefficient in coefficients),
+                tuple(map(float, own)),
+                float(of_constant),
             )
-            for index, coefficients in enumerate(compute_bernstein_coefficients(lo, hi, self.degree))
+            for index, (of_constant, *own) in enumerate(compute_bernstein_coefficients(lo, hi, self.degree))
         )
 
     def _check_resolution(self, lo: float, hi: float) -> tuple[float, float]:

@@ -9,14 +9,14 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from langchain_cfc.errors import FeatureError
-from langchain_cfc.support.arrays import BoolArray, FloatArray
+from langchain_cfc.support.arrays import FloatArray
 
 WeightKind: TypeAlias = Literal["constant", "indicator", "hat", "bernstein"]
 
 
 @dataclass(frozen=True)
 class GuaranteedWeight:
-    """A function f(X) = features(X) @ coefficients that is non-negative for every possible prompt.
+    """A function f(X) = of_constant + features(X) @ coefficients, non-negative for every possible prompt.
 
     Coverage is guaranteed under every such f (the paper's function class F): for an indicator this is
     coverage within a group, for the other kinds coverage with nearby prompts weighted more. A map spans many
@@ -28,9 +28,9 @@ class GuaranteedWeight:
         name: A short name, such as `1`, `bins(max_score, 5)[0]` or `bernstein(mean_score, 2)[1]`.
         kind: What kind of function it is.
         words: The prompts it weights, in plain English, such as `prompts whose topic is 'capital'`.
-        coefficients: (d,) coefficients of the columns of its feature map.
-        of_constant: Coefficient of the constant.
-        constant: (d,) coefficients of the constant in the same columns, if `of_constant` is not 0.
+        coefficients: (d,) coefficients of the columns of its feature map, or of its term alone.
+        of_constant: Coefficient of the constant, which is in the span of the columns. It is 1 for a prompt of
+            an unknown category, too, whose columns are all zero.
     """
 
     name: str
@@ -38,7 +38,6 @@ class GuaranteedWeight:
     words: str
     coefficients: tuple[float, ...]
     of_constant: float = 0.0
-    constant: tuple[float, ...] = ()
 
     def compute_values(self, features: FloatArray) -> FloatArray:
         """Compute the weight of each prompt.
@@ -55,7 +54,7 @@ class GuaranteedWeight:
         if features.shape != (len(features), len(self.coefficients)):
             msg = f"{self.name} takes (N, {len(self.coefficients)}) features, got shape {features.shape}"
             raise FeatureError(msg)
-        return WeightMatrix.from_weights([self]).compute_values(features)[:, 0]
+        return np.asarray(features @ np.array(self.coefficients) + self.of_constant, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -63,25 +62,15 @@ class WeightMatrix:
     """Several weights of one feature map as arrays, to compute all of them at once."""
 
     coefficients: FloatArray  # (g, d) coefficients of the columns
-    of_constant: FloatArray  # (g,) coefficient of the constant in each weight
-    constant: BoolArray  # (d,) which columns add up to the constant; none if no weight contains it
+    of_constant: FloatArray  # (g,) coefficients of the constant
 
     @classmethod
     def from_weights(cls, weights: Sequence[GuaranteedWeight]) -> WeightMatrix:
         """Build the arrays of one or more weights of the same feature map."""
-        coefficients = np.array([one.coefficients for one in weights])
-        constants = [one.constant for one in weights if one.of_constant]
         return cls(
-            coefficients=coefficients,
-            of_constant=np.array([one.of_constant for one in weights]),
-            constant=np.array(constants[0] if constants else np.zeros(coefficients.shape[1])) != 0.0,
+            np.array([one.coefficients for one in weights]), np.array([one.of_constant for one in weights])
         )
 
     def compute_values(self, features: FloatArray) -> FloatArray:
         """Compute the (N, g) weights of prompts from their (N, d) features."""
-        values = np.asarray(features @ self.coefficients.T, dtype=np.float64)
-        if self.constant.any():
-            # The constant may be the sum of a group's columns, which are all zero for an unknown category.
-            missing = ~features[:, self.constant].any(axis=1)
-            values[missing] += self.of_constant
-        return values
+        return np.asarray(features @ self.coefficients.T + self.of_constant, dtype=np.float64)

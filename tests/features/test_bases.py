@@ -305,7 +305,7 @@ def test_terms_fit_transform_and_serialise(text: str) -> None:
     assert columns.shape == (40, len(fitted.names))
     assert columns.dtype == np.float64
     assert len(set(fitted.names)) == len(fitted.names)
-    assert all(len(weight.coefficients) == 1 + len(fitted.names) for weight in fitted.weights)
+    assert all(len(weight.coefficients) == len(fitted.names) for weight in fitted.weights)
     if fitted.sums_to_one:
         np.testing.assert_allclose(columns.sum(axis=1), 1.0, rtol=0, atol=2**-52)
     assert term.from_data(fitted.to_data()) == fitted

@@ -122,13 +122,13 @@ def test_constant_weight_comes_first_and_once() -> None:
 def test_guaranteed_weight_coefficients_equal_a_calculation_by_hand() -> None:
     fit = CandidateBatch.from_arrays([[0.2], [0.4], [0.6], [0.8]])
     features = FeatureMap.parse("mean_score + bins(mean_score, 2)").fit(fit)
-    assert [weight.coefficients for weight in features.list_guaranteed_weights()] == [
-        (0.0, 1.0, 1.0),
-        # (0.8 - T) / 0.6 and (T - 0.2) / 0.6, their constants through the sum of the bins
-        pytest.approx((-1 / 0.6, 0.8 / 0.6, 0.8 / 0.6)),
-        pytest.approx((1 / 0.6, -0.2 / 0.6, -0.2 / 0.6)),
-        (0.0, 1.0, 0.0),
-        (0.0, 0.0, 1.0),
+    assert [(one.of_constant, *one.coefficients) for one in features.list_guaranteed_weights()] == [
+        (1.0, 0.0, 0.0, 0.0),
+        # Linear in T: 0 at one end of the range, and 1 at the other.
+        pytest.approx((0.8 / 0.6, -1 / 0.6, 0.0, 0.0)),
+        pytest.approx((-0.2 / 0.6, 1 / 0.6, 0.0, 0.0)),
+        (0.0, 0.0, 1.0, 0.0),
+        (0.0, 0.0, 0.0, 1.0),
     ]
 
 
