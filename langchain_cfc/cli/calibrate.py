@@ -54,9 +54,7 @@ def calibrate(
                 "max_wrong_of_all": of_all or None,
                 "pac": None if pac is None else PaperPAC(pac),
             }
-            artifact = calibration.calibrate(
-                dataset.records, **options | given, provenance=dataset.provenance, after=kept.ledger
-            )
+            artifact = calibration.calibrate(dataset, **options | given, after=kept.ledger)
             kept.record(artifact)
         artifact.save(out_path)
     if as_json:

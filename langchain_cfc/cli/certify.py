@@ -57,10 +57,9 @@ def certify(
             kept.check_writable()
             certified = certificates.certify(
                 artifact,
-                dataset.records,
+                dataset,
                 alpha=alpha,
                 delta=delta,
-                provenance=dataset.provenance,
                 after=kept.ledger,
             )
             kept.record(certified)

@@ -46,7 +46,7 @@ def evaluate(
         artifact = load_artifact(artifact_path)
         with open_attempts(records) as kept, open_records(records) as dataset:
             kept.check_writable()
-            table = tabulate_draws(artifact, dataset.records)
+            table = tabulate_draws(artifact, dataset)
             report = evaluation.evaluate(artifact, table, alpha=alpha, provenance=dataset.provenance)
             record_evaluation(kept, artifact, table)
     print_result(report, _print_evaluation, as_json=as_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,7 @@ import typer
 from langchain_cfc.artifact import CalibrationArtifact, looks_like_artifact
 from langchain_cfc.cli.formatting import StepDisplay, make_progress
 from langchain_cfc.errors import InputError
-from langchain_cfc.records import Provenance, Records, read_records
+from langchain_cfc.records import Records, read_records
 from langchain_cfc.records.files import check_records_target
 from langchain_cfc.support.files import check_target
 from langchain_cfc.support.progress import watch_steps
@@ -110,16 +110,8 @@ def _recognise(path: Path) -> tuple[str, str] | None:
     return None
 
 
-@dataclass(frozen=True)
-class Dataset:
-    """Records read from files, with their provenance if it is known."""
-
-    records: Records
-    provenance: Provenance | None
-
-
 @contextmanager
-def open_records(paths: Sequence[str]) -> Iterator[Dataset]:
+def open_records(paths: Sequence[str]) -> Iterator[Records]:
     """Open records files, and show how many records were read, and the steps that follow."""
     for path in paths:
         if _is_store(path):
@@ -132,7 +124,7 @@ def open_records(paths: Sequence[str]) -> Iterator[Dataset]:
         total = None if progress.disable else _count_records(records)
         records = replace(records, on_read=lambda more: display.count("reading records", more, total))
         with watch_steps(display.begin):
-            yield Dataset(records, records.provenance)
+            yield records
 
 
 def _count_records(records: Records) -> int | None:

@@ -54,7 +54,7 @@ def certify(
         with open_records([str(one) for one in judge]) as dataset:
             sample = PeopleSample.draw(
                 artifact,
-                dataset.records,
+                dataset,
                 until=until,
                 max_wrong_rate=max_wrong_rate,
                 alpha=alpha,

@@ -27,10 +27,10 @@ from langchain_cfc.cli.formatting import (
     print_result,
     report_errors,
 )
-from langchain_cfc.cli.inputs import AsJson, Dataset, RecordPaths, open_records
+from langchain_cfc.cli.inputs import AsJson, RecordPaths, open_records
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_share
-from langchain_cfc.records import tabulate
+from langchain_cfc.records import Records, tabulate
 from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.support.text import format_percent
 from langchain_cfc_lab import ComparisonReport, LevelComparison, MethodComparison
@@ -104,11 +104,11 @@ def make_figure_folder(folder: Path | None) -> None:
             raise InputError(msg) from error
 
 
-def record_comparison(kept: AttemptFiles, dataset: Dataset, what: str) -> None:
+def record_comparison(kept: AttemptFiles, dataset: Records, what: str) -> None:
     """Record a look at all labels before figures are shown; settings chosen by them certify on others."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they were shown by the comparison
-        seen = tabulate(dataset.records, claims=True)
+        seen = tabulate(dataset, claims=True)
     kept.record_look(seen, what)
 
 
@@ -204,7 +204,7 @@ def compare(
         with open_attempts(records) as kept, open_records(records) as dataset:
             kept.check_writable()
             found = lab.compare(
-                dataset.records,
+                dataset,
                 alpha=alpha or None,
                 methods=method or None,
                 features=features,

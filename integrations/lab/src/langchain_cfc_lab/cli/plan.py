@@ -118,7 +118,7 @@ def plan(
                 raise InputError(msg)
             with open_attempts(pilot) as kept, open_records(pilot) as dataset:
                 kept.check_writable()
-                labelled = tabulate(dataset.records)
+                labelled = tabulate(dataset)
                 bot = plan_bot(
                     labelled,
                     max_wrong_rate=max_wrong_rate,
@@ -141,7 +141,7 @@ def plan(
             found = plan_calibration(group=group, n=n, attainable=attainable, **settings)
         else:
             with open_attempts(pilot) as kept, open_records(pilot) as dataset:
-                labelled = tabulate(dataset.records)
+                labelled = tabulate(dataset)
                 found = plan_calibration(labelled, group=group, n=n, attainable=attainable, **settings)
                 shares = {"fit": fit_fraction, "test": test_fraction}
                 promises = compare_bot_promises(

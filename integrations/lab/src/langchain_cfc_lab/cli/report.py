@@ -55,8 +55,8 @@ def report(
         artifact = load_artifact(artifact_path)
         with open_attempts(records) as kept, open_records(records) as dataset:
             kept.check_writable()
-            texts = dataset.records if show_text else None
-            table = tabulate_draws(artifact, dataset.records)
+            texts = dataset if show_text else None
+            table = tabulate_draws(artifact, dataset)
             seen = evaluation.evaluate(artifact, table, alpha=alpha, provenance=dataset.provenance)
             record_evaluation(kept, artifact, table)
             hardest = reports.find_hardest_prompts(artifact, table, seen.alpha, texts=texts, most=prompts)

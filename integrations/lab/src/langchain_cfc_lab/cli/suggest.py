@@ -24,10 +24,10 @@ from langchain_cfc.cli.formatting import (
     print_result,
     report_errors,
 )
-from langchain_cfc.cli.inputs import RECORDS_HELP, AsJson, Dataset, open_records
+from langchain_cfc.cli.inputs import RECORDS_HELP, AsJson, open_records
 from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.guarantee import format_share
-from langchain_cfc.records import tabulate
+from langchain_cfc.records import Records, tabulate
 from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.support.text import format_percent
 from langchain_cfc_lab import DrawSuggestion, Suggestion
@@ -128,7 +128,7 @@ def suggest(
         # A terminal shows one progress bar at a time: read all records before trying options.
         with open_attempts(records) as kept, open_records(records) as dataset:
             kept.check_writable()
-            table = tabulate(dataset.records, provenance=dataset.provenance)
+            table = tabulate(dataset, provenance=dataset.provenance)
         found = lab.suggest(
             table,
             features=features or None,
@@ -150,7 +150,7 @@ def _record_look(kept: AttemptFiles, table: LabelledBatch, shared: Mapping[str, 
 
 
 def _suggest_draws(
-    dataset: Dataset,
+    dataset: Records,
     records: list[str],
     kept: AttemptFiles,
     *,
@@ -158,7 +158,7 @@ def _suggest_draws(
     **options: Any,
 ) -> None:
     """Compare draw rules, and print the comparison."""
-    table = tabulate(dataset.records, provenance=dataset.provenance)
+    table = tabulate(dataset, provenance=dataset.provenance)
     try:
         found = lab.suggest_draws(
             table,
