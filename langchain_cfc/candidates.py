@@ -21,56 +21,10 @@ from langchain_cfc.errors import InputError, SamplingWarning
 from langchain_cfc.no_answers import is_invisible
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray, find_first_equal, to_float_array
 from langchain_cfc.support.normalisation import normalise_answer
+from langchain_cfc.support.units import UNITS, Unit
 
 Scalar: TypeAlias = str | int | float | bool
 PromptKind: TypeAlias = Literal["text", "messages", "object"]
-Unit: TypeAlias = Literal["answers", "claims"]
-"""What is kept or rejected: whole candidate answers, or the claims of one answer."""
-
-
-@dataclass(frozen=True)
-class UnitTraits:
-    """What distinguishes answers from claims, apart from the set rule, which says what is kept of them.
-
-    Attributes:
-        item: The noun for what gets a score.
-        correct: The adjective for an item with a positive label.
-        wrong: The adjective for one with a negative label.
-        parts: Parts of the calibrated pipeline, as records name them.
-        is_fixed_count: Whether every prompt has the same number of items, unless a draw rule stops early.
-        rate: The bound on the share of wrong items that a bot shows, to be formatted with a share.
-        counts: The counts behind this bound, to be formatted with numbers of prompts, answered and wrong.
-    """
-
-    item: str
-    correct: str
-    wrong: str
-    parts: tuple[str, ...]
-    is_fixed_count: bool
-    rate: str
-    counts: str
-
-
-UNITS: Mapping[Unit, UnitTraits] = {
-    "answers": UnitTraits(
-        item="candidate",
-        correct="correct",
-        wrong="wrong",
-        parts=("generator", "verifier", "answer"),
-        is_fixed_count=True,
-        rate="of the questions that are answered, at most {} get a wrong answer",
-        counts="It answered {1:,} of {0:,} test questions, {2:,} wrongly.",
-    ),
-    "claims": UnitTraits(
-        item="claim",
-        correct="supported",
-        wrong="unsupported",
-        parts=("generator", "verifier", "splitter"),
-        is_fixed_count=False,
-        rate="of the claims that an answer shows, at most {} are unsupported on average",
-        counts="Of {:,} test answers {:,} show claims; of one claim drawn from each, {:,} are unsupported.",
-    ),
-}
 _PROMPT_KINDS: Mapping[type, PromptKind] = {str: "text", list: "messages", dict: "object"}
 _Kind = TypeVar("_Kind", bound=np.generic)
 # Standard deviations between the rank sum of correct candidates and its mean above which a warning is given.

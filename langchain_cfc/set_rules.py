@@ -27,11 +27,12 @@ from typing import Literal
 
 import numpy as np
 
-from langchain_cfc.candidates import CandidateBatch, LabelledBatch, Unit
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.support.suggestions import suggest_name
+from langchain_cfc.support.units import Unit
 from langchain_cfc.thresholds import CAP, Thresholds
 
 __all__ = [

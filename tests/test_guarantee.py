@@ -22,8 +22,8 @@ from langchain_cfc.guarantee import (
 from langchain_cfc.records import Provenance, tabulate
 
 BINDINGS: tuple[Binding, ...] = ("unchecked", "matched", "unverified", "unbound")
-INDEPENDENT = "Prompts are independent and identically distributed"
-ON_AVERAGE = "The probability is over calibration sets as well as prompts"
+INDEPENDENT = "Questions are independent and identically distributed"
+ON_AVERAGE = "The probability is over calibration sets as well as questions"
 
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
@@ -309,6 +309,6 @@ def test_certificates_are_frozen_plain_data() -> None:
 
 
 def test_guarantee_assumes_the_same_metadata_function() -> None:
-    words = "The metadata of a prompt come from the same function as in calibration"
+    words = "The metadata of a question come from the same function as in calibration"
     assert any(words in one for one in make_artifact("group(topic)").make_guarantee().assumptions)
     assert not any(words in one for one in make_artifact("1").make_guarantee().assumptions)

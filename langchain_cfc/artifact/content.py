@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
@@ -25,7 +25,6 @@ from langchain_cfc.artifact.facts import (
     PeopleEvidence,
     ReferenceHistogram,
 )
-from langchain_cfc.candidates import Unit
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.features import FeatureMap
@@ -35,6 +34,7 @@ from langchain_cfc.records.schema import name_part
 from langchain_cfc.set_rules import SetRule, parse_set_rule
 from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.support.normalisation import NORMALISATION
+from langchain_cfc.support.units import UNITS, Unit, UnitTraits
 from langchain_cfc.thresholds import CAP, format_alpha
 
 
@@ -110,6 +110,16 @@ class ArtifactContent(ArtifactData):
     def unit(self) -> Unit:
         """What is kept or rejected: whole answers, or the claims of one answer."""
         return self.parsed_set_rule.unit
+
+    @property
+    def subject(self) -> Literal["runs", "calls"] | None:
+        """What it speaks of if that is `runs` or `calls` of an agent; None for answers and claims."""
+        return None if self.provenance is None else self.provenance.subject
+
+    @property
+    def traits(self) -> UnitTraits:
+        """The parts of what it speaks of, and the words for it."""
+        return UNITS[self.subject or self.unit]
 
     @property
     def at_most(self) -> int | None:

@@ -191,9 +191,12 @@ class CertifiedBot(ArtifactData):
     @property
     def risk_curve(self) -> RiskCurve:
         """The curve with its bounds and the certified cuts as shares; without points for claims."""
-        prompts = self.certificates[0].prompts if self.certificates else 1
+        if not self.certificates:
+            return RiskCurve(answered=[], wrong=[])
+        prompts = self.certificates[0].prompts
         points = [(one, one.groups[0]) for one in self.certificates if one.max_mean_score is not None]
         return RiskCurve(
+            labels=self.certificates[0].traits.axes,
             answered=[one.answered / prompts for one in self.curve],
             wrong=[one.wrong / one.answered for one in self.curve],
             at_most=[one.wrong_rate_at_most for one in self.curve],

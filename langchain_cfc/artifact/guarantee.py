@@ -26,7 +26,7 @@ from langchain_cfc.guarantee import (
 from langchain_cfc.thresholds import compute_tau
 
 _INDEPENDENT = (
-    "Prompts are independent and identically distributed: a confidence needs more than exchangeability. "
+    "{}s are independent and identically distributed: a confidence needs more than exchangeability. "
     "Settings were chosen without figures from the labels that certify."
 )
 _BINDINGS = {
@@ -41,11 +41,7 @@ _BINDINGS = {
         "records do not name them."
     ),
 }
-_AFTER_DRIFT = "Nothing is promised after drift: other prompts, another model, another verifier."
-_LEFT_OUT = (
-    "Nothing is promised about what an answer omits, about whether the remaining claims fit together, or "
-    "about a claim that was not found in the answer."
-)
+_AFTER_DRIFT = "Nothing is promised after drift: other {}s, another model, another verifier."
 _WEIGHTING_KINDS = {"indicator": "group", "hat": "soft weighting", "bernstein": "soft weighting"}
 
 
@@ -91,6 +87,7 @@ def build_guarantee(
         ),
         certificate=certificate,
         people=people,
+        subject=artifact.subject,
         binding=binding or _find_binding(artifact),
         artifact_digest=artifact.digest,
     )
@@ -101,6 +98,7 @@ def build_bot_guarantee(
 ) -> Guarantee:
     """Build the guarantee about the answers of a bot, which its certificate alone gives."""
     people = _find_people(artifact, "answers", certificate.alpha, certificate.cut)
+    traits = artifact.traits
     return Guarantee(
         kind="certified",
         claim=certificate.claim,
@@ -112,16 +110,17 @@ def build_bot_guarantee(
         weightings=(),
         assumptions=_list_assumptions(artifact, binding, independent=True, chosen="rate"),
         not_promised=(
-            "Nothing is promised about one answer by itself, or about how many are answered.",
-            "Nothing is promised for a group of prompts, unless the rate is certified in it.",
-            _AFTER_DRIFT,
-            *([] if artifact.at_most is None else [_LEFT_OUT]),
+            f"Nothing is promised about one {traits.single} by itself, or about how many are {traits.shown}.",
+            f"Nothing is promised for a group of {traits.prompt}s, unless the rate is certified in it.",
+            _AFTER_DRIFT.format(artifact.traits.prompt),
+            *traits.excluded,
             *filter(None, [certificate.uncertified]),
         ),
         calibration_size=artifact.calibration.size,
         failure_probability=float(certificate.delta),
         wrong_answers=certificate,
         people=people,
+        subject=artifact.subject,
         binding=binding or _find_binding(artifact),
         artifact_digest=artifact.digest,
     )
@@ -157,10 +156,11 @@ def build_batch_guarantee(
                 "wrong answers may be larger, and that of all batches with this artifact may be."
             ),
             "Nothing is promised about how many questions are answered, or for a group of questions.",
-            _AFTER_DRIFT,
+            _AFTER_DRIFT.format(artifact.traits.prompt),
         ),
         calibration_size=labelled,
         batch=answered,
+        subject=artifact.subject,
         binding=binding or _find_binding(artifact),
         artifact_digest=artifact.digest,
     )
@@ -192,10 +192,7 @@ def _state_claim(artifact: ArtifactContent, target: float, coverages: Sequence[f
     """State how often the event happens that is promised at a level."""
     if artifact.parsed_set_rule.option == "max_wrong_of_all":
         average = "" if artifact.confidence is not None else ", on average over calibration sets"
-        return (
-            f"Of all questions asked, at most {format_share(round(1.0 - target, 12))} get a wrong answer"
-            f"{average}; the others get a right answer or none."
-        )
+        return artifact.traits.rate_of_all.format(format_share(round(1.0 - target, 12)), average)
     return f"{_state_how_often(target, coverages)}, {state_event(artifact.set_rule)}."
 
 
@@ -214,7 +211,7 @@ def _state_how_often(target: float, coverages: Sequence[float]) -> str:
 def _state_scope(artifact: ArtifactContent, covered: Sequence[GuaranteedWeight]) -> Iterator[str]:
     """Yield sentences about the prompts for which it holds, and about its confidence."""
     like = f"the {artifact.calibration.size:,} calibrated on"
-    yield f"It holds for new questions like {like}: {_state_where(covered)}."
+    yield f"It holds for new {artifact.traits.prompt}s like {like}: {_state_where(covered)}."
     if artifact.feature_map.adaptive_alpha is not None:
         yield "This is not promised for the questions of one stated level alone."
     if artifact.confidence is not None:
@@ -239,9 +236,10 @@ def _list_assumptions(
     artifact: ArtifactContent, binding: Binding | None, *, independent: bool, chosen: str
 ) -> tuple[str, ...]:
     """List what a promise depends on; `chosen` was chosen before drawing: a level, a rate or a share."""
-    facts = artifact.calibration
+    facts, prompt = artifact.calibration, artifact.traits.prompt
     alike = (
-        "New prompts are exchangeable with the calibration prompts (one per cluster, if there are clusters)."
+        f"New {prompt}s are exchangeable with the calibration {prompt}s (one per cluster, if there are "
+        "clusters)."
     )
     fitted = "Features, cut-offs and everything else were fitted on a split that calibration never saw."
     if facts.map_came_fitted:
@@ -262,13 +260,13 @@ def _list_assumptions(
     fewer = artifact.draws is None and artifact.n < facts.recorded_candidates
     alone = "The verifier scores each candidate separately: more were recorded than the n used to calibrate."
     described = (
-        "The metadata of a prompt come from the same function as in calibration, which is not checked."
+        f"The metadata of a {prompt} come from the same function as in calibration, which is not checked."
     )
     rule = f"The rule that stops drawing was fixed before the records were seen: {artifact.draws}."
     uses_fit = (bool(artifact.levels) or artifact.at_most is not None) and chosen != "share"
     held = {
         alike: True,
-        _INDEPENDENT: independent,
+        _INDEPENDENT.format(prompt.capitalize()): independent,
         fitted: uses_fit,
         alone: fewer,
         rule: artifact.draws is not None,
@@ -282,7 +280,7 @@ def _list_assumptions(
 
 def _list_exclusions(artifact: ArtifactContent, kind: GuaranteeKind, *, is_certified: bool) -> Iterator[str]:
     """Yield what a promise about sets does not cover; `is_certified` by people without a theorem."""
-    of_groups = "Nothing is promised for groups not listed above."
+    traits, of_groups = artifact.traits, "Nothing is promised for groups not listed above."
     if kind == "heuristic":
         nothing = "Nothing is promised about sets: coverage may be lower, on average and in any group."
         yield of_groups if is_certified else nothing
@@ -290,9 +288,11 @@ def _list_exclusions(artifact: ArtifactContent, kind: GuaranteeKind, *, is_certi
     is_bot = artifact.parsed_set_rule.option == "max_wrong_of_all"
     if is_bot:
         yield (
-            "Nothing is promised about one answer by itself, about how many questions are answered, or about "
-            "the share of wrong answers among those answered, which is larger."
+            f"Nothing is promised about one {traits.single} by itself, about how many {traits.prompt}s are "
+            f"{traits.shown}, or about the share of wrong {traits.single}s among those {traits.shown}, which "
+            "is larger."
         )
+        yield from traits.excluded
     elif artifact.at_most is None:
         yield "Nothing is promised about one answer by itself."
     else:
@@ -300,14 +300,14 @@ def _list_exclusions(artifact: ArtifactContent, kind: GuaranteeKind, *, is_certi
             "Nothing is promised about one claim by itself, or about how many claims are left: an answer "
             "that loses all of them keeps the promise."
         )
-        yield _LEFT_OUT
+        yield from traits.excluded
     if artifact.feature_map.adaptive_alpha is not None:
         yield (
             "Nothing is promised for the prompts of one stated coverage alone: they may keep the promise "
             "less often than is stated for them, and others more often."
         )
     yield of_groups
-    yield _AFTER_DRIFT
+    yield _AFTER_DRIFT.format(traits.prompt)
     if artifact.at_most is None and not is_bot:
         yield (
             "Nothing is promised about how often an answered prompt gets a wrong answer; that needs a "
@@ -320,6 +320,6 @@ def _list_exclusions(artifact: ArtifactContent, kind: GuaranteeKind, *, is_certi
     if artifact.confidence is None:
         average = "The rate is" if is_bot else "The probability is"
         yield (
-            f"{average} over calibration sets as well as prompts: for this one artifact it may be "
+            f"{average} over calibration sets as well as {traits.prompt}s: for this one artifact it may be "
             f"{'higher' if is_bot else 'lower'}."
         )

@@ -23,7 +23,7 @@ from langchain_cfc.artifact.guarantee import build_batch_guarantee, build_bot_gu
 from langchain_cfc.artifact.prefixes import has_separate_scores
 from langchain_cfc.artifact.signatures import PublicKey, check_signature
 from langchain_cfc.artifact.validation import find_problems
-from langchain_cfc.candidates import UNITS, CandidateBatch
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
 from langchain_cfc.guarantee import AnsweredBatch, Binding, Guarantee
 from langchain_cfc.records import Provenance
@@ -105,19 +105,21 @@ class CalibrationArtifact(ArtifactContent):
         bot, facts = [] if self.bot is None else self.bot.certificates, self.calibration
         promises = [*map(self.make_guarantee, self.alphas)]
         promises += [self.make_bot_guarantee(max_wrong_rate=one.max_wrong_rate) for one in bot]
-        rows = [("field", "value"), ("calibrated on", pluralize(facts.size, "question"))]
-        rows.append(("held out", pluralize(facts.held_out_size, "question")))
+        prompt = self.traits.prompt
+        rows = [("field", "value"), ("calibrated on", pluralize(facts.size, prompt))]
+        rows.append(("held out", pluralize(facts.held_out_size, prompt)))
         for one in bot:
             limit, everyone = format_percent(float(one.max_wrong_rate), "g"), one.groups[0]
-            counts = f"answered {everyone.answered:,} of {everyone.prompts:,}, {everyone.wrong:,} wrongly"
-            rows.append((f"at most {limit} wrong", f"{counts} (certified). {one.test_words}"))
+            counts = one.traits.counts.format(everyone.prompts, everyone.answered, everyone.wrong)
+            rows.append((f"at most {limit} wrong", f"{counts} {one.test_words}"))
         if self.alphas and self.feature_map.adaptive_alpha is not None:
             rows.append(("stated coverage", self.feature_map.adaptive_alpha.words))
-        rows.append(("candidates", f"{self.n} per question"))
+        if self.traits.is_fixed_count:
+            rows.append(("candidates", f"{self.n} per {prompt}"))
         if not self.is_bot_alone:
-            fitted = f"{self.feature_map.text}, fitted on {pluralize(facts.fit_size, 'question')}"
+            fitted = f"{self.feature_map.text}, fitted on {pluralize(facts.fit_size, prompt)}"
             rows += [("features", fitted), ("set rule", self.set_rule)]
-        rows += [(part, self.name_part(part)) for part in UNITS[self.unit].parts]
+        rows += [(part, self.name_part(part)) for part in self.traits.parts]
         rows += [("made", f"{self.created_at}, version {self.library_version}"), ("digest", self.digest)]
         heading = f"Calibration artifact {self.digest[:15]}"
         return Summary(heading, [one.summary for one in promises], "Made from", rows)
@@ -150,7 +152,7 @@ class CalibrationArtifact(ArtifactContent):
         Raises:
             InputError: For the first such prompt.
         """
-        if not UNITS[self.unit].is_fixed_count:
+        if not self.traits.is_fixed_count:
             return
         if self.draw_rule is None:
             if draws.drawn is None and draws.n == self.n:

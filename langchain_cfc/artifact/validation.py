@@ -102,6 +102,8 @@ def _check_bot(artifact: ArtifactContent, bot: CertifiedBot) -> Iterator[str]:
         stated = [(one.name, one.words) for one in certificate.groups]
         if stated not in (named, named[:1]) or certificate.unit != artifact.unit:
             yield "the bot does not match the weightings of the feature map or the unit of the artifact"
+        if certificate.subject != artifact.subject:
+            yield f"the bot is about {certificate.subject}, and the artifact about {artifact.subject}"
         if certificate.alpha != certificate.max_wrong_rate:
             yield f"the certificate of the rate {certificate.max_wrong_rate} is at {certificate.alpha}"
         if not certificate.groups[0].certified:

@@ -34,7 +34,7 @@ from langchain_cfc.calibration.fit import (
     take_parts,
 )
 from langchain_cfc.calibration.reference import make_reference_histograms
-from langchain_cfc.candidates import UNITS, LabelledBatch, Unit
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_mean_score, certify_shown_claims, compute_outcomes
 from langchain_cfc.certificates.bounds import required_size
 from langchain_cfc.certificates.coverage import compute_records_digest
@@ -49,6 +49,7 @@ from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support import __version__
 from langchain_cfc.support.files import read_creation_time
 from langchain_cfc.support.progress import announce_step
+from langchain_cfc.support.units import UNITS, Unit
 from langchain_cfc.thresholds import Level, format_delta
 
 
@@ -250,7 +251,7 @@ def _make_batch_scores(
     artifact: CalibrationArtifact, config: CalibrationConfig, data: CalibrationData
 ) -> BatchScores | None:
     """Return what batches are answered with; see `artifact.batch` for what must not have used the labels."""
-    if config.unit != "answers" or not config.alphas:
+    if config.unit != "answers" or artifact.subject is not None or not config.alphas:
         return None
     # `suggest` chooses numbers of draws by labels of the fit split, which no ledger of looks protects here.
     is_given = config.draws is None or _is_drawn_by_rule(artifact.provenance)

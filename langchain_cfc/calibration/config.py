@@ -14,7 +14,6 @@ from fractions import Fraction
 from typing import Any
 
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import Unit
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import AdaptiveAlpha, FeatureMap
@@ -23,6 +22,7 @@ from langchain_cfc.guarantee.certified import compute_share
 from langchain_cfc.records.splits import SplitPlan, make_split_plan
 from langchain_cfc.set_rules import BestAnswer, parse_set_rule
 from langchain_cfc.support.serialization import canonical_json, compute_sha256
+from langchain_cfc.support.units import Unit
 from langchain_cfc.thresholds import (
     Level,
     format_alpha,

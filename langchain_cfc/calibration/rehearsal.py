@@ -20,7 +20,7 @@ from langchain_cfc.calibration.fit import (
     split_prompts,
     take_parts,
 )
-from langchain_cfc.candidates import UNITS, LabelledBatch
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import LARGEST_SIZE, required_size
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
@@ -28,6 +28,7 @@ from langchain_cfc.records import Example, Provenance
 from langchain_cfc.records.splits import Part
 from langchain_cfc.support.files import read_creation_time
 from langchain_cfc.support.imports import check_installed
+from langchain_cfc.support.units import UNITS
 
 
 def rehearse_calibration(

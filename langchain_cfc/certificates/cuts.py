@@ -109,6 +109,7 @@ from langchain_cfc.guarantee import WrongRateCertificate
 from langchain_cfc.guarantee.certified import divide_delta
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.support.text import format_percent
+from langchain_cfc.support.units import UnitTraits
 
 # The first sequence's share of delta, and the share of the prompts at which the second one starts.
 FIRST_SHARE = 0.8
@@ -169,13 +170,13 @@ def certify_mean_score(
         refused[rate] = (
             _explain_stricter_rate(rate, stricter[-1])
             if stricter
-            else _explain_refusal(rate, level * FIRST_SHARE / (2 if by_group else 1))
+            else _explain_refusal(rate, level * FIRST_SHARE / (2 if by_group else 1), artifact.traits)
         )
     if not (artifact.levels or certificates):
         largest = max(max_wrong_rates, key=Fraction)
         tied = _explain_ties(ranking, artifact)
-        reason = refused[largest] if tied is None else f"{_name_refused(largest)}: {tied}"
-        raise make_refusal(reason, largest, attempt)
+        reason = refused[largest] if tied is None else f"{_name_refused(largest, artifact.traits)}: {tied}"
+        raise make_refusal(reason, largest, attempt, artifact.traits)
     bot = CertifiedBot(
         certificates=certificates,
         refused=refused,
@@ -347,6 +348,7 @@ def _certify_rate(
                 for group, certified in zip(groups, within, strict=True)
             ),
         ),
+        subject=artifact.subject,
         records_digest=compute_records_digest(certification),
         artifact_digest=artifact.frozen_digest,
     )
@@ -369,13 +371,13 @@ def _compute_curve(ranking: _Ranking, delta: float) -> Iterator[TradeOff]:
         )
 
 
-def _name_refused(rate: str) -> str:
-    return f"A wrong-answer rate of {float(rate):g} is not certified"
+def _name_refused(rate: str, traits: UnitTraits) -> str:
+    return f"A rate of {float(rate):g} {traits.wrong} {traits.single}s is not certified"
 
 
-def _explain_refusal(rate: str, level: float) -> str:
+def _explain_refusal(rate: str, level: float, traits: UnitTraits) -> str:
     """Say that a rate is not certified, and what its test needs."""
-    return f"{_name_refused(rate)}: {explain_needed(rate, level)}"
+    return f"{_name_refused(rate, traits)}: {explain_needed(rate, level, traits)}"
 
 
 def _explain_ties(ranking: _Ranking, artifact: CalibrationArtifact) -> str | None:
@@ -386,15 +388,18 @@ def _explain_ties(ranking: _Ranking, artifact: CalibrationArtifact) -> str | Non
         return None
     by_rule = artifact.draw_rule is not None and has_separate_scores(artifact.provenance) is False
     cure = "calibrate with draws=None" if by_rule else "draw more, or use SequenceProbability"
+    traits = artifact.traits
     return (
-        f"{tied} of {everyone} questions share the best score, so a bot answers all of them or none ({cure})"
+        f"{tied} of {everyone} {traits.prompt}s share the best score, so all of them are {traits.shown}, or "
+        f"none ({cure})"
     )
 
 
 def _explain_stricter_rate(rate: str, stricter: WrongRateCertificate) -> str:
     """Say that the cut certified for a smaller rate also keeps a rate that has no cut of its own."""
     return (
-        f"A wrong-answer rate of {float(rate):g} could not be certified separately: none of its cuts passed. "
+        f"A rate of {float(rate):g} {stricter.traits.wrong} {stricter.traits.single}s could not be certified "
+        "separately: none of its cuts passed. "
         f"The cut certified for {stricter.max_wrong_rate} also keeps this rate, with the same confidence: "
         f"choose {stricter.max_wrong_rate}."
     )
@@ -416,7 +421,4 @@ def state_abstentions(bot: CertifiedBot) -> str | None:
         for one in bot.certificates
         for rate in [float(one.max_wrong_rate)]
     ]
-    return (
-        f"If it answered every question, {format_percent(wrong_rate)} of its answers would be wrong. So a "
-        f"bot must leave some without an answer: for {', for '.join(shares)}."
-    )
+    return bot.certificates[0].traits.must.format(format_percent(wrong_rate), ", for ".join(shares))

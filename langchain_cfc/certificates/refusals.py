@@ -13,32 +13,36 @@ from langchain_cfc.artifact import PlannedAttempt
 from langchain_cfc.certificates.bounds import LARGEST_SIZE, required_size
 from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.support.text import format_percent
+from langchain_cfc.support.units import UnitTraits
 
 
-def explain_needed(rate: str, level: float) -> str:
-    """Say how many questions the test of a rate needs, for assumed shares of wrong answers."""
+def explain_needed(rate: str, level: float, traits: UnitTraits) -> str:
+    """Say how many prompts the test of a rate needs, for assumed shares of wrong answers."""
     target = Fraction(rate)
     half = target / 2
     sizes = (required_size(share, target, level) for share in (Fraction(0), half))
     none, some = (f"more than {LARGEST_SIZE:,}" if size is None else f"{size:,}" for size in sizes)
     wrong = format_percent(float(half), ".3g")
-    return f"it takes about {none} answered questions if none are wrong, {some} if {wrong} are"
+    return f"it takes about {none} {traits.counted} if none are wrong, {some} if {wrong} are"
 
 
-def make_refusal(reason: str, rate: str, attempt: PlannedAttempt) -> UnattainableTargetError:
+def make_refusal(
+    reason: str, rate: str, attempt: PlannedAttempt, traits: UnitTraits
+) -> UnattainableTargetError:
     """Build the error for an attempt that certified nothing.
 
     Args:
         reason: What was not certified, without figures from certification labels.
         rate: The largest rate that was asked for.
         attempt: The attempt.
+        traits: The words for what it is about.
 
     Returns:
         The error, with the attempts up to this one, and advice that keeps delta.
     """
     larger = f"{float(min(2 * Fraction(rate), (1 + Fraction(rate)) / 2)):g}"
     msg = (
-        f"{reason}.\nThis was test {attempt.number} on these labels. Add questions, or allow more: "
+        f"{reason}.\nThis was test {attempt.number} on these labels. Add {traits.prompt}s, or allow more: "
         f"max_wrong_rate={larger} (in Python with after=error)"
     )
     return UnattainableTargetError(msg, attempts=attempt.end(certified=False))

@@ -117,11 +117,12 @@ def certify_shown_claims(
         tested.append(tuple(results))
     passed = [place for place, (overall, *_) in enumerate(tested) if overall.certified]
     if not passed:
+        traits = artifact.traits
         reason = (
-            f"A rate of {float(rate):g} unsupported claims is not certified: it takes at least "
-            f"{_find_size(0, rate, parts[0]):,} answers that show claims, even if all of these are supported"
+            f"A rate of {float(rate):g} {traits.wrong} {traits.item}s is not certified: it takes at least "
+            f"{_find_size(0, rate, parts[0]):,} {traits.counted}, even if all of these are {traits.correct}"
         )
-        raise make_refusal(reason, max_wrong_rate, attempt)
+        raise make_refusal(reason, max_wrong_rate, attempt, traits)
     chosen = max(passed, key=lambda place: (sum(one.certified for one in tested[place]), place))
     certificate = WrongRateCertificate(
         max_wrong_rate=max_wrong_rate,
@@ -132,6 +133,7 @@ def certify_shown_claims(
         prompts=len(certification),
         max_score=cuts[chosen],
         groups=tested[chosen],
+        subject=artifact.subject,
         records_digest=compute_records_digest(certification),
         artifact_digest=artifact.frozen_digest,
     )

@@ -10,7 +10,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot
-from langchain_cfc.candidates import UNITS
 from langchain_cfc.certificates import state_abstentions
 from langchain_cfc.cli.formatting import format_group, make_table, print_lines, print_list
 from langchain_cfc.guarantee import CoverageCertificate, describe_attempt, format_bound, format_share
@@ -27,9 +26,9 @@ def _count_prompts(artifact: CalibrationArtifact) -> str:
 
 
 def _describe_drawn(artifact: CalibrationArtifact) -> str:
-    if not UNITS[artifact.unit].is_fixed_count:
-        return f"the {artifact.unit} of one answer{'' if artifact.n == 1 else f', the first of {artifact.n}'}"
-    most = f"{artifact.n} answers to each"
+    most, is_fixed_count = artifact.traits.drawn.format(artifact.n), artifact.traits.is_fixed_count
+    if not (is_fixed_count or artifact.n == 1):
+        return f"{most}, the first of {artifact.n}"
     return most if artifact.draws is None else f"at most {most}: {artifact.draws}"
 
 
@@ -48,10 +47,10 @@ def make_curve_table(bot: CertifiedBot) -> Table:
     prompts = bot.certificates[0].prompts
     sure = format_share(1.0 - float(bot.delta))
     title = (
-        f"What answering more would cost (all bounds together with confidence {sure}; certified rates are "
-        "bold)"
+        f"What other cuts would cost (all bounds together with confidence {sure}; certified rates are bold)"
     )
-    table = make_table("answered", "wrong at most", "wrong seen", "mean score", texts=0, title=title)
+    shown = bot.certificates[0].traits.shown
+    table = make_table(shown, "wrong at most", "wrong seen", "mean score", texts=0, title=title)
     for point, own in bot.with_certified_points():
         table.add_row(
             format_percent(point.answered / prompts),
@@ -108,8 +107,9 @@ def make_certificate_table(certificate: CoverageCertificate) -> Table:
 
 def _list_bot_mode(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     if artifact.bot is None:
-        shown = f"{artifact.unit} shown are {UNITS[artifact.unit].wrong}"
-        yield "Answers", f"How many of the {shown} is not certified (calibrate --max-wrong-rate)."
+        subject = artifact.subject or artifact.unit
+        rate = f"A rate of {artifact.traits.wrong} {subject}"
+        yield subject.capitalize(), f"{rate} is not certified (calibrate --max-wrong-rate)."
         return
     for certificate in artifact.bot.certificates:
         yield "Bot", artifact.make_bot_guarantee(max_wrong_rate=certificate.max_wrong_rate).summary
@@ -157,28 +157,28 @@ def _list_levels(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
 
 
 def _list_limits(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
-    facts = artifact.calibration
-    attainable = f"{format_percent(facts.attainable_coverage)} of the calibration questions"
+    facts, traits = artifact.calibration, artifact.traits
+    attainable = f"{format_percent(facts.attainable_coverage)} of the calibration {traits.prompt}s"
     if not artifact.is_bot_alone:
         yield (
             "Flagged",
             (
-                f"{attainable} can keep the promise. Where too few can, questions are flagged as not "
+                f"{attainable} can keep the promise. Where too few can, {traits.prompt}s are flagged as not "
                 "certifiable: no answer."
             ),
         )
-    elif artifact.parsed_set_rule.option == "alpha" and UNITS[artifact.unit].is_fixed_count:
-        yield "Possible", f"{attainable} have a right answer among the {artifact.n} drawn."
+    elif artifact.parsed_set_rule.option == "alpha" and traits.is_fixed_count:
+        yield "Possible", f"{attainable} {traits.attainable.format(artifact.n)}."
 
 
 def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
-    facts, drawn = artifact.calibration, _describe_drawn(artifact)
+    facts, drawn, prompt = artifact.calibration, _describe_drawn(artifact), artifact.traits.prompt
     yield (
         "Made from",
         (
-            f"{_count_prompts(artifact)} questions, {drawn}"
+            f"{_count_prompts(artifact)} {prompt}s, {drawn}"
             if artifact.is_bot_alone
-            else f"{facts.size} calibration questions, {drawn}; features "
+            else f"{facts.size} calibration {prompt}s, {drawn}; features "
             f"{artifact.feature_map.text}; set rule {artifact.set_rule}"
         ),
     )
@@ -189,9 +189,9 @@ def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
 
 
 def _format_assumptions(artifact: CalibrationArtifact) -> str:
-    alike = "new questions are like those calibrated on"
+    alike = f"new {artifact.traits.prompt}s are like those calibrated on"
     bound = "generator and verifier are the same (serving cannot compare them: the records name none)"
-    parts = [one for one in UNITS[artifact.unit].parts if getattr(artifact.provenance, one, None) is not None]
+    parts = [one for one in artifact.traits.parts if getattr(artifact.provenance, one, None) is not None]
     if parts:  # a header of records may name none
         names = {"answer": "answer extractor"}
         named = join_names([f"{names.get(part, part)} {artifact.name_part(part)}" for part in parts])

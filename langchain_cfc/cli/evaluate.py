@@ -54,20 +54,21 @@ def evaluate(
 
 
 def _print_evaluation(console: Console, report: EvaluationReport) -> None:
-    shown = summarise(report)
+    shown, traits, drawn = summarise(report), report.traits, ""
     if report.claims is not None:
-        drawn = f"{report.claims.per_answer:.1f} claims in an answer"
-    else:
-        drawn = report.describe_draws("candidates each")
+        drawn = f", {report.claims.per_answer:.1f} {traits.item}s each"
+    elif report.subject is None:
+        drawn = f", {report.describe_draws('candidates each')}"
         if report.promise == "alpha":
             drawn += f"; attainable coverage {format_percent(report.attainable_coverage, '.1f')}"
-    console.print(f"{report.n_test} test prompts ({escape(report.test_prompts)}), {drawn}\n")
+    console.print(f"{report.n_test} test {traits.prompt}s ({escape(report.test_prompts)}){drawn}\n")
     console.print(make_summary_table(shown.table), "")
     if report.batches:
         console.print(make_batches_table(report.batches), "")
     for sentence in shown.sentences[1:]:
         console.print(escape(sentence))
     console.print(format_verdict(report))
-    console.print(f"[dim]{format_calls(report)}[/]")
+    if report.subject is None:
+        console.print(f"[dim]{format_calls(report)}[/]")
     for sentence in report.certified_by_people:
         console.print(escape(sentence))

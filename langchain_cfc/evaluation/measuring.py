@@ -20,7 +20,7 @@ import numpy as np
 
 from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
 from langchain_cfc.artifact.model import open_artifact
-from langchain_cfc.candidates import UNITS, LabelledBatch
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import BatchFigures, compute_outcomes, replay_batches
 from langchain_cfc.certificates.batches import BATCH_SIZES, WRONG_SHARES
 from langchain_cfc.certificates.bounds import clopper_pearson, lower_bound, upper_bound
@@ -43,6 +43,7 @@ from langchain_cfc.support.curves import RiskCurve
 from langchain_cfc.support.imports import require
 from langchain_cfc.support.progress import announce_step
 from langchain_cfc.support.text import format_percent
+from langchain_cfc.support.units import UNITS
 from langchain_cfc.thresholds import CAP, Level, compute_conformal_rank, compute_tau
 
 # Probability that a kept promise is reported as contradicted.
@@ -141,6 +142,7 @@ def evaluate(
         n_candidates=artifact.n,
         attainable_coverage=float(np.mean(success < CAP)),
         test_prompts=which,
+        subject=artifact.subject,
         artifact_digest=artifact.digest,
         other_parts=tuple(differing),
         guarantee=guarantee.kind,
@@ -168,9 +170,10 @@ def _compute_curve(
         is_drawn = labelled.draws.is_drawn
         scores, wrong = labelled.draws.scores[is_drawn], ~labelled.correct[is_drawn]
         # The curve counts claims, a rate answers: its points are not on the curve.
-        return RiskCurve.from_scores(scores, wrong, is_of_claims=True)
+        return RiskCurve.from_scores(scores, wrong, labels=artifact.traits.axes)
     wrong = compute_outcomes(artifact, labelled, None, cut=EVERY_PROMPT).wrong
-    return RiskCurve.from_scores(compute_bot_scores(artifact, labelled.draws), wrong, certified=certified)
+    scores = compute_bot_scores(artifact, labelled.draws)
+    return RiskCurve.from_scores(scores, wrong, certified=certified, labels=artifact.traits.axes)
 
 
 def _report_answers(

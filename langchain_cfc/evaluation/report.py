@@ -12,6 +12,7 @@ from langchain_cfc.features import name_group
 from langchain_cfc.support.curves import RiskCurve
 from langchain_cfc.support.display import Displayed, Summary, make_frame
 from langchain_cfc.support.text import format_percent, join_names, pluralize
+from langchain_cfc.support.units import UNITS, UnitTraits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -196,6 +197,7 @@ class EvaluationReport(LevelReport):
         mean_draws: Mean number of candidates drawn for a prompt; None without a draw rule.
         certified_by_people: What people's labels certify about the level and bot mode, in words.
         curve: Wrong against answered test prompts, cut by cut, with the certified cuts.
+        subject: What it speaks of if that is `runs` or `calls` of an agent; None for answers and claims.
     """
 
     test_prompts: str
@@ -210,15 +212,23 @@ class EvaluationReport(LevelReport):
     mean_draws: float | None = None
     certified_by_people: tuple[str, ...] = ()
     curve: RiskCurve = RiskCurve(answered=[], wrong=[])
+    subject: Literal["runs", "calls"] | None = None
 
     def __repr__(self) -> str:
         """Return the verdict in one line."""
         return f"EvaluationReport({self.n_test} test prompts; {self.verdict.rstrip('.')})"
 
+    @property
+    def traits(self) -> UnitTraits:
+        """The words for what it speaks of."""
+        return UNITS[self.subject or ("answers" if self.claims is None else "claims")]
+
     def _summarise(self) -> Summary:
+        prompt, shown = self.traits.prompt, self.traits.shown
         rows = list(self._list_rows())
         compared = {row["group"]: format_percent(row["wrong"], ".1f") for row in rows if _is_marginal(row)}
-        table = [("", "asked", "answered", "wrong", "95 %", "limit", *(["marginal"] if compared else []))]
+        asked = "asked" if self.subject is None else f"{prompt}s"
+        table = [("", asked, shown, "wrong", "95 %", "limit", *(["marginal"] if compared else []))]
         table += [
             (
                 row["group"],
@@ -235,7 +245,7 @@ class EvaluationReport(LevelReport):
         shares = [one.answered_rate for one in self.answers]
         shares = shares or [1.0 - one.abstention_rate for one in self.methods.values()][:1]
         answered = join_names([format_percent(share) for share in shares])
-        tested = f"It answered {answered} of {pluralize(self.n_test, 'question')}: {self.test_prompts}."
+        tested = f"{answered} of {pluralize(self.n_test, prompt)} are {shown}: {self.test_prompts}."
         return Summary(self.verdict, (tested, *self._describe_sets()), "In numbers", table)
 
     def _describe_sets(self) -> Iterator[str]:
@@ -246,10 +256,7 @@ class EvaluationReport(LevelReport):
                 format_percent(share, ".1f")
                 for share in (self.claims.unsupported, self.claims.unsupported_kept)
             )
-            yield (
-                f"{kept} of the claims are shown, and {emptied} of the answers lose all of theirs. "
-                f"Unsupported are {unsupported} of all claims, and {shown} of those shown."
-            )
+            yield self.traits.kept.format(kept, emptied, unsupported, shown)
         elif self.methods and self.promise == "alpha":
             own = self.methods["conditional"]
             covered, flagged = (
@@ -278,7 +285,7 @@ class EvaluationReport(LevelReport):
             }
         for name, method in self.methods.items():
             parts: list[tuple[str, float, float, MethodReport | GroupReport]] = [
-                ("all questions", float(self.n_test), 1.0 - method.abstention_rate, method)
+                (f"all {self.traits.prompt}s", float(self.n_test), 1.0 - method.abstention_rate, method)
             ]
             # A bot shows one answer or none, also where it is not flagged.
             parts += [
@@ -334,11 +341,11 @@ class EvaluationReport(LevelReport):
         own = self.methods["conditional"]
         if self.promise == "max_wrong_of_all":
             wrong = 1.0 - own.kept_promise
-            what = "of all questions answered wrongly"
+            what = f"of all {self.traits.prompt}s {self.traits.shown} wrongly"
             figures = _state_wrong(wrong, self.alpha, bool(self.contradicted), what)
         else:
             figures = (
-                f"kept for {format_percent(own.kept_promise, '.1f')} of the questions, "
+                f"kept for {format_percent(own.kept_promise, '.1f')} of the {self.traits.prompt}s, "
                 f"target {format_percent(own.stated_coverage, '.3g')}"
             )
         if self.guarantee == "heuristic":

@@ -9,12 +9,12 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from langchain_cfc.candidates import UNITS, Unit
 from langchain_cfc.features import name_group
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support.display import Displayed
 from langchain_cfc.support.serialization import OmitsDefaults
 from langchain_cfc.support.text import format_limit
+from langchain_cfc.support.units import UNITS, Unit, UnitTraits
 from langchain_cfc.thresholds import Level, format_alpha, format_delta
 
 
@@ -39,7 +39,7 @@ Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
 class Certified(Displayed, OmitsDefaults):
     """Base class of certificates and their parts: frozen, without infinities and unknown fields."""
 
-    _omitted = ("max_score",)
+    _omitted = ("max_score", "subject")
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -221,12 +221,14 @@ class WrongRateCertificate(TestedCertificate):
             best candidate. None for claims.
         max_score: The cut for claims: those with at most this score are shown. None for answers.
         groups: All prompts first, then the requested groups.
+        subject: What it speaks of if that is `runs` or `calls` of an agent; None for answers and claims.
     """
 
     max_wrong_rate: Alpha
     max_mean_score: Share | None = None
     max_score: Share | None = None
     groups: tuple[CertifiedAnswers, ...] = Field(min_length=1)
+    subject: Literal["runs", "calls"] | None = None
 
     @model_validator(mode="after")
     def _has_one_cut(self) -> WrongRateCertificate:
@@ -241,6 +243,11 @@ class WrongRateCertificate(TestedCertificate):
         return "claims" if self.max_mean_score is None else "answers"
 
     @property
+    def traits(self) -> UnitTraits:
+        """The words for what it speaks of."""
+        return UNITS[self.subject or self.unit]
+
+    @property
     def cut(self) -> float:
         """The cut, on the mean score or on the scores of claims."""
         return next(one for one in (self.max_mean_score, self.max_score) if one is not None)
@@ -248,23 +255,23 @@ class WrongRateCertificate(TestedCertificate):
     @property
     def claim(self) -> str:
         """The bound in one sentence."""
-        bound = UNITS[self.unit].rate.format(format_share(float(self.max_wrong_rate)))
+        bound = self.traits.rate.format(format_share(float(self.max_wrong_rate)))
         return f"{bound[0].upper()}{bound[1:]}, {self._confidence}."
 
     @property
     def uncertified(self) -> str:
         """In which requested groups the bound is not certified, in a sentence; empty if there is none."""
-        wrong = UNITS[self.unit].wrong
+        traits = self.traits
         named = [
-            f"{name_group(group.words, group.name)} ({group.wrong} of {group.answered} {wrong})"
+            f"{name_group(group.words, group.name)} ({group.wrong} of {group.answered} {traits.wrong})"
             for group in self.groups[1:]
             if not group.certified
         ]
         if not named:
             return ""
         return (
-            f"The rate is not certified in: {'; '.join(named)}. More of the {self.unit} may be {wrong} "
-            "there, and such questions are still answered."
+            f"The rate is not certified in: {'; '.join(named)}. More of the {self.subject or self.unit} may "
+            f"be {traits.wrong} there, and such {traits.prompt}s are still {traits.shown}."
         )
 
     @property
@@ -273,7 +280,7 @@ class WrongRateCertificate(TestedCertificate):
         everyone, *others = self.groups
         certified = [name_group(group.words, group.name) for group in others if group.certified]
         also = f"This holds in each of these groups, too: {'; '.join(certified)}." if certified else ""
-        counts = UNITS[self.unit].counts.format(everyone.prompts, everyone.answered, everyone.wrong)
+        counts = self.traits.counts.format(everyone.prompts, everyone.answered, everyone.wrong)
         return " ".join(filter(None, [self.claim, counts, also, self.uncertified]))
 
     @property
@@ -284,13 +291,7 @@ class WrongRateCertificate(TestedCertificate):
     @property
     def test_words(self) -> str:
         """The cut and the attempt, in sentences."""
-        answers = f"Shows claims with a score of at most {format_limit(self.cut)}."
-        if self.max_mean_score is not None:
-            answers = (
-                "It answers a question if the mean score of its candidates is at most "
-                f"{format_limit(self.max_mean_score)}."
-            )
-        return f"{answers} {self._attempt_words}"
+        return f"{self.traits.cut.format(format_limit(self.cut))} {self._attempt_words}"
 
 
 class PeopleCertificate(Certificate):

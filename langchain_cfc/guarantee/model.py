@@ -15,6 +15,7 @@ from langchain_cfc.guarantee.certified import (
 )
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support.display import Displayed
+from langchain_cfc.support.serialization import OmitsDefaults
 
 GuaranteeKind = Literal["conditional", "certified", "batch", "heuristic"]
 Binding = Literal["unchecked", "matched", "unverified", "unbound"]
@@ -53,7 +54,7 @@ class AnsweredBatch(BaseModel):
     answered: Count
 
 
-class Guarantee(Displayed, BaseModel):
+class Guarantee(Displayed, OmitsDefaults):
     """A guarantee as data: its level, what it covers, and its assumptions.
 
     Attributes:
@@ -79,10 +80,13 @@ class Guarantee(Displayed, BaseModel):
         wrong_answers: What is certified about the answers of a bot; None for a guarantee about sets.
         batch: What is promised about a batch; None for all other promises.
         people: What people's labels certify about sets and answers.
+        subject: What it speaks of if that is `runs` or `calls` of an agent; None for answers and claims.
         binding: Whether generator and verifier are known to be those calibrated: `unchecked` (not serving
             yet), `matched`, `unverified` (one has no fingerprint) or `unbound` (the records had none).
         artifact_digest: Digest of the artifact with the threshold.
     """
+
+    _omitted = ("subject",)
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -103,6 +107,7 @@ class Guarantee(Displayed, BaseModel):
     wrong_answers: WrongRateCertificate | None = None
     batch: AnsweredBatch | None = None
     people: tuple[PeopleCertificate, ...] = ()
+    subject: Literal["runs", "calls"] | None = None
     binding: Binding
     artifact_digest: str
 

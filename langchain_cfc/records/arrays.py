@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from langchain_cfc.candidates import (
-    UNITS,
     LabelledBatch,
     check_unit,
     find_prompt_kinds,
@@ -21,6 +20,7 @@ from langchain_cfc.records.dataset import check_records
 from langchain_cfc.records.files import Records
 from langchain_cfc.records.schema import ClaimsRecord, LabelledRecord, Provenance
 from langchain_cfc.records.splits import cluster_repeated_inputs, digest_inputs
+from langchain_cfc.support.units import UNITS
 
 # Number of records turned into arrays at a time.
 _BATCH_SIZE = 256

@@ -228,9 +228,11 @@ class Provenance(OmitsDefaults, _Model):
         unit: `claims` if the records hold claims in place of candidates; otherwise None.
         splitter: Fingerprint of the splitter of answers into claims; None if there is none or it is unknown.
         draws: The draw rule of the candidates, with which records have at most n; None if all have n.
+        subject: What sentences speak of if the records are runs of an agent: the `runs`, or the guarded
+            `calls`, which are then their claims. None for answers and claims.
     """
 
-    _omitted: ClassVar[tuple[str, ...]] = ("separate_scores", "unit", "splitter", "draws")
+    _omitted: ClassVar[tuple[str, ...]] = ("separate_scores", "unit", "splitter", "draws", "subject")
 
     format: Literal["langchain-cfc/records"] = Field(
         default="langchain-cfc/records", description="'langchain-cfc/records'"
@@ -245,6 +247,7 @@ class Provenance(OmitsDefaults, _Model):
     unit: Literal["claims"] | None = Field(default=None, description="'claims', or nothing for candidates")
     splitter: _Object | None = Field(default=None, description="a JSON object")
     draws: str | None = Field(default=None, description="a draw rule such as 'lead(3, at_most=10)'")
+    subject: Literal["runs", "calls"] | None = Field(default=None, description="'runs', 'calls' or nothing")
 
 
 # Known only from responses; it may change while the model's name stays the same.

@@ -24,7 +24,6 @@ from pydantic import (
 
 from langchain_cfc.artifact import CalibrationArtifact, Promise
 from langchain_cfc.artifact.model import open_artifact
-from langchain_cfc.candidates import UNITS, Unit
 from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter
 from langchain_cfc.errors import AbstentionError, FingerprintError, InputError
 from langchain_cfc.execution import (
@@ -56,6 +55,7 @@ from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.code_identity import name_in_words
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.support.serialization import canonical_json
+from langchain_cfc.support.units import UNITS, Unit
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble
 from langchain_cfc.verifiers.base import CandidateScorer

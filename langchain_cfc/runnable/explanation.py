@@ -9,6 +9,7 @@ from langchain_cfc.features.statistics import format_key
 from langchain_cfc.no_answers import describe_unscored
 from langchain_cfc.support.display import Summary, shorten
 from langchain_cfc.support.text import escape_controls, pluralize
+from langchain_cfc.support.units import UNITS
 
 if TYPE_CHECKING:
     from langchain_cfc.runnable.result import CFCResult, ScoredCandidate
@@ -28,19 +29,20 @@ _SINGLE_ANSWER_REASONS = {
 def explain_reason(result: CFCResult) -> str:
     """Return one sentence that explains why the result is an answer or an abstention."""
     claims = getattr(result, "claims", None)
+    traits = UNITS[result.guarantee.subject or "answers"]
+    if result.unknown_categories and result.abstained and result.reason not in {"failed", "no_claims"}:
+        return f"{traits.unshown}, because {_name_unknown(result)}, which did not occur in the calibration."
+    if result.reason in traits.reasons:
+        kept = [one.kept for one in claims or ()]
+        return traits.reasons[result.reason].format(sum(kept), len(kept))
     if claims is not None:
         return _explain_claims(
-            result,
-            len(claims),
-            sum(one.kept for one in claims),
-            sum(one.start is None for one in claims),
+            len(claims), sum(one.kept for one in claims), sum(one.start is None for one in claims)
         )
     if result.reason == "failed":
         return "No answer, because a call to the model or the verifier failed."
     if not result.abstained:
         return f"{_explain_answer(result)}."
-    if result.unknown_categories:
-        return f"No answer, because {_name_unknown(result)}, which did not occur in the calibration."
     n = len(result.candidates)
     because = {
         "only_blank_answers": f"all {n} answers are blank, refused or not judged",
@@ -59,12 +61,13 @@ def explain_reason(result: CFCResult) -> str:
 
 def explain_result(result: CFCResult) -> str:
     """Return the reason for answering or abstaining, the kind of question, and the promise, as text."""
+    unscored = (result.unscored if result.guarantee.subject is None else None) or {}
     return " ".join(
         filter(
             None,
             [
                 explain_reason(result),
-                *describe_unscored(result.unscored or {}, len(result.candidates) or None),
+                *describe_unscored(unscored, len(result.candidates) or None),
                 _describe_question(result),
                 _describe_promise(result),
             ],
@@ -106,12 +109,10 @@ def _tabulate_answers(result: CFCResult) -> tuple[list[tuple[str, ...]], str]:
     return [headings, *rows], f"{pluralize(len(rows), 'different answer')}, {len(result.candidates)} in all"
 
 
-def _explain_claims(result: CFCResult, total: int, kept: int, not_located: int) -> str:
+def _explain_claims(total: int, kept: int, not_located: int) -> str:
     """Return a sentence that says how many claims of the answer were kept, or why none was."""
     if not total:
         return "No answer, because the model's answer makes no claim."
-    if result.unknown_categories:
-        return f"No answer, because {_name_unknown(result)}, which did not occur in the calibration."
     if not kept:
         return f"No answer, because none of the {total} claims of the model's answer passed the check."
     total -= not_located

@@ -25,8 +25,6 @@ _MOST_POINTS = 200
 _WIDTH, _HEIGHT = 60, 9
 _LINE, _BOUND = "#0072B2", "#D55E00"
 _MARKERS = "osD^v"
-_OF_ANSWERS = ("questions answered", "wrong, of those answered")
-_OF_CLAIMS = ("claims shown", "unsupported, of those shown")
 
 
 class RiskCurve(Displayed, BaseModel):
@@ -38,7 +36,7 @@ class RiskCurve(Displayed, BaseModel):
         at_most: Upper bounds on `wrong` at each point; empty if there are none.
         certified: Certified points, each as the share answered, the share of these that is wrong, and the
             certified limit on it.
-        is_of_claims: Whether claims are counted, and not answers.
+        labels: What the horizontal and the vertical axis show.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -47,7 +45,7 @@ class RiskCurve(Displayed, BaseModel):
     wrong: list[float]
     at_most: list[float] = []
     certified: list[tuple[float, float, float]] = []
-    is_of_claims: bool = False
+    labels: tuple[str, str] = ("questions answered", "wrong, of those answered")
 
     @classmethod
     def from_scores(cls, scores: FloatArray, wrong: BoolArray, **fields: Any) -> RiskCurve:
@@ -65,11 +63,6 @@ class RiskCurve(Displayed, BaseModel):
             places = places[np.unique(kept)]
         shares = np.cumsum(wrong[order])[places] / (places + 1)
         return cls(answered=((places + 1) / len(scores)).tolist(), wrong=shares.tolist(), **fields)
-
-    @property
-    def labels(self) -> tuple[str, str]:
-        """What the horizontal and the vertical axis show."""
-        return _OF_CLAIMS if self.is_of_claims else _OF_ANSWERS
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the curve, the bounds, and the certified points with their limits.

@@ -285,7 +285,7 @@ def test_refused_rate_names_the_smaller_rate_that_is_certified(
     assert "is not certified" not in made.refused["0.1"]
     # Control: a smaller rate than the certified one has no such cut.
     stricter = certify_mean_score(bot, plan_first_test(tied), max_wrong_rates=["0.01", "0.05"], delta="0.05")
-    assert "0.01 is not certified" in stricter.certified_bot.refused["0.01"]
+    assert "0.01 wrong answers is not certified" in stricter.certified_bot.refused["0.01"]
 
 
 def test_mean_score_refusal_prints_nothing_from_labels(
@@ -371,7 +371,7 @@ def test_mean_score_bot_certifies_several_rates() -> None:
     certified = made.certified_bot
     assert certified.rates == ("0.0001", "0.05", "0.1", "0.2")
     assert [one.max_wrong_rate for one in certified.certificates] == ["0.05", "0.1", "0.2"]
-    assert "0.0001 is not certified: it takes about" in certified.refused["0.0001"]
+    assert "0.0001 wrong answers is not certified: it takes about" in certified.refused["0.0001"]
     for one in certified.certificates:
         # Each of the four rates is tested as if it were alone at a quarter of delta.
         alone = calibrate(KNOWN, features="1", max_wrong_rate=one.max_wrong_rate, delta=str(float(DELTA) / 4))
@@ -386,7 +386,7 @@ def test_mean_score_bot_certifies_several_rates() -> None:
         InputError, match=r"several .* are certified \(0.05, 0.1, 0.2\): before asking any question, choose"
     ):
         certified.find_certificate()
-    with pytest.raises(InputError, match=r"is not certified: A wrong-answer rate of 0\.0001 is"):
+    with pytest.raises(InputError, match=r"is not certified: A rate of 0\.0001 wrong answers is"):
         certified.find_certificate("0.0001")
     with pytest.raises(InputError, match="it was not requested"):
         certified.find_certificate("0.3")
@@ -491,7 +491,7 @@ def test_refused_rate_beside_sets_leaves_the_sets() -> None:
         for row, one in enumerate(KNOWN)
     ]
     options: dict[str, Any] = {"features": "group(topic)", "allow_unattainable": True}
-    with pytest.warns(AttainabilityWarning, match="0.001 is not certified"):
+    with pytest.warns(AttainabilityWarning, match="0.001 wrong answers is not certified"):
         made = calibrate(hopeless, alpha="0.4", max_wrong_rate=["0.001", "0.002"], **options)
     assert reload_artifact(made) == made
     assert (made.certified_bot.certificates, made.certified_bot.curve) == ([], [])

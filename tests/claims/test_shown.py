@@ -277,7 +277,7 @@ def test_commands_report_the_certified_share_of_claims(tmp_path: Path) -> None:
     shown = run("evaluate", out, path)
     assert shown.code == 0, shown.err
     words = " ".join(shown.out.split())
-    assert "at most unsupported" in words
+    assert "of the claims are shown" in words
     assert max(map(len, (shown.out + shown.err).splitlines())) <= 80
     report = evaluate(CalibrationArtifact.load(out), make_answers(np.random.default_rng(2), 300))
     assert [one.contradicted for one in report.answers] == [False]

@@ -46,7 +46,7 @@ def test_inspect_explains_the_demo_artifact_in_half_a_screen(tmp_path: Path) -> 
         "flagged as not certifiable",
         "9 groups",
         "On average over calibration sets",
-        "How many of the answers shown are wrong is not certified",
+        "A rate of wrong answers is not certified",
         "qwen2.5-coder-1.5b",
         "calibration questions",
         "sha256:",
@@ -96,9 +96,9 @@ def test_bot_mode_works_from_calibrate_to_ask_and_evaluate(tmp_path: Path) -> No
     options = ["--max-wrong-rate", "0.15", "--alpha", "0.2", "--test-fraction", "0.2"]
     made = run("calibrate", RECORDING, "-o", artifact, "--features", FEATURES, *options)
     assert made.code == 0
-    assert "What answering more would cost" not in made.out
+    assert "What other cuts would cost" not in made.out
     assert " questions answered " in made.out
-    assert "What answering more would cost" in run("inspect", artifact, "--details").out
+    assert "What other cuts would cost" in run("inspect", artifact, "--details").out
     shown = " ".join(run("inspect", artifact).out.split())
     assert "Bot Of the questions that are answered, at most 15 %" in shown
     assert "Promise With probability at least 80 %, the answer set" in shown

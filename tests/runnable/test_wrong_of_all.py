@@ -207,7 +207,7 @@ def test_evaluate_counts_answered_and_wrong_of_all_questions_by_group() -> None:
     for group in own.groups:
         inside = topics == group.name.partition("=")[2].strip('"')
         assert 1 - group.kept_promise == pytest.approx((answered & wrong)[inside].mean())
-    assert f"answered {100 * answered.mean():.0f} % of" in str(report)
+    assert f"{100 * answered.mean():.0f} % of" in str(report)
     # One cut for all topics, beside it, breaks the promise on the hardest one.
     assert max(1 - one.kept_promise for one in report.methods["marginal"].groups) > 0.15
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -48,7 +49,9 @@ from langchain_cfc.errors import (
     ServingError,
     VerifierError,
 )
+from langchain_cfc.records import write_records
 from langchain_cfc.verifiers import SelfConsistency
+from tests.cli.running import run
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The v3 streaming protocol:langchain_core._api.LangChainBetaWarning"
@@ -519,7 +522,9 @@ def test_promise_of_all_runs_reads_metadata_of_the_first_messages(setup: Any) ->
         guard = guarding(artifact, otherwise="refuse", metadata=lambda _, kind=kind: {"kind": kind})
         state = agent_at(desk, Clerk(), guard).invoke(asked(SURE))
         assert desk.booked == expected
-        assert "in every group of kind, on average over calibration sets" in read_outcome(state).promise
+        promise = read_outcome(state).promise
+        assert "with a wrong one, on average over calibration sets" in promise
+        assert "over each of 2 groups" in promise
 
 
 def test_unreadable_turn_does_not_run_at_the_largest_cut(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -544,10 +549,39 @@ def test_words_state_conditions_and_unguarded_tools(bot: CalibrationArtifact, pe
     )
     for part in ("the 400 recorded ones", "5 messages a turn, at most 20 turns", "Not guarded: look_up."):
         assert part in words
-    assert "Calls after that carry no promise." in guarding(per_call).promise
+    calls = guarding(per_call).promise
+    assert "Nothing is promised about calls after a run leaves the unattended path." in calls
 
 
-def test_observers_see_one_result_a_run(bot: CalibrationArtifact) -> None:
+# Words of bots, except for the parts and options of commands.
+OTHER_WORDS = re.compile(r"\b(question|answer|claim|prompt)", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("per", ["run", "call", None])
+def test_commands_speak_of_runs_and_calls(setup: Any, tmp_path: Path, per: Any) -> None:
+    records, provenance, _ = make_run_records(make_runs(setup, cut=0.6), per=per or "run")
+    if per is None:  # the control: the same records as answers to questions
+        provenance = provenance.model_copy(update={"subject": None})
+    path, made = tmp_path / "runs.jsonl", tmp_path / "artifact.json"
+    write_records(path, records, provenance)
+    given: list[Any] = ["calibrate", path, "--out", made, *(["--unit", "claims"] if per == "call" else [])]
+    refused = run(*given, "--max-wrong-rate", "0.001")
+    shown = [
+        run(*given, "--max-wrong-rate", "0.3", "--test-fraction", "0.2", "--details"),
+        run("evaluate", made, path),
+        run("inspect", made),
+    ]
+    if per != "call":
+        shown += [
+            run(*given, "--max-wrong-of-all", "0.5", "--test-fraction", "0.2"),
+            run("evaluate", made, path),
+        ]
+    assert [refused.code, *(one.code for one in shown)] == [1] + [0] * len(shown)
+    for words in (refused.err, *(one.out for one in shown)):
+        assert bool(OTHER_WORDS.search(words)) == (per is None), words
+
+
+def test_observers_see_one_result_a_run(bot: CalibrationArtifact, per_call: Any) -> None:
     from langchain_core.callbacks import BaseCallbackHandler
 
     from langchain_cfc import CFCResult
@@ -567,6 +601,14 @@ def test_observers_see_one_result_a_run(bot: CalibrationArtifact) -> None:
     assert [one.abstained for one in seen.results] == [False, True]
     assert [one.candidates[0].score for one in seen.results] == [0.0, pytest.approx(0.8)]
     assert seen.results[0].guarantee.binding == "matched"
+    seen_of_calls = Seen()
+    agent = agent_at(Desk(), Clerk(), guarding(per_call, otherwise="refuse"))
+    agent.invoke(asked(UNSURE), {"callbacks": [seen_of_calls]})
+    said = [one.explain() for one in (*seen.results, *seen_of_calls.results)]
+    assert not OTHER_WORDS.search(" ".join(said))
+    assert said[0].startswith("All guarded calls of the run were let through.")
+    assert said[1].startswith("Not unattended, because a guarded turn has a score above the cut.")
+    assert said[2].startswith("1 of 3 guarded calls were let through")
 
 
 def test_nothing_runs_if_the_run_did_not_begin(bot: CalibrationArtifact) -> None:

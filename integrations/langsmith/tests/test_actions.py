@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,9 @@ def test_feedback_and_monitor_get_one_result_a_run(
             monitor.flush()
             status = monitor.read_status()
             assert (status.results, status.answered) == (2, 0.5)
+            said = " ".join(one.sentence for one in (*status.rates, *status.tests, *status.together))
+            assert "50 % of 2 runs are let through" in said
+            assert not re.search("question|answer|claim", said)
     by_trace = {langsmith.runs[name]["trace_id"]: said for name, said in langsmith.by_run().items()}
     begun = {name: run["start_time"] for name, run in langsmith.runs.items() if not run.get("parent_run_id")}
     order = sorted(begun, key=lambda name: begun[name])

@@ -106,7 +106,7 @@ def test_monitor_finds_a_weaker_model_without_labels(
     # Which way it moved, and how far, in plain words.
     moved = r"look harder by [\w ]+: "
     assert re.search(moved + r"\d+ % of results .* \(expected \d+ %\)", first.sentence)
-    assert drift.sentence.startswith("Questions or answers have changed (")
+    assert drift.sentence.startswith("Traffic has changed (")
     assert "since about" in first.sentence
     found = time.mktime(time.strptime(str(first.since)[:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
     # It began where evidence was lowest, not long before the swap; times are told in seconds.
@@ -324,7 +324,7 @@ def test_monitor_reports_a_model_that_was_not_calibrated(tmp_path: Path) -> None
         assert monitor.read_status().breaches == ()
         monitor.record(result.model_copy(update={"models": ("facts-2",)}))
         status = monitor.read_status()
-    assert status.breaches == ("The model facts-2 answers but was not calibrated",)
+    assert status.breaches == ("The model facts-2 is served but was not calibrated",)
     assert not status.sound
 
 

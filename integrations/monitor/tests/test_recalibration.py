@@ -485,5 +485,5 @@ def test_recalibrate_refuses_a_bot_that_cannot_be_certified(tmp_path: Path) -> N
             monitor.record(result, one.id)
         rng = np.random.default_rng(2)
         monitor.label(*(Label(one.id, (rng.random(bot.n) < 0.5).tolist()) for one in records))
-        with pytest.raises(UnattainableTargetError, match=r"wrong-answer rate of 0\.2 is not certified"):
+        with pytest.raises(UnattainableTargetError, match=r"rate of 0\.2 wrong answers is not certified"):
             recalibrate(monitor)

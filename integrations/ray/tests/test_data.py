@@ -41,10 +41,10 @@ from integrations.ray.tests.working import (
     script,
 )
 from langchain_cfc import calibrate
-from langchain_cfc.candidates import Unit
 from langchain_cfc.errors import CollectionError, InputError, RecordError
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import LabelledRecord, PromptRecord, Provenance, read_records, write_records
+from langchain_cfc.support.units import Unit
 from tests.serving.openai_server import serving
 
 COLUMNS = Columns(input="question", reference="answer", id="name")

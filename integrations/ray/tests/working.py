@@ -21,9 +21,9 @@ from langchain_openai import ChatOpenAI
 from ray.cluster_utils import Cluster
 
 from integrations.collect.tests.claiming import find_lines
-from langchain_cfc.candidates import Unit
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
+from langchain_cfc.support.units import Unit
 from langchain_cfc.verifiers import SequenceProbability
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script

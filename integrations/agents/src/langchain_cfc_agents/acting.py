@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired, TypeAlias
 
 from langchain.agents.middleware import AgentMiddleware, AgentState, HumanInTheLoopMiddleware
@@ -21,7 +22,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.runnables.config import ensure_config
 
 from langchain_cfc.errors import InputError, ServingError
-from langchain_cfc.execution import Steps, apply_config_limits, arun_flow, run_flow
+from langchain_cfc.execution import Step, Steps, apply_config_limits, arun_flow, run_flow
 from langchain_cfc.extend import combine_fingerprints, compute_fingerprint, withhold_quotes
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble
 from langchain_cfc_agents.actions import Call, Toolbox, find_last, list_open_calls
@@ -168,29 +169,15 @@ class ActionMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             FingerprintError: If it is not the agent that was recorded.
             ServingError: If the run has too many turns, or drawing, scoring or deciding fails.
         """
-        run, setup = self._begin_turn(request)
-        asked = convert_request(SilentRequest, request)
-        with hide_messages():
-            first = handler(asked)
-            if not list_open_calls(first.result, self._unguarded):
-                return first
-            with refuse_interrupts(), withhold_quotes(), apply_config_limits(ensure_config()):
-                return run_flow(self._take_turn(run, setup, asked, first, handler))
+        return run_flow(self._ask_model(request, handler))
 
     async def awrap_model_call(
         self, request: Request, handler: Callable[[Request], Awaitable[Response]]
     ) -> Response:
         """Do the same as `wrap_model_call`, asynchronously."""
-        run, setup = self._begin_turn(request)
-        asked = convert_request(SilentRequest, request)
-        with hide_messages():
-            first = await handler(asked)
-            if not list_open_calls(first.result, self._unguarded):
-                return first
-            with refuse_interrupts(), withhold_quotes(), apply_config_limits(ensure_config()):
-                return await arun_flow(self._take_turn(run, setup, asked, first, handler))
+        return await arun_flow(self._ask_model(request, handler))
 
-    def _begin_turn(self, request: Request) -> tuple[dict[str, Any], Setup]:
+    def _ask_model(self, request: Request, handler: Any) -> Steps[Response]:
         run = _get_run(request.state)
         if run["place"] >= self._max_turns:
             msg = (
@@ -198,7 +185,13 @@ class ActionMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
                 f"with more, {self.name}(..., max_turns=...)"
             )
             raise ServingError(msg)
-        return run, self._read_setup(request)
+        setup, asked = self._read_setup(request), convert_request(SilentRequest, request)
+        with hide_messages():
+            first: Response = yield Step(partial(handler, asked), partial(handler, asked))
+            if not list_open_calls(first.result, self._unguarded):
+                return first
+            with refuse_interrupts(), withhold_quotes(), apply_config_limits(ensure_config()):
+                return (yield from self._take_turn(run, setup, asked, first, handler))
 
     def _read_setup(self, request: Request) -> Setup:
         """Return the setup of a request, which costs more than a turn, so the last one is kept."""
@@ -294,16 +287,12 @@ class ActionMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             ServingError: If it was not cleared.
         """
         self._check_call(request)
-        if not _CHANGES_CALLS:
-            return handler(request)
-        return self._people.wrap_tool_call(request, handler)
+        return self._people.wrap_tool_call(request, handler) if _CHANGES_CALLS else handler(request)
 
     async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """Do the same as `wrap_tool_call`, asynchronously."""
         self._check_call(request)
-        if not _CHANGES_CALLS:
-            return await handler(request)
-        return await self._people.awrap_tool_call(request, handler)
+        return await (self._people.awrap_tool_call(request, handler) if _CHANGES_CALLS else handler(request))
 
     def _check_call(self, request: Any) -> None:
         call = request.tool_call
@@ -340,10 +329,8 @@ class _Begun(str):
 
 def _find_error(run: Mapping[str, Any]) -> str | None:
     """Return why a run is not one that went through at once; None if it is."""
-    if run["error"] is None and not isinstance(run["begun"], _Begun):
-        return "the run was continued from a checkpoint"
-    error: str | None = run["error"]
-    return error
+    continued = None if isinstance(run["begun"], _Begun) else "the run was continued from a checkpoint"
+    return run["error"] or continued
 
 
 def _make_key(call: Call) -> str:

@@ -6,14 +6,15 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from langchain_core.messages import convert_to_messages
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_cfc.errors import CollectionError, InputError
-from langchain_cfc.execution import Steps, set_context_variable
+from langchain_cfc.execution import Step, Steps, arun_flow, run_flow, set_context_variable
 from langchain_cfc.records import Example
 from langchain_cfc.verifiers import Verifier
 from langchain_cfc_agents.acting import ActionMiddleware, Decision, Memory
@@ -120,7 +121,8 @@ def record_runs(
     listed, known = _open_runs(examples, path)
     recorder = _Recorder(agent, path, label)
     left = [one for one in listed if one.id not in known]
-    runs = RunnableLambda(recorder.record).batch(left, {"max_concurrency": max_concurrency})
+    record: Runnable[Example, RecordedRun] = RunnableLambda(lambda one: run_flow(recorder.record(one)))
+    runs = record.batch(left, {"max_concurrency": max_concurrency})
     return _sort(listed, [*known.values(), *runs])
 
 
@@ -136,8 +138,11 @@ async def arecord_runs(
     listed, known = _open_runs(examples, path)
     recorder = _Recorder(agent, path, label)
     left = [one for one in listed if one.id not in known]
-    limited: RunnableConfig = {"max_concurrency": max_concurrency}
-    runs = await RunnableLambda(recorder.record, afunc=recorder.arecord).abatch(left, limited)
+
+    async def record(example: Example) -> RecordedRun:
+        return await arun_flow(recorder.record(example))
+
+    runs = await RunnableLambda(record).abatch(left, {"max_concurrency": max_concurrency})
     return _sort(listed, [*known.values(), *runs])
 
 
@@ -193,30 +198,18 @@ class _Recorder:
         self._agent, self._path, self._label = agent, Path(path), label
         self._lock = threading.Lock()
 
-    def record(self, example: Example) -> RecordedRun:
+    def record(self, example: Example) -> Steps[RecordedRun]:
         watched: list[dict[str, Any]] = []
+        state = make_state(example.input)
         with set_context_variable(_WATCHED, watched):
             try:
-                ended = self._find_agent(example).invoke(make_state(example.input))
+                agent = self._agent if isinstance(self._agent, Runnable) else self._agent(example)
+                ended = yield Step(partial(agent.invoke, state), partial(agent.ainvoke, state))
             except InputError:  # of how the agent is set up
                 raise
             except Exception as error:  # noqa: BLE001 - a failure is an outcome like any other
                 ended = error
         return self._write(example, ended, watched)
-
-    async def arecord(self, example: Example) -> RecordedRun:
-        watched: list[dict[str, Any]] = []
-        with set_context_variable(_WATCHED, watched):
-            try:
-                ended = await self._find_agent(example).ainvoke(make_state(example.input))
-            except InputError:  # as above
-                raise
-            except Exception as error:  # noqa: BLE001 - as above
-                ended = error
-        return self._write(example, ended, watched)
-
-    def _find_agent(self, example: Example) -> Runnable[Any, Any]:
-        return self._agent if isinstance(self._agent, Runnable) else self._agent(example)
 
     def _write(self, example: Example, ended: Any, watched: list[dict[str, Any]]) -> RecordedRun:
         fields: dict[str, Any] = {name: value for name, value in example if name != "input"}

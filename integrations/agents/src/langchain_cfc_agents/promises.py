@@ -78,7 +78,8 @@ _LEFT = {
     "rejected": "a person rejected an action",
 }
 _UNATTENDED = (
-    "A run is unattended if it has a guarded call, and none was refused, sent to a person, edited or failed."
+    "A run is unattended if it has a guarded call, and none was refused, sent to a person, edited or failed. "
+    "Parallel calls count as one."
 )
 
 
@@ -153,7 +154,7 @@ def check_artifact(artifact: CalibrationArtifact, promise: Promise) -> dict[str,
         InputError: If the artifact was not calibrated on runs, or the promise does not fit runs.
     """
     recorded = artifact.provenance.generator if artifact.provenance is not None else None
-    if recorded is None or "max_turns" not in recorded:
+    if recorded is None or artifact.subject is None:
         msg = (
             "the artifact was not calibrated on runs of an agent: record them with RecordActions, and "
             "calibrate on make_run_records(runs). Answers are guarded with GuardedAnswer"
@@ -177,32 +178,16 @@ def check_artifact(artifact: CalibrationArtifact, promise: Promise) -> dict[str,
 
 def word_promise(artifact: CalibrationArtifact, promise: Promise, recorded: Mapping[str, Any]) -> str:
     """Return a promise about actions in words, with its conditions."""
-    rate = f"{100 * float(promise.level):.12g} %"
-    runs = artifact.calibration.size
     if promise.max_wrong_rate is None:
-        keys = artifact.metadata_keys
-        within = f", in every group of {' and '.join(keys)}" if keys else ""
-        claim = (
-            f"Of all runs with a guarded call, at most {rate} go through unattended with a wrong one{within}"
-            f", on average over calibration sets. {_UNATTENDED}"
-        )
+        said, runs = artifact.make_guarantee(promise.level).sentence, artifact.calibration.size
     else:
         certificate = artifact.certified_bot.find_certificate(promise.max_wrong_rate)
-        runs = certificate.prompts
-        sure = f"with confidence {100 * (1 - float(certificate.delta)):.12g} % for this very artifact"
-        claim = (
-            f"Of the runs that go through unattended, at most {rate} contain a wrong guarded call, {sure}. "
-            f"{_UNATTENDED}"
-            if artifact.unit == "answers"
-            else f"Of the guarded calls before a run first leaves the unattended path, at most {rate} are "
-            f"wrong on average over runs that have such calls, {sure}. Parallel calls count as one. Calls "
-            "after that carry no promise."
-        )
+        said, runs = certificate.claim, certificate.prompts
     memory = "no memory of earlier runs" if recorded["memory"] == "none" else "conversations as recorded"
     unguarded = recorded["unguarded"]
     free = f"Not guarded: {', '.join(unguarded)}." if unguarded else "Every tool is guarded."
     return (
-        f"{claim} It holds for runs that arise as the {runs} recorded ones did, with "
-        f"the same model, instructions, tools and verifier, {recorded['n']} messages a turn, at most "
-        f"{recorded['max_turns']} turns and {memory}. {free}"
+        f"{' '.join([said, _UNATTENDED, *artifact.traits.excluded])} It holds for runs that arise as the "
+        f"{runs} recorded ones did, with the same model, instructions, tools and verifier, {recorded['n']} "
+        f"messages a turn, at most {recorded['max_turns']} turns and {memory}. {free}"
     )

@@ -56,7 +56,8 @@ def _to_data(message: BaseMessage) -> dict[str, Any]:
     further = {name: value for name, value in message.additional_kwargs.items() if value is not None}
     optional: dict[str, Any] = {"name": message.name}
     if isinstance(message, ToolMessage):
-        optional |= {"tool_call_id": message.tool_call_id, "status": _get_error_status(message)}
+        status = "error" if message.status == "error" else None
+        optional |= {"tool_call_id": message.tool_call_id, "status": status}
     if isinstance(message, AIMessage) and message.invalid_tool_calls:
         # LangChain restores invalid calls from the provider's field only, and then ignores `tool_calls`.
         further["tool_calls"] = [
@@ -69,21 +70,14 @@ def _to_data(message: BaseMessage) -> dict[str, Any]:
     elif isinstance(message, AIMessage):
         optional["tool_calls"] = message.tool_calls
     if not isinstance(message.content, str):
-        optional["response_metadata"] = _get_block_format(message.response_metadata)
+        known = message.response_metadata
+        optional["response_metadata"] = {name: known[name] for name in _BLOCK_METADATA if name in known}
     optional["additional_kwargs"] = further
     stated = {name: value for name, value in optional.items() if value}
     return {"role": role, "content": message.content, **stated}
-
-
-def _get_error_status(message: ToolMessage) -> str | None:
-    return "error" if message.status == "error" else None
 
 
 def _to_raw_call(call: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tool call in OpenAI's format, with its arguments as text."""
     function = {"name": call["name"], "arguments": call["args"] or ""}
     return {"id": call["id"], "type": "function", "function": function}
-
-
-def _get_block_format(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: metadata[name] for name in _BLOCK_METADATA if name in metadata}

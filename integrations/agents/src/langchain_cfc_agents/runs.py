@@ -21,7 +21,7 @@ Fate: TypeAlias = Literal["executed", "approved", "edited", "rejected", "refused
 """What became of an action: it ran at once, a person decided, or the model was sent a refusal."""
 
 # Of the claims records: each call is a claim.
-SPLITTER = {"id": "one-claim-per-guarded-action"}
+SPLITTER = {"id": "guarded-actions"}
 _RAN = ("executed", "approved")
 
 
@@ -155,8 +155,10 @@ def make_run_records(runs: Iterable[RecordedRun], *, per: Literal["run", "call"]
     used = [run for run in listed if run.guarded or run.error is not None]
     make = _make_run_record if per == "run" else _make_call_record
     made = [make(run, setup["generator"]["max_turns"]) for run in used]
-    of_claims: dict[str, Any] = {} if per == "run" else {"unit": "claims", "splitter": SPLITTER}
-    provenance = Provenance(n=1, **setup, **of_claims)
+    about: dict[str, Any] = {"subject": "runs"}
+    if per == "call":
+        about = {"subject": "calls", "unit": "claims", "splitter": SPLITTER}
+    provenance = Provenance(n=1, **setup, **about)
     records = [one for one in made if one is not None]
     return RunRecords(records, provenance, len(listed) - len(records))
 

@@ -19,7 +19,6 @@ from typing_extensions import Unpack
 from langchain_cfc.artifact import CalibrationArtifact, name_evaluation, open_attempts, tabulate_held_out
 from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.calibration.rehearsal import rehearse_calibration
-from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import Splitter
 from langchain_cfc.errors import ArtifactError, CFCError, CollectionError, InputError, StoreError
 from langchain_cfc.evaluation import EvaluationReport, evaluate
@@ -34,6 +33,7 @@ from langchain_cfc.sampling import SamplingName
 from langchain_cfc.support.files import check_target
 from langchain_cfc.support.imports import require
 from langchain_cfc.support.suggestions import suggest_name
+from langchain_cfc.support.units import Unit
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble
 from langchain_cfc_collect.collecting import acollect, run_in_kept_loop

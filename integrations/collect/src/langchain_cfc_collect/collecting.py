@@ -24,7 +24,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from langchain_cfc.candidates import UNITS
 from langchain_cfc.errors import CollectionError, InputError, LabelerError
 from langchain_cfc.labelers import Labeler, LabelerInput
 from langchain_cfc.labelers.base import check_reference
@@ -34,6 +33,7 @@ from langchain_cfc.sampling.comparison import explain_doubt, simplify_model_name
 from langchain_cfc.sampling.fingerprints import CLASS
 from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.text import format_percent, pluralize
+from langchain_cfc.support.units import UNITS
 from langchain_cfc_collect.batches.batcher import Batcher
 from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.executor import Components, Executor

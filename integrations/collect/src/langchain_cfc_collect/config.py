@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from langchain_cfc.candidates import Unit
 from langchain_cfc.errors import InputError
 from langchain_cfc.labelers import Reads
 from langchain_cfc.no_answers import Reasoning
@@ -24,6 +23,7 @@ from langchain_cfc.support.plugins import complete_path, is_plugin_source, load_
 from langchain_cfc.support.serialization import compute_sha256
 from langchain_cfc.support.suggestions import suggest_file
 from langchain_cfc.support.text import join_names
+from langchain_cfc.support.units import Unit
 from langchain_cfc.verifiers import VerifierEnsemble
 from langchain_cfc_collect.calls import CallPolicy
 from langchain_cfc_collect.costs import Budget, Price

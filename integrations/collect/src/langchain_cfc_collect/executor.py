@@ -10,7 +10,6 @@ from typing import Any
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.artifact import check_first_wave, has_separate_scores
-from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter, make_claim_candidates
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import CFCError, CollectionError, InputError, StoreError
@@ -30,6 +29,7 @@ from langchain_cfc.sampling import DrawnCandidate, Sampler, SamplingName, resolv
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.sampling.usage import add_handler
+from langchain_cfc.support.units import Unit
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble, VerifierInput
 from langchain_cfc.verifiers.base import CandidateScorer, IncrementalScorer, VerifierScores
 from langchain_cfc_collect.calls import CallPolicy, StageCalls

@@ -28,7 +28,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.artifact import CalibrationArtifact, PackedArray, PeopleEvidence, tabulate_held_out
-from langchain_cfc.candidates import LabelledBatch, Unit
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.coverage import check_origin, compute_outcomes, compute_records_digest
 from langchain_cfc.certificates.judged import (
     BROKE,
@@ -46,6 +46,7 @@ from langchain_cfc.guarantee import PeopleCertificate, WrongRateCertificate
 from langchain_cfc.records import LabelledRecord, Provenance, Records
 from langchain_cfc.support.arrays import BoolArray
 from langchain_cfc.support.suggestions import suggest_share
+from langchain_cfc.support.units import Unit
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha, format_delta
 from langchain_cfc_collect.human import Sheet, read_sheet
 from langchain_cfc_collect.review import check_sheet_path, list_labels, write_rows

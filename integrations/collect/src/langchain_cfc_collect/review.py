@@ -36,7 +36,6 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from langchain_cfc.candidates import UNITS, Unit
 from langchain_cfc.errors import InputError, RecordError, VerifierError
 from langchain_cfc.records import (
     Candidate,
@@ -50,6 +49,7 @@ from langchain_cfc.records.dataset import check_records
 from langchain_cfc.records.splits import digest_inputs
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.support.files import atomic_writer
+from langchain_cfc.support.units import UNITS, Unit
 from langchain_cfc.verifiers.prompts import read_prompt
 from langchain_cfc_collect.agreement import Agreement, compare_labels
 from langchain_cfc_collect.human import TEXT_MARK, HumanLabels, Sheet, format_value, make_key, read_sheet

@@ -23,11 +23,11 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import Span, make_claim_candidates
 from langchain_cfc.draw_rules import parse_draw_rule
 from langchain_cfc.errors import CFCError, CollectionError, CollectionWarning, DrawError, StoreError
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.support.units import Unit
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.batches.batcher import Batcher
 from langchain_cfc_collect.calls import CallPolicy

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc.candidates import UNITS, Unit
 from langchain_cfc.errors import CFCError
 from langchain_cfc.no_answers import describe_unscored
 from langchain_cfc.records import Example
@@ -22,6 +21,7 @@ from langchain_cfc.sampling.comparison import simplify_model_name
 from langchain_cfc.scoring import compute_auroc
 from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.text import pluralize
+from langchain_cfc.support.units import UNITS, Unit
 from langchain_cfc_collect.costs import CHARACTERS_PER_TOKEN, Budget, ModelCalls, Stage, Usage, assume_output
 from langchain_cfc_collect.store import Store, StoredPrompt
 

@@ -15,10 +15,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import make_claim_candidates
 from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.no_answers import describe_unscored
+from langchain_cfc.support.units import Unit
 from langchain_cfc_collect.calls import CallPolicy
 from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.executor import Components, Executor

@@ -12,7 +12,7 @@ import numpy as np
 
 from langchain_cfc.artifact import check_first_candidates, replay_prefixes
 from langchain_cfc.calibration.config import CalibrationConfig, list_levels
-from langchain_cfc.candidates import LabelledBatch, Unit
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.draw_rules import DrawRule
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap
@@ -24,6 +24,7 @@ from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.support.curves import RiskCurve
 from langchain_cfc.support.suggestions import suggest_share
 from langchain_cfc.support.text import format_percent, join_names
+from langchain_cfc.support.units import UNITS, Unit
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 from langchain_cfc_lab.comparison_report import (
     ComparisonReport,
@@ -378,7 +379,7 @@ def _compute_risk_curve(pool: Pool) -> RiskCurve:
     if pool.labelled.unit == "claims":
         is_drawn = pool.draws.is_drawn
         wrong, lowest = ~pool.correct[is_drawn], scores[is_drawn]
-    return RiskCurve.from_scores(lowest, wrong, is_of_claims=pool.labelled.unit == "claims")
+    return RiskCurve.from_scores(lowest, wrong, labels=UNITS[pool.labelled.unit].axes)
 
 
 def _compute_safe_target(attainable: float, calibration: float) -> float:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from langchain_cfc.candidates import Unit
 from langchain_cfc.evaluation import GroupFigures, LevelReport, MethodFigures, ReportData
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support.curves import RiskCurve
+from langchain_cfc.support.units import Unit
 
 Family = Literal["ours", "paper", "outside"]
 # Methods shown in figures, one of each kind: more than eight lines or bars cannot be distinguished.

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from langchain_cfc.candidates import CandidateBatch, LabelledBatch, Unit
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.decision import AnswerSets
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, name_records_in_errors, precompute_statistics
@@ -32,6 +32,7 @@ from langchain_cfc.guarantee.certified import compute_share
 from langchain_cfc.set_rules import AcceptAll, parse_set_rule
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.support.suggestions import suggest_name
+from langchain_cfc.support.units import Unit
 from langchain_cfc.thresholds import (
     CAP,
     ConditionalThreshold,

@@ -73,7 +73,9 @@ def _list_alarms(
     """Yield the quantities with an alarming test, and since when, by the rule of a monitor's status."""
     alarms: dict[str, float] = {}
     for place in np.flatnonzero(state.find_alarms(level)).tolist():
-        alarms.setdefault(name_quantity(tests[place][0]), float(state.wealth.since[place]))
+        alarms.setdefault(
+            name_quantity(tests[place][0], state.artifact.traits), float(state.wealth.since[place])
+        )
     for what, since in alarms.items():
         yield f"{what[0].upper()}{what[1:]}" if "(" not in what else what, format_time(since)
 

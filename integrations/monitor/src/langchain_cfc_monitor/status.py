@@ -15,21 +15,16 @@ from langchain_cfc.features import get_direction, name_group
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.runnable.binding import list_other_models
 from langchain_cfc.support.text import format_percent
+from langchain_cfc.support.units import UNITS, UnitTraits
 from langchain_cfc_monitor.observed import ANSWERED, DAY, EMPTY, FLAGGED, Data, format_time
 from langchain_cfc_monitor.sequential_tests import CoverageTest, SequentialTest
 from langchain_cfc_monitor.store import Evidence, ResultCounts, compute_share
 
 _LARGEST_LOG = 700.0  # its exponential is still a finite float
-_OUTCOME_WORDS = {
-    ANSWERED: "answered",
-    EMPTY: "left with an empty set",
-    FLAGGED: "flagged as not certifiable",
-}
-_RATE_NAMES = {"kept": "the rate of kept promises", "right": "share of right answers"}
-_NOT_WRONG = "the rate of questions answered rightly or not at all"
+_OUTCOME_WORDS = {EMPTY: "left with an empty set", FLAGGED: "flagged as not certifiable"}
 # What an alarm of a kind says, and what there is no sign of without one.
 _KIND_NAMES = {
-    "drift": ("Questions or answers have changed", "of change"),
+    "drift": ("Traffic has changed", "of change"),
     "rates": ("A certified rate is broken", "that a certified rate is broken"),
     "labelled": ("Labelled results differ from the others", "that labelled results differ from the others"),
 }
@@ -178,7 +173,7 @@ class Limits:
     def list_breaches(self, age_days: float, counts: ResultCounts, models: Sequence[str]) -> Iterator[str]:
         """Yield a sentence for every limit that is exceeded, and for every model that was not calibrated."""
         for model in models:
-            yield f"The model {model} answers but was not calibrated"
+            yield f"The model {model} is served but was not calibrated"
         if self.age_days is not None and age_days > self.age_days:
             yield f"The artifact is {int(age_days)} days old; at most {self.age_days:g} are allowed"
         failing, seconds = counts.failing, counts.seconds
@@ -202,19 +197,23 @@ class AnsweredShare(Data):
         results: Number of results served at this rate, above 0.
         answered: Share of them that were answered.
         expected: Share of the certification prompts that are answered at this rate.
+        subject: `runs` for runs of an agent; None for answers.
     """
 
     max_wrong_rate: str
     results: int
     answered: float
     expected: float
+    subject: Literal["runs"] | None = None
 
     @property
     def sentence(self) -> str:
         """The shares in one line."""
+        traits = UNITS[self.subject or "answers"]
         return (
             f"With {_name_promise(self.max_wrong_rate)}, {format_percent(self.answered)} of {self.results:,} "
-            f"results are answered ({format_percent(self.expected)} of the certification prompts)"
+            f"{traits.prompt}s are {traits.shown} ({format_percent(self.expected)} of the certification "
+            f"{traits.prompt}s)"
         )
 
 
@@ -252,6 +251,7 @@ class MonitorStatus(Data):
         rates: How many results were answered at each certified wrong-answer rate.
         breaches: Limits that are exceeded and models that were not calibrated, in sentences.
         notes: What the monitor cannot test, and why.
+        subject: `runs` for runs of an agent; None for answers.
     """
 
     artifact: str
@@ -270,6 +270,12 @@ class MonitorStatus(Data):
     rates: tuple[AnsweredShare, ...]
     breaches: tuple[str, ...]
     notes: tuple[str, ...]
+    subject: Literal["runs"] | None = None
+
+    @property
+    def traits(self) -> UnitTraits:
+        """The words for what it watches."""
+        return UNITS[self.subject or "answers"]
 
     @property
     def sound(self) -> bool:
@@ -335,7 +341,12 @@ def make_status(
         rates=tuple(_list_answered_shares(artifact, counts)),
         breaches=tuple(limits.list_breaches(age, counts, models)),
         notes=tuple(_list_notes(artifact, evidence, counts)),
+        subject=_find_subject(artifact),
     )
+
+
+def _find_subject(artifact: CalibrationArtifact) -> Literal["runs"] | None:
+    return "runs" if artifact.subject == "runs" else None
 
 
 def _list_answered_shares(artifact: CalibrationArtifact, counts: ResultCounts) -> Iterator[AnsweredShare]:
@@ -347,6 +358,7 @@ def _list_answered_shares(artifact: CalibrationArtifact, counts: ResultCounts) -
                 results=results,
                 answered=answered / results,
                 expected=one.groups[0].answered / one.prompts,
+                subject=_find_subject(artifact),
             )
 
 
@@ -359,15 +371,16 @@ def _list_tests_by_group(
     kind: Literal["drift", "labelled"], tests: SequentialTest, evidence: Evidence, level: float
 ) -> Iterator[Test]:
     """Yield a test for each quantity and group, in the order of `Layout.tests`."""
-    drift = evidence.drift
+    drift, traits = evidence.drift, evidence.drift.artifact.traits
     words = {one.name: one.words for one in drift.artifact.feature_map.list_guaranteed_weights()}
     for place, (watched, group) in enumerate(drift.layout.tests):
-        name, shift = _name_quantity_plainly(watched, words), None
+        name, shift = _name_quantity_plainly(watched, words, traits), None
         if kind == "drift":
-            shift = _describe_shift(watched, name, watched.counts[group], drift.count_results(place))
+            expected, observed = watched.counts[group], drift.count_results(place)
+            shift = _describe_shift(watched, name, expected, observed, traits)
         yield Test(
             kind=kind,
-            what=name_quantity(watched),
+            what=name_quantity(watched, traits),
             what_name=name,
             group=words[group],
             group_name=name_group(words[group], group),
@@ -379,8 +392,10 @@ def _list_tests_by_group(
 
 
 def _list_tests_of_rates(kept: CoverageTest, level: float) -> Iterator[Test]:
-    option = kept.artifact.parsed_set_rule.option
-    names = _RATE_NAMES | ({"kept": _NOT_WRONG} if option == "max_wrong_of_all" else {})
+    option, traits = kept.artifact.parsed_set_rule.option, kept.artifact.traits
+    names = {"kept": "the rate of kept promises", "right": f"share of right {traits.single}s"}
+    if option == "max_wrong_of_all":
+        names["kept"] = f"the rate of {traits.prompt}s {traits.shown} rightly or not at all"
     for place, one in enumerate(kept.rates):
         named = names[one.what]
         if one.max_wrong_rate is not None:
@@ -404,17 +419,18 @@ def _name_promise(max_wrong_rate: str) -> str:
     return f"at most {format_share(float(max_wrong_rate))} wrong"
 
 
-def name_quantity(watched: ReferenceHistogram) -> str:
+def name_quantity(watched: ReferenceHistogram, traits: UnitTraits) -> str:
     """Name a quantity in words; features keep the names from their text."""
     if watched.max_wrong_rate is not None:
-        return f"share of questions answered at the {format_share(float(watched.max_wrong_rate))} rate"
+        rate = format_share(float(watched.max_wrong_rate))
+        return f"share of {traits.prompt}s {traits.shown} at the {rate} rate"
     return _QUANTITY_NAMES.get(watched.name, watched.name)
 
 
-def _name_quantity_plainly(watched: ReferenceHistogram, words: Mapping[str, str]) -> str:
+def _name_quantity_plainly(watched: ReferenceHistogram, words: Mapping[str, str], traits: UnitTraits) -> str:
     """Name a quantity in plain language; a feature that is itself a group becomes a share of the group."""
     known = words.get(watched.name)
-    return name_quantity(watched) if known is None else f"share of {name_group(known, watched.name)}"
+    return name_quantity(watched, traits) if known is None else f"share of {name_group(known, watched.name)}"
 
 
 def _summarize_evidence(tests: SequentialTest, place: int, level: float) -> dict[str, Any]:
@@ -477,7 +493,11 @@ def _list_notes(artifact: CalibrationArtifact, evidence: Evidence, counts: Resul
 
 
 def _describe_shift(
-    watched: ReferenceHistogram, name: str, expected: Sequence[int], observed: Sequence[int]
+    watched: ReferenceHistogram,
+    name: str,
+    expected: Sequence[int],
+    observed: Sequence[int],
+    traits: UnitTraits,
 ) -> str | None:
     """Describe where the bins of results differ most from those of calibration prompts; None if empty."""
     calibration, results = np.array(expected, dtype=np.float64), np.array(observed, dtype=np.float64)
@@ -490,7 +510,7 @@ def _describe_shift(
         outcome = ANSWERED if is_bot else int(np.argmax(np.abs(results - calibration)))
         move = "More" if results[outcome] > calibration[outcome] else "Fewer"
         shares = f"{format_percent(results[outcome])} (expected {format_percent(calibration[outcome])})"
-        return f"{move} questions {_OUTCOME_WORDS[outcome]}: {shares}"
+        return f"{move} {traits.prompt}s {_OUTCOME_WORDS.get(outcome, traits.shown)}: {shares}"
     # The edge at which the cumulative shares are farthest apart, as in the Kolmogorov-Smirnov statistic.
     below, expected_below = results.cumsum()[:-1], calibration.cumsum()[:-1]
     place = int(np.argmax(np.abs(below - expected_below)))
@@ -507,7 +527,9 @@ def _describe_shift(
     is_harder = get_direction(watched.name)
     move = f"{name[0].upper()}{name[1:]} {'higher' if is_higher else 'lower'}"
     if is_harder is not None:
-        move = f"Questions look {'harder' if is_higher == is_harder else 'easier'} by {name}"
+        move = (
+            f"{traits.prompt.capitalize()}s look {'harder' if is_higher == is_harder else 'easier'} by {name}"
+        )
     return f"{move}: {shares}"
 
 

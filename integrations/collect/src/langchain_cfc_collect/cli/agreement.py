@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from langchain_cfc.candidates import UNITS
 from langchain_cfc.cli.formatting import make_table, print_list, print_result, report_errors, track_progress
 from langchain_cfc.cli.inputs import AsJson
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import read_records
+from langchain_cfc.support.units import UNITS
 from langchain_cfc_collect.review import ReviewReport, create_review_report
 
 

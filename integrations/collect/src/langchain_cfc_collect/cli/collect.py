@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from langchain_cfc.candidates import Unit
 from langchain_cfc.cli.formatting import EXIT_NO, report_errors
 from langchain_cfc.cli.inputs import AsJson
 from langchain_cfc.sampling.models import list_required_packages
 from langchain_cfc.support.imports import check_installed
 from langchain_cfc.support.plugins import FACTORY
+from langchain_cfc.support.units import Unit
 
 # Options under headings of their own in the help.
 _settings_option = partial(typer.Option, rich_help_panel="Settings")

@@ -13,7 +13,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from langchain_cfc.candidates import UNITS
 from langchain_cfc.cli.commands import make_app
 from langchain_cfc.cli.formatting import (
     EXIT_NO,
@@ -30,6 +29,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.no_answers import describe_unscored
 from langchain_cfc.records import LabelledRecord, read_records, write_records
 from langchain_cfc.support.text import format_percent, pluralize
+from langchain_cfc.support.units import UNITS
 from langchain_cfc_collect.cli.agreement import agreement
 from langchain_cfc_collect.cli.collect import ConfigPath, RetryFailed, Settings
 from langchain_cfc_collect.cli.people import certify

@@ -16,7 +16,6 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, delete, func, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from langchain_cfc.candidates import Unit
 from langchain_cfc.errors import StoreError
 from langchain_cfc.records import (
     ClaimsRecord,
@@ -31,6 +30,7 @@ from langchain_cfc.records.schema import MODEL_VERSION, PROVENANCE_FIELDS, make_
 from langchain_cfc.support import __version__
 from langchain_cfc.support.database import DatabaseStore
 from langchain_cfc.support.serialization import canonical_json
+from langchain_cfc.support.units import Unit
 from langchain_cfc_collect.costs import Budget, BudgetTracker, RequestHistory, Stage, Usage
 from langchain_cfc_collect.store import batches, calls, rows, schema
 from langchain_cfc_collect.store.configurations import (

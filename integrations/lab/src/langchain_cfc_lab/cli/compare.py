@@ -17,7 +17,6 @@ from rich.table import Table
 import langchain_cfc_lab as lab
 from langchain_cfc.artifact import open_attempts
 from langchain_cfc.artifact.attempt_files import AttemptFiles
-from langchain_cfc.candidates import Unit
 from langchain_cfc.cli.calibration_options import make_flag
 from langchain_cfc.cli.formatting import (
     format_group,
@@ -33,6 +32,7 @@ from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import Records, tabulate
 from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.support.text import format_percent
+from langchain_cfc.support.units import Unit
 from langchain_cfc_lab import ComparisonReport, LevelComparison, MethodComparison
 from langchain_cfc_lab.cli import CORE_COUNT, FigureFolder, Jobs, SplitsSeed, print_command, split_option
 from langchain_cfc_lab.compare import FEATURES, GROUPS

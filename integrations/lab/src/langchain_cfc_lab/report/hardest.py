@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from langchain_cfc.artifact import CalibrationArtifact, select_held_out
-from langchain_cfc.candidates import LabelledBatch, Unit
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import name_records_in_errors
@@ -26,6 +26,7 @@ from langchain_cfc.records import ClaimsRecord, LabelledRecord, Records
 from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.support.text import pluralize
+from langchain_cfc.support.units import Unit
 from langchain_cfc.thresholds import Level
 from langchain_cfc_lab.report._text import describe_length, find_cut, truncate
 

@@ -9,13 +9,13 @@ from pathlib import PurePath
 from typing import Any
 
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.candidates import Unit
 from langchain_cfc.certificates import state_abstentions
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.support.text import pluralize
+from langchain_cfc.support.units import Unit
 from langchain_cfc_lab.report import tables
 from langchain_cfc_lab.report._text import format_interval, to_percent
 from langchain_cfc_lab.report.drawing import create_axes

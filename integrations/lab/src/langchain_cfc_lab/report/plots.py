@@ -17,10 +17,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from langchain_cfc.candidates import Unit
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import EvaluationReport, MethodReport
 from langchain_cfc.features import name_group
+from langchain_cfc.support.units import Unit
 from langchain_cfc_lab.comparison_report import (
     ComparisonReport,
     Histogram,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot
-from langchain_cfc.candidates import Unit
 from langchain_cfc.certificates.batches import REPETITIONS
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import (
@@ -25,6 +24,7 @@ from langchain_cfc.guarantee import (
     format_share,
 )
 from langchain_cfc.support.text import format_limit, pluralize
+from langchain_cfc.support.units import Unit
 from langchain_cfc_lab.report._text import METHOD_NAMES, NO_BREAK, format_interval, to_percent
 from langchain_cfc_lab.report.hardest import HardAnswer, HardPrompt
 

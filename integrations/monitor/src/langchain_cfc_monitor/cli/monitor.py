@@ -324,14 +324,14 @@ def _print_status(console: Console, found: MonitorStatus, recalibration: str) ->
     console.print(escape(f"artifact   {found.artifact[:15]}, {found.age_days:.1f} days old"))
     shares = ""
     if found.answered is not None and found.flagged is not None:
-        shares = f": {format_percent(found.answered)} answered"
+        shares = f": {format_percent(found.answered)} {found.traits.shown}"
         if found.flagged:
             shares += f", {format_percent(found.flagged)} flagged as not certifiable"
     console.print(f"results    {found.results:,}{shares}")
     for rate in found.rates:
-        console.print(escape(f"answered   {rate.sentence}"))
+        console.print(escape(f"{found.traits.shown:<10} {rate.sentence}"))
     console.print(f"labels     {found.labels:,}")
-    console.print(f"failures   {found.failures:,} prompts could not be served")
+    console.print(f"failures   {found.failures:,} {found.traits.prompt}s could not be served")
     if found.seconds is not None:
         median, most = found.seconds
         console.print(f"took       {median:.3g} s at the median, {most:.3g} s at the 99th percentile")
@@ -340,8 +340,8 @@ def _print_status(console: Console, found: MonitorStatus, recalibration: str) ->
     print_notes(console, found.notes)
     if found.alarms:
         console.print(
-            "The promise holds only if questions, model and verifier stay as in calibration. Find what "
-            "changed, label some of the results since then, and calibrate again:"
+            f"The promise holds only if {found.traits.prompt}s, model and verifier stay as in calibration. "
+            "Find what changed, label some of the results since then, and calibrate again:"
         )
         print_lines(console, [f"  {recalibration}"])
 
