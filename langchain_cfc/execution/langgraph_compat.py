@@ -6,7 +6,6 @@ and `_call_with_config`: these are its interface for subclasses and are used the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -59,19 +58,9 @@ def _is_stream_handler(handler: BaseCallbackHandler) -> bool:
     return type(handler).__module__.startswith("langgraph.")
 
 
-def get_deferred_settings(part: Any) -> dict[str, Any] | None:
-    """Return the settings of a model that is made at each call (`init_chat_model`); None for other parts."""
-    if not isinstance(part, Runnable) or not hasattr(part, "__dict__"):
-        return None
-    settings = vars(part).get(_DEFERRED_SETTINGS)
-    return settings if isinstance(settings, dict) else None
-
-
-def copy_with_deferred_settings(part: Runnable[Any, Any], settings: Mapping[str, Any]) -> Runnable[Any, Any]:
-    """Return a copy of a model that is made at each call, with its settings replaced."""
-    copy = object.__new__(type(part))
-    vars(copy).update({**vars(part), _DEFERRED_SETTINGS: settings})
-    return copy
+def is_made_at_each_call(part: Any) -> bool:
+    """Return whether a part is a model of `init_chat_model` that is only made when it is called."""
+    return isinstance(part, Runnable) and _DEFERRED_SETTINGS in getattr(part, "__dict__", {})
 
 
 def get_tracing_params(

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.execution import Call, call_by_keys, describe_error
-from langchain_cfc.execution.langgraph_compat import copy_with_deferred_settings, get_deferred_settings
+from langchain_cfc.execution.langgraph_compat import is_made_at_each_call
 from langchain_cfc.sampling.fingerprints import PASS_THROUGH
 from langchain_cfc.support.imports import check_installed, require
 from langchain_cfc.support.json_text import short_repr
@@ -125,13 +125,8 @@ def has_retriever(part: Any) -> bool:
 def refuse_seed(generator: Runnable[Any, Any]) -> None:
     """Raise an `InputError` if a visible model or binding fixes a seed: all candidates would be the same."""
     for part in walk_runnables(generator):
-        if isinstance(part, RunnableBindingBase):
-            settings: Mapping[str, Any] = part.kwargs
-        elif isinstance(part, BaseLanguageModel):
-            settings = vars(part)
-        else:
-            settings = get_deferred_settings(part) or {}
-        seed = find_seed(settings)
+        settings = vars(part) if isinstance(part, BaseLanguageModel) else {}
+        seed = find_seed(part.kwargs if isinstance(part, RunnableBindingBase) else settings)
         if seed is not None:
             msg = (
                 f"generator: {type(part).__name__} has the fixed seed {seed!r}, with which separate "
@@ -153,8 +148,6 @@ def may_call_tools(generator: Runnable[Any, Any]) -> bool:
     if list_opaque_parts(generator):
         return True
     for part in walk_runnables(generator):
-        if get_deferred_settings(part) is not None:
-            return True
         settings = part.kwargs if isinstance(part, RunnableBindingBase) else vars(part)
         passed_on = [settings[name] for name in PASS_THROUGH if isinstance(settings.get(name), Mapping)]
         if any(given.get(name) for given in (settings, *passed_on) for name in ("tools", "functions")):
@@ -164,11 +157,7 @@ def may_call_tools(generator: Runnable[Any, Any]) -> bool:
 
 def list_opaque_parts(generator: Runnable[Any, Any]) -> list[str]:
     """Return the names of a generator's functions, whose models cannot be seen from outside."""
-    return [
-        one.get_name()
-        for one in walk_runnables(generator)
-        if not isinstance(one, BaseModel) and get_deferred_settings(one) is None
-    ]
+    return [one.get_name() for one in walk_runnables(generator) if not isinstance(one, BaseModel)]
 
 
 def list_hidden_models(generator: Runnable[Any, Any]) -> list[str]:
@@ -186,12 +175,11 @@ def list_hidden_models(generator: Runnable[Any, Any]) -> list[str]:
 
 
 def _is_model(part: Runnable[Any, Any]) -> bool:
-    return isinstance(part, BaseLanguageModel) or get_deferred_settings(part) is not None
+    return isinstance(part, BaseLanguageModel) or is_made_at_each_call(part)
 
 
 def _may_stream_or_cache(model: Runnable[Any, Any]) -> bool:
-    deferred = get_deferred_settings(model)
-    settings = vars(model) if deferred is None else {"disable_streaming": None, **deferred}
+    settings = vars(model)
     # Text models have no `disable_streaming`: they stream only when asked to.
     return not (settings.get("cache") is False and settings.get("disable_streaming", True) is True)
 
@@ -207,8 +195,7 @@ def without_streaming_and_cache(part: Runnable[Any, Any], *, fresh: bool = True)
 
     A streaming model would show the tokens of rejected candidates to the user, and so would a judge that
     quotes them. A cache would return the same answer n times. Models are found wherever LangChain keeps them
-    in fields: bindings, retries, sequences, maps, fallbacks, models configured per call. Models inside a
-    function stay unchanged.
+    in fields: bindings, retries, sequences, maps, fallbacks. Models inside a function stay unchanged.
 
     Args:
         part: A chat model, a chain, or anything else.
@@ -219,17 +206,16 @@ def without_streaming_and_cache(part: Runnable[Any, Any], *, fresh: bool = True)
         The copy; the part itself if it holds no model.
 
     Raises:
-        InputError: If a value with models in it holds itself.
+        InputError: If a model is only made at each call, or a value with models in it holds itself.
     """
     if isinstance(part, BaseLanguageModel):
         return part.model_copy(update=_change_model_fields(part, fresh=fresh))
-    if (settings := get_deferred_settings(part)) is not None:
-        changed = {**(_ask_for_one_answer(settings) if fresh else settings), "disable_streaming": True}
-        if fresh:
-            changed["cache"] = False
-        if "streaming" in settings:
-            changed["streaming"] = False
-        return copy_with_deferred_settings(part, changed)
+    if is_made_at_each_call(part):
+        msg = (
+            "a model that is made at each call is not known beforehand: leave out configurable_fields, as in "
+            "init_chat_model('openai:gpt-4o-mini')"
+        )
+        raise InputError(msg)
     try:
         return _silence_fields(part, fresh=fresh) if isinstance(part, BaseModel) else part
     except RecursionError:

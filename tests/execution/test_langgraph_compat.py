@@ -28,11 +28,10 @@ from langchain_cfc.execution.langgraph_compat import (
     NOSTREAM,
     DelegatingChatModel,
     convert_model_input,
-    copy_with_deferred_settings,
     detach_from_graph,
-    get_deferred_settings,
     get_tracing_params,
     is_generated_block_id,
+    is_made_at_each_call,
     make_message_id,
 )
 from langchain_cfc.runnable.redraws import DrawRegister
@@ -115,14 +114,9 @@ def test_nostream_tag_keeps_models_out_of_graph_streams(tags: list[str]) -> None
     assert bool(streamed) is not bool(tags)
 
 
-def test_deferred_settings_of_init_chat_model_can_be_read_and_copied() -> None:
-    model = init_chat_model("openai:gpt-4o", configurable_fields=["temperature"], seed=3)
-    assert get_deferred_settings(model) == {"model": "openai:gpt-4o", "seed": 3}
-    copy = copy_with_deferred_settings(model, {"model": "openai:gpt-4o-mini"})
-    assert get_deferred_settings(copy) == {"model": "openai:gpt-4o-mini"}
-    assert get_deferred_settings(model) == {"model": "openai:gpt-4o", "seed": 3}
-    assert type(copy) is type(model)
-    assert get_deferred_settings(GenericFakeChatModel(messages=iter([]))) is None
+def test_models_of_init_chat_model_that_are_made_at_each_call_are_recognised() -> None:
+    assert is_made_at_each_call(init_chat_model("openai:gpt-4o", configurable_fields=["temperature"]))
+    assert not is_made_at_each_call(GenericFakeChatModel(messages=iter([])))
 
 
 def test_delegating_chat_model_has_the_tracing_params_of_its_model() -> None:

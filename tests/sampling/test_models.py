@@ -13,7 +13,6 @@ import pytest
 from langchain.chat_models import init_chat_model
 from langchain_core.language_models import FakeListLLM
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import (
     Runnable,
     RunnableConfig,
@@ -22,11 +21,9 @@ from langchain_core.runnables import (
     RunnablePassthrough,
 )
 from langchain_openai import ChatOpenAI
-from pydantic import BaseModel
 
 from langchain_cfc import CFCRunnable
 from langchain_cfc.errors import InputError, MissingExtraError, SamplingWarning
-from langchain_cfc.execution.langgraph_compat import get_deferred_settings
 from langchain_cfc.sampling import Sampler, resolve_generator, without_streaming_and_cache
 from langchain_cfc.sampling.models import (
     has_model,
@@ -36,8 +33,7 @@ from langchain_cfc.sampling.models import (
 )
 from tests.factories import make_artifact
 from tests.fakes import NumberedModel, global_cache
-from tests.sampling.drawing import PROMPT, Draw, sorted_texts
-from tests.serving.openai_bodies import Answer
+from tests.sampling.drawing import PROMPT, Draw
 from tests.serving.openai_server import Script
 
 TOWNS = ["bogota", "la paz", "lima", "quito"]
@@ -108,105 +104,16 @@ def test_resolve_generator_takes_runnables_functions_and_mappings() -> None:
     assert isinstance(resolve_generator({"out": model}), RunnableParallel)
 
 
-# Models that are only made when they are called.
+def make_at_each_call() -> Any:
+    return init_chat_model("openai:recorded", configurable_fields="any")
 
 
-def make_deferred(**settings: Any) -> Any:
-    """A model whose every setting can be given per call."""
-    return init_chat_model("openai:recorded", configurable_fields="any", **settings)
-
-
-def test_deferred_model_is_drawn_from_without_cache(base_url: str, script: Script, draw: Draw) -> None:
-    assert base_url
-    with global_cache() as cache:
-        found = draw(make_deferred(n=5, streaming=False, temperature=0.5), 4)
-    assert sorted_texts(found) == TOWNS
-    assert not cache._cache
-    assert [request.get("n") or 1 for request in script.requests] == [1] * 4
-    assert {request["temperature"] for request in script.requests} == {0.5}
-
-
-def test_deferred_model_alone_answers_from_the_cache(base_url: str) -> None:
-    # The negative control of the test above.
-    assert base_url
-    with global_cache():
-        assert {make_deferred().invoke(PROMPT).text for _ in range(4)} == {"lima"}
-
-
-def test_deferred_model_does_not_stream(base_url: str, script: Script, draw: Draw) -> None:
-    assert base_url
-    assert sorted_texts(draw(make_deferred(streaming=True), 4)) == TOWNS
-    assert not any(request.get("stream") for request in script.requests)
-
-
-def test_deferred_model_keeps_configurable_settings(base_url: str, script: Script, draw: Draw) -> None:
-    assert base_url
-    config = RunnableConfig(configurable={"temperature": 0.9})
-    model = make_deferred(temperature=0.5).with_config(configurable={"max_tokens": 7})
-    assert sorted_texts(draw(model, 4, config=config)) == TOWNS
-    assert {(request["temperature"], request["max_completion_tokens"]) for request in script.requests} == {
-        (0.9, 7)
-    }
-
-
-class Town(BaseModel):
-    """A town."""
-
-    name: str
-
-
-def test_deferred_model_keeps_tools_and_structured_output(base_url: str, script: Script, draw: Draw) -> None:
-    assert base_url
-    script.answers = {PROMPT: [Answer(tools=(("Town", {"name": name}),)) for name in ("lima", "quito")]}
-    tools = make_deferred().bind_tools([Town])
-    assert len(set(sorted_texts(draw(tools, 4)))) == 2
-    structured = make_deferred().with_structured_output(Town, method="function_calling")
-    assert sorted_texts(draw(structured, 2)) == ['{"name":"lima"}', '{"name":"quito"}']
-    chain = ChatPromptTemplate.from_template("{q}") | tools.with_config(tags=["mine"])
-    assert len(draw(chain, 2, prompt={"q": PROMPT})) == 2
-    assert all(request["tools"][0]["function"]["name"] == "Town" for request in script.requests)
-
-
-def test_deferred_model_of_the_user_is_not_changed() -> None:
-    model = make_deferred(n=5)
-    copy = without_streaming_and_cache(model.bind_tools([]))
-    assert get_deferred_settings(copy) == {"model": "openai:recorded", **QUIET}
-    assert get_deferred_settings(model) == {"model": "openai:recorded", "n": 5}
-    assert get_deferred_settings(without_streaming_and_cache(model, fresh=False)) == {
-        "model": "openai:recorded",
-        "n": 5,
-        "disable_streaming": True,
-    }
-    assert vars(copy)["_queued_declarative_operations"] == [("bind_tools", ([],), {})]
-
-
-@pytest.mark.parametrize(
-    "settings", [{"seed": 7}, {"model_kwargs": {"seed": 7}}, {"extra_body": {"seed": 7}}]
-)
-def test_sampler_refuses_a_seed_of_a_deferred_model(settings: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="has the fixed seed 7"):
-        Sampler(make_deferred(**settings))
-    with pytest.raises(InputError, match="has the fixed seed 7"):
-        Sampler(make_deferred().with_config(configurable=settings) | StrOutputParser())
-
-
-def test_single_request_refuses_a_deferred_model() -> None:
-    # Which provider it will be is not known before the call, nor what that one calls their number.
-    with pytest.raises(InputError, match="Use sampling='requests'"):
-        Sampler(make_deferred(), "single_request")
-
-
-def test_context_before_a_deferred_model_is_found_once(base_url: str, draw: Draw) -> None:
-    assert base_url
-    seen: list[Any] = []
-    chain = (
-        RunnablePassthrough()
-        | RunnableLambda(seen.append)
-        | RunnableLambda(lambda _: PROMPT)
-        | make_deferred()
-    )
-    assert sorted_texts(draw(chain, 4)) == TOWNS
-    assert seen == [PROMPT]
+def test_models_that_are_made_at_each_call_are_refused() -> None:
+    made = make_at_each_call()
+    for part in (made, made.bind_tools([]), made | StrOutputParser(), RunnableParallel(a=made)):
+        for fresh in (True, False):
+            with pytest.raises(InputError, match="made at each call"):
+                without_streaming_and_cache(part, fresh=fresh)
 
 
 # Models that functions have closed over.
@@ -253,7 +160,6 @@ def test_sampler_warns_once_of_a_model_hidden_in_a_function(
         lambda: NumberedModel(**QUIET),
         lambda: NumberedModel(**QUIET).with_retry() | StrOutputParser(),
         lambda: FakeListLLM(responses=["x"], cache=False),
-        lambda: make_deferred(**QUIET),
     ],
 )
 def test_sampler_does_not_warn_of_hidden_models_without_cache(
@@ -270,9 +176,7 @@ def test_sampler_does_not_warn_of_hidden_models_without_cache(
         (lambda: NumberedModel(cache=False, disable_streaming="tool_calling"), "NumberedModel"),
         (lambda: RunnableParallel(a=NumberedModel(**QUIET), b=NumberedModel()), "NumberedModel"),
         (lambda: FakeListLLM(responses=["x"]), "FakeListLLM"),
-        (make_deferred, "_ConfigurableModel"),
-        (lambda: make_deferred(cache=False), "_ConfigurableModel"),
-        (lambda: make_deferred(disable_streaming=True), "_ConfigurableModel"),
+        (make_at_each_call, "_ConfigurableModel"),
         (lambda: call_in_function(NumberedModel()), "NumberedModel"),
     ],
 )
@@ -362,7 +266,7 @@ def test_chain_serves_models_with_fields_that_hold_themselves() -> None:
 def test_has_model_sees_models_in_fields_and_functions() -> None:
     assert has_model(NumberedModel().with_fallbacks([NumberedModel()]))
     assert has_model(call_in_function(NumberedModel()))
-    assert has_model(make_deferred())
+    assert has_model(make_at_each_call())
     assert not has_model(RunnableLambda(str) | StrOutputParser())
     assert list_hidden_models(NumberedModel()) == []
     assert list_opaque_parts(RunnableLambda(Bot().answer) | StrOutputParser()) == ["answer"]

@@ -20,7 +20,7 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import BaseModel
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.execution.langgraph_compat import get_deferred_settings
+from langchain_cfc.execution.langgraph_compat import is_made_at_each_call
 from langchain_cfc_collect.costs import Stage
 
 ProviderName: TypeAlias = Literal["openai", "anthropic"]
@@ -185,7 +185,7 @@ def find_models(part: Any) -> Iterator[Runnable[Any, Any]]:
         if isinstance(one, (str, bytes, int, float, type(None), type)) or id(one) in seen:
             continue
         seen.add(id(one))
-        if isinstance(one, BaseLanguageModel) or get_deferred_settings(one) is not None:
+        if isinstance(one, BaseLanguageModel) or is_made_at_each_call(one):
             yield one
         left += reversed(_list_contents(one))
 
