@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
+import threading
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,6 +15,7 @@ from typing import Any
 
 import pytest
 from langchain_cfc_collect import CallPolicy, CollectionResult, collect
+from langchain_cfc_collect.collecting import run_in_kept_loop
 from langchain_cfc_collect.executor import Components, Executor
 from langchain_cfc_collect.stages import Journal, Labels
 from langchain_cfc_collect.store import Store
@@ -300,3 +305,24 @@ def test_collections_of_one_process_share_the_clients_of_models(tmp_path: Path, 
             failing = replace(parts, labeler=RunnableLambda(lambda _: 1 / 0), labeler_id="fails")
             with pytest.raises(CollectionError):
                 collect_records(tmp_path / f"{number}-fails.db", failing)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio has no Runner")
+def test_loop_of_a_thread_is_closed_while_another_loop_runs() -> None:
+    loops = []
+
+    async def keep_loop() -> None:
+        loops.append(asyncio.get_running_loop())
+
+    async def collect_garbage() -> None:
+        thread = threading.Thread(target=lambda: run_in_kept_loop("...", keep_loop()))
+        thread.start()
+        thread.join()
+        del thread
+        gc.collect()
+
+    asyncio.run(collect_garbage())
+    until = time.monotonic() + 10.0
+    while not loops[0].is_closed() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert loops[0].is_closed()

@@ -130,8 +130,14 @@ def _find_runner() -> Any:
 
 
 def _close(process: int, runner: Any) -> None:
-    if os.getpid() == process:
+    if os.getpid() != process:
+        return
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
         runner.close()
+    else:  # the garbage of the thread is collected by a thread whose own loop is running
+        threading.Thread(target=runner.close).start()
 
 
 async def acollect(
