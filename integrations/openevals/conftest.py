@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.session", "tests.serving.conftest"]
+pytest_plugins = ["tests.session", "tests.calls", "tests.serving.conftest"]

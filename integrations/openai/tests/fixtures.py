@@ -30,10 +30,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Saved:
 
 @pytest.fixture
 def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosted]:
-    """The same server, which tests make faulty."""
+    """The same server, which tests make faulty, where clients look for a hosted model."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
     script = Hosted.script_of_facts()
     with serving(script) as url:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
         yield Hosted(url, script)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,7 +13,7 @@ import pytest
 from langchain_cfc_collect import CallPolicy, CollectionOptions, Components, Store, collect
 from langchain_cfc_openai import ChatCompletions, make_generator, make_judge
 
-from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc import CalibrationArtifact, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
 from langchain_cfc.verifiers import SequenceProbability, normalise_answer
@@ -31,18 +29,8 @@ DRAWN: dict[str, Any] = {"temperature": 0.7, "top_p": 0.8, "max_tokens": 16, "st
 VERIFIERS = ("sequence", "logprobs", "line")
 
 Saved: TypeAlias = dict[str, Path]
-Serve: TypeAlias = Callable[[CFCRunnable, Any], CFCResult]
 
 
-def run_invoke(chain: CFCRunnable, prompt: Any) -> CFCResult:
-    return chain.invoke(prompt)
-
-
-def run_ainvoke(chain: CFCRunnable, prompt: Any) -> CFCResult:
-    return asyncio.run(chain.ainvoke(prompt))
-
-
-both_ways = pytest.mark.parametrize("serve", [run_invoke, run_ainvoke])
 # For each kind of failure, what the error tells the user to do.
 REMEDIES = {
     "status 400": "remove parameters that the endpoint does not know",

@@ -11,10 +11,11 @@ from langchain_cfc_collect.config import read_config
 from langchain_cfc_collect.failures import is_transient, read_retry_after
 from langchain_cfc_openai import EndpointError
 
-from integrations.openai.tests.parts import Hosted, N, Serve, both_ways, continents, get_question
+from integrations.openai.tests.parts import Hosted, N, continents, get_question
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
 from langchain_cfc.errors import FingerprintError
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from tests.calls import Invoke
 from tests.serving.openai_server import Fault
 
 COLLECTION = """
@@ -57,17 +58,11 @@ concurrency = 4
 PROMPTS = 12
 
 
-@pytest.fixture(autouse=True)
-def _files(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The questions, the settings, and where the endpoint is."""
-    monkeypatch.setenv("OPENAI_BASE_URL", hosted.url)
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
+def collect_artifact() -> CalibrationArtifact:
+    """Collect by the settings, calibrate and save."""
     Path("collect.toml").write_text(COLLECTION)
     rows = [{"question": one.input, "answers": one.reference} for one in continents()[: 4 * PROMPTS : 4]]
     Path("questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def collect_artifact() -> CalibrationArtifact:
     config = read_config("collect.toml")
     ended = collect(config.source.read_examples(), config.create_components(), config.store)
     assert ended.complete
@@ -85,8 +80,7 @@ def collect_artifact() -> CalibrationArtifact:
     return CalibrationArtifact.load("artifact.json")
 
 
-@both_ways
-def test_components_of_the_configuration_serve_as_calibrated(hosted: Hosted, serve: Serve) -> None:
+def test_components_of_the_configuration_serve_as_calibrated(hosted: Hosted, invoke: Invoke) -> None:
     artifact = collect_artifact()
     assert artifact.provenance is not None
     parts = read_config("collect.toml").create_components()
@@ -97,7 +91,7 @@ def test_components_of_the_configuration_serve_as_calibrated(hosted: Hosted, ser
         "model_version": "recorded",
     }
     assert chain.guarantee.binding == "matched"
-    assert len(serve(chain, get_question()).candidates) == N
+    assert len(invoke(chain, get_question()).candidates) == N
     warm = read_config("collect.toml", settings=["generator.arguments.temperature=0.9"]).create_components()
     with pytest.raises(FingerprintError, match=r"temperature is 0\.9, in calibration it was 0\.7"):
         chain.model_copy(update={"generator": warm.generator})

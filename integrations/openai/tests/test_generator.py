@@ -18,25 +18,23 @@ from integrations.openai.tests.parts import (
     Hosted,
     N,
     Saved,
-    Serve,
     both_samplings,
-    both_ways,
     continents,
     get_question,
 )
 from langchain_cfc.errors import DrawError, InputError, SamplingWarning
 from langchain_cfc.sampling import Sampler, SamplingName
+from tests.calls import Invoke
 from tests.fakes import global_cache
 from tests.serving.openai_server import FAULTS, Fault, Reply, Script, serving
 
 
-@both_ways
 @both_samplings
 def test_generator_serves_the_recorded_candidates(
-    hosted: Hosted, saved: Saved, sampling: SamplingName, serve: Serve
+    hosted: Hosted, saved: Saved, sampling: SamplingName, invoke: Invoke
 ) -> None:
     record = continents()[-1]
-    result = serve(hosted.chain(saved, sampling=sampling, show_rejected=True), record.input)
+    result = invoke(hosted.chain(saved, sampling=sampling, show_rejected=True), record.input)
     assert result.guarantee.binding == "matched"
     assert sorted(str(one.text) for one in result.candidates) == sorted(
         str(one.text) for one in record.candidates
@@ -48,11 +46,10 @@ def test_generator_serves_the_recorded_candidates(
     assert len(hosted.script.requests) == (1 if sampling == "single_request" else N)
 
 
-@both_ways
 def test_single_request_holds_exactly_the_calibrated_settings(
-    hosted: Hosted, saved: Saved, serve: Serve
+    hosted: Hosted, saved: Saved, invoke: Invoke
 ) -> None:
-    serve(hosted.chain(saved, sampling="single_request"), get_question())
+    invoke(hosted.chain(saved, sampling="single_request"), get_question())
     [body] = hosted.script.requests
     assert body == {
         "model": "recorded",
@@ -90,56 +87,52 @@ def test_plain_model_with_global_cache_raises_draw_error(hosted: Hosted) -> None
     assert len(hosted.script.requests) == 1
 
 
-@both_ways
 @pytest.mark.parametrize(
     ("oddity", "requests"), [("one choice", 1 + N - 1), ("fewer choices", 2), ("more choices", 1)]
 )
 def test_missing_choices_are_requested_separately(
-    hosted: Hosted, saved: Saved, oddity: str, requests: int, serve: Serve
+    hosted: Hosted, saved: Saved, oddity: str, requests: int, invoke: Invoke
 ) -> None:
     hosted.script.faults = [Fault(oddity, on={0})]
-    result = serve(hosted.chain(saved, sampling="single_request"), get_question())
+    result = invoke(hosted.chain(saved, sampling="single_request"), get_question())
     assert len(result.candidates) == N
     assert len(hosted.script.requests) == requests
     assert hosted.script.struck[oddity] == 1
 
 
-@both_ways
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_broken_response_is_repeated(hosted: Hosted, saved: Saved, fault: str, serve: Serve) -> None:
+def test_one_broken_response_is_repeated(hosted: Hosted, saved: Saved, fault: str, invoke: Invoke) -> None:
     hosted.script.faults = [Fault(fault, on={3})]
-    assert len(serve(hosted.chain(saved), get_question()).candidates) == N
+    assert len(invoke(hosted.chain(saved), get_question()).candidates) == N
     assert len(hosted.script.requests) == N + 1
 
 
-@both_ways
 @both_samplings
 @pytest.mark.parametrize("fault", REMEDIES)
 def test_draw_error_names_the_remedy_for_every_fault(
-    hosted: Hosted, saved: Saved, fault: str, sampling: SamplingName, serve: Serve
+    hosted: Hosted, saved: Saved, fault: str, sampling: SamplingName, invoke: Invoke
 ) -> None:
     chain = hosted.chain(saved, sampling=sampling)
     hosted.script.faults = [Fault(fault)]
     status = fault if fault.startswith("status") else ""
     found = f"{N} of {N} candidates could not be drawn.*{status}.*{REMEDIES[fault]}"
     with pytest.raises(DrawError, match=found) as failed:
-        serve(chain, get_question())
+        invoke(chain, get_question())
     assert isinstance(failed.value.__cause__, EndpointError)
     assert failed.value.__cause__.__cause__ is not None or fault == "no choices"
     # The endpoint is back; nothing of the failure is left in the chain.
     hosted.script.faults = []
-    assert serve(chain, get_question()).candidates
+    assert invoke(chain, get_question()).candidates
 
 
-@both_ways
 @both_samplings
 def test_client_waits_for_retry_after(
-    hosted: Hosted, saved: Saved, sampling: SamplingName, serve: Serve
+    hosted: Hosted, saved: Saved, sampling: SamplingName, invoke: Invoke
 ) -> None:
     hosted.script.faults = [Fault("status 429", on={0}, seconds=1.0)]
     chain = hosted.chain(saved, generator=hosted.generator(max_retries=2), sampling=sampling)
     began = time.monotonic()
-    assert len(serve(chain, get_question()).candidates) == N
+    assert len(invoke(chain, get_question()).candidates) == N
     assert time.monotonic() - began >= 1.0
     assert hosted.script.struck == {"status 429": 1}
 
@@ -153,10 +146,9 @@ class OtherProtocol(Script):
         return Reply(200, ['{"detail": "see /docs", "choices": null}'])
 
 
-@both_ways
 @both_samplings
 def test_unsuitable_server_raises_draw_error(
-    hosted: Hosted, saved: Saved, sampling: SamplingName, serve: Serve
+    hosted: Hosted, saved: Saved, sampling: SamplingName, invoke: Invoke
 ) -> None:
     hosted.script.faults = [Fault("slow", seconds=6.0)]
     with serving(OtherProtocol({})) as other:
@@ -169,7 +161,7 @@ def test_unsuitable_server_raises_draw_error(
             began = time.monotonic()
             chain = hosted.chain(saved, generator=hosted.generator(**settings), sampling=sampling)
             with pytest.raises(DrawError, match=said):
-                serve(chain, get_question())
+                invoke(chain, get_question())
             assert time.monotonic() - began < 4.0
 
 

@@ -13,13 +13,6 @@ from langchain_cfc import CalibrationArtifact
 PAGE = Path(__file__).parents[1] / "README.md"
 
 
-@pytest.fixture(autouse=True)
-def _environment(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the endpoint is."""
-    monkeypatch.setenv("OPENAI_BASE_URL", hosted.url)
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-
-
 def test_readme_runs_with_recorded_answers(hosted: Hosted) -> None:
     assert run_page(PAGE) >= 6
     assert CalibrationArtifact.load("artifact.json").n == 10

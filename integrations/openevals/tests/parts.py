@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-import pytest
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
@@ -18,19 +16,6 @@ from langchain_cfc.labelers import LabelerInput
 from tests.factories import labeler_input
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
-
-Ask = Callable[[Any, Any], list[Any]]
-
-
-def run_invoke(part: Any, asked: Any) -> list[Any]:
-    return list(part.invoke(asked))
-
-
-def run_ainvoke(part: Any, asked: Any) -> list[Any]:
-    return list(asyncio.run(part.ainvoke(asked)))
-
-
-both_ways = pytest.mark.parametrize("ask", [run_invoke, run_ainvoke])
 
 
 def labelled_input(prompt: Any, reference: Any, *texts: str) -> LabelerInput:

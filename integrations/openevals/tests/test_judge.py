@@ -22,18 +22,16 @@ from openevals.prompts import (
 from pydantic import BaseModel
 
 from integrations.openevals.tests.parts import (
-    Ask,
-    both_ways,
     client,
     labelled_input,
     make_judgements,
     reply,
-    run_invoke,
 )
 from langchain_cfc.errors import FingerprintError, InputError, LabelerError, VerifierError
 from langchain_cfc.sampling.comparison import compare_fingerprints
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import from_evaluator
+from tests.calls import Invoke
 from tests.factories import verifier_input
 from tests.serving.openai_server import Fault, Script, serving
 
@@ -55,36 +53,39 @@ def model(script: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatOpenA
         yield client(url)
 
 
-@both_ways
-def test_judge_scores_and_labels_true_and_false(ask: Ask, model: ChatOpenAI, script: Script) -> None:
-    assert ask(make_judge_verifier(model, PROMPT), ASKED) == [0.0, 1.0, 0.0]
+def test_judge_scores_and_labels_true_and_false(invoke: Invoke, model: ChatOpenAI, script: Script) -> None:
+    assert invoke(make_judge_verifier(model, PROMPT), ASKED) == [0.0, 1.0, 0.0]
     # Texts drawn twice are judged once.
     assert len(script.requests) == 2
-    assert ask(make_judge_labeler(model, PROMPT), LABELLED) == [True, False, True]
+    assert invoke(make_judge_labeler(model, PROMPT), LABELLED) == [True, False, True]
     # A prompt that asks for a fault is read the other way round.
-    assert ask(make_judge_verifier(model, PROMPT, higher_is_better=False), ASKED) == [1.0, 0.0, 1.0]
-    assert ask(make_judge_labeler(model, PROMPT, at_most=0.0), LABELLED) == [False, True, False]
+    assert invoke(make_judge_verifier(model, PROMPT, higher_is_better=False), ASKED) == [1.0, 0.0, 1.0]
+    assert invoke(make_judge_labeler(model, PROMPT, at_most=0.0), LABELLED) == [False, True, False]
 
 
-@both_ways
-def test_judge_with_continuous_scale_and_at_least(ask: Ask, model: ChatOpenAI, script: Script) -> None:
+def test_judge_with_continuous_scale_and_at_least(invoke: Invoke, model: ChatOpenAI, script: Script) -> None:
     script.answers = make_judgements(PROMPT, {"lima": 0.7, "quito": 0.69}, inputs="where?")
-    assert ask(make_judge_verifier(model, PROMPT, continuous=True), ASKED) == pytest.approx([0.3, 0.31, 0.3])
+    assert invoke(make_judge_verifier(model, PROMPT, continuous=True), ASKED) == pytest.approx(
+        [0.3, 0.31, 0.3]
+    )
     labeler = make_judge_labeler(model, PROMPT, continuous=True, at_least=0.7)
-    assert ask(labeler, LABELLED) == [True, False, True]
+    assert invoke(labeler, LABELLED) == [True, False, True]
     assert labeler.fingerprint["judge.correct"] == "at least 0.7"
     # The negative control: another cut, other labels, another labeler.
     lower = make_judge_labeler(model, PROMPT, continuous=True, at_least=0.6)
-    assert ask(lower, LABELLED) == [True, True, True]
+    assert invoke(lower, LABELLED) == [True, True, True]
     assert compute_fingerprint(lower) != compute_fingerprint(labeler)
 
 
-@both_ways
-def test_judge_scales_choices_to_the_unit_interval(ask: Ask, model: ChatOpenAI, script: Script) -> None:
+def test_judge_scales_choices_to_the_unit_interval(invoke: Invoke, model: ChatOpenAI, script: Script) -> None:
     script.answers = make_judgements(PROMPT, {"lima": 4, "quito": 1}, inputs="where?")
     grades = (1, 2, 3, 4, 5)
-    assert ask(make_judge_verifier(model, PROMPT, choices=grades), ASKED) == [0.25, 1.0, 0.25]
-    assert ask(make_judge_labeler(model, PROMPT, choices=grades, at_least=4), LABELLED) == [True, False, True]
+    assert invoke(make_judge_verifier(model, PROMPT, choices=grades), ASKED) == [0.25, 1.0, 0.25]
+    assert invoke(make_judge_labeler(model, PROMPT, choices=grades, at_least=4), LABELLED) == [
+        True,
+        False,
+        True,
+    ]
     schema = script.requests[0]["response_format"]["json_schema"]["schema"]
     assert schema["properties"]["score"]["enum"] == list(grades)
 
@@ -100,51 +101,49 @@ OTHERS: list[tuple[dict[str, Any], Any, str]] = [
 ]
 
 
-@both_ways
 @pytest.mark.parametrize("case", OTHERS)
 def test_judge_refuses_scores_outside_its_scale(
-    ask: Ask, model: ChatOpenAI, script: Script, case: tuple[dict[str, Any], Any, str]
+    invoke: Invoke, model: ChatOpenAI, script: Script, case: tuple[dict[str, Any], Any, str]
 ) -> None:
     settings, score, message = case
     script.answers = make_judgements(PROMPT, {"lima": score, "quito": score}, inputs="where?")
     with pytest.raises(VerifierError, match=message):
-        ask(make_judge_verifier(model, PROMPT, **settings), ASKED)
+        invoke(make_judge_verifier(model, PROMPT, **settings), ASKED)
     labeler = make_judge_labeler(model, PROMPT, **settings, at_least=0.5 if settings else None)
     with pytest.raises(LabelerError, match=message):
-        ask(labeler, LABELLED)
+        invoke(labeler, LABELLED)
 
 
 def test_judge_of_openevals_accepts_scores_outside_its_scale(model: ChatOpenAI, script: Script) -> None:
     script.answers = make_judgements(PROMPT, {"lima": 0.7, "quito": 0.7}, inputs="where?")
     evaluator = create_llm_as_judge(prompt=PROMPT, judge=model, choices=[0, 0.5, 1])
-    assert run_invoke(from_evaluator(evaluator), ASKED) == pytest.approx([0.3] * 3)
+    assert from_evaluator(evaluator).invoke(ASKED) == pytest.approx([0.3] * 3)
 
 
-@both_ways
 @pytest.mark.parametrize("fault", ["status 500", "malformed", "truncated", "dropped", "no choices"])
-def test_failing_judge_raises_typed_errors(ask: Ask, fault: str, model: ChatOpenAI, script: Script) -> None:
+def test_failing_judge_raises_typed_errors(
+    invoke: Invoke, fault: str, model: ChatOpenAI, script: Script
+) -> None:
     script.faults = [Fault(fault)]
     with pytest.raises(VerifierError, match="the evaluator failed with"):
-        ask(make_judge_verifier(model, PROMPT), ASKED)
+        invoke(make_judge_verifier(model, PROMPT), ASKED)
     with pytest.raises(LabelerError, match="the evaluator failed with"):
-        ask(make_judge_labeler(model, PROMPT), LABELLED)
+        invoke(make_judge_labeler(model, PROMPT), LABELLED)
 
 
-@both_ways
 @pytest.mark.parametrize("fields", [{}, {"reasoning": "none"}, {"score": True}])
 def test_incomplete_reply_of_a_judge_raises_typed_errors(
-    ask: Ask, fields: dict[str, Any], model: ChatOpenAI, script: Script
+    invoke: Invoke, fields: dict[str, Any], model: ChatOpenAI, script: Script
 ) -> None:
     script.answers = {PROMPT.format(inputs="where?", outputs=text): reply(**fields) for text in RIGHT}
     with pytest.raises(VerifierError, match="the evaluator failed with KeyError"):
-        ask(make_judge_verifier(model, PROMPT), ASKED)
+        invoke(make_judge_verifier(model, PROMPT), ASKED)
     with pytest.raises(LabelerError, match="the evaluator failed with KeyError"):
-        ask(make_judge_labeler(model, PROMPT), LABELLED)
+        invoke(make_judge_labeler(model, PROMPT), LABELLED)
 
 
-@both_ways
 def test_judge_passes_few_shot_examples_and_system_prompt(
-    ask: Ask, model: ChatOpenAI, script: Script
+    invoke: Invoke, model: ChatOpenAI, script: Script
 ) -> None:
     examples: Any = [{"inputs": "what?", "outputs": "cusco", "score": False}]
     shown = "<example>\n<input>what?</input>\n<output>cusco</output>\n<score>False</score>\n</example>"
@@ -154,7 +153,7 @@ def test_judge_passes_few_shot_examples_and_system_prompt(
     }
     options: Any = {"few_shot_examples": examples, "system": "Be strict.", "use_reasoning": False}
     verifier = make_judge_verifier(model, PROMPT, **options)
-    assert ask(verifier, ASKED) == [0.0, 1.0, 0.0]
+    assert invoke(verifier, ASKED) == [0.0, 1.0, 0.0]
     assert script.requests[0]["messages"][0] == {"role": "system", "content": "Be strict."}
     plain = make_judge_verifier(model, PROMPT)
     for name in ("few_shot_examples", "system", "reasoning"):
@@ -177,36 +176,34 @@ SCHEMA = {
 }
 
 
-@both_ways
 @pytest.mark.parametrize("schema", [SCHEMA, GradesOfAnswer])
 def test_judge_key_chooses_one_field_of_the_output_schema(
-    ask: Ask, schema: Any, model: ChatOpenAI, script: Script
+    invoke: Invoke, schema: Any, model: ChatOpenAI, script: Script
 ) -> None:
     script.answers = {
         PROMPT.format(inputs="where?", outputs=text): reply(right=right, short=0.75)
         for text, right in RIGHT.items()
     }
-    assert ask(make_judge_verifier(model, PROMPT, output_schema=schema, key="right"), ASKED) == [
+    assert invoke(make_judge_verifier(model, PROMPT, output_schema=schema, key="right"), ASKED) == [
         0.0,
         1.0,
         0.0,
     ]
-    assert ask(make_judge_verifier(model, PROMPT, output_schema=schema, key="short"), ASKED) == [0.25] * 3
-    assert ask(make_judge_labeler(model, PROMPT, output_schema=schema, key="right"), LABELLED) == [
+    assert invoke(make_judge_verifier(model, PROMPT, output_schema=schema, key="short"), ASKED) == [0.25] * 3
+    assert invoke(make_judge_labeler(model, PROMPT, output_schema=schema, key="right"), LABELLED) == [
         True,
         False,
         True,
     ]
     with pytest.raises(LabelerError, match="holds no 'long'"):
-        ask(make_judge_labeler(model, PROMPT, output_schema=schema, key="long"), LABELLED)
+        invoke(make_judge_labeler(model, PROMPT, output_schema=schema, key="long"), LABELLED)
     with pytest.raises(LabelerError, match="neither True nor False"):
-        ask(make_judge_labeler(model, PROMPT, output_schema=schema, key="short"), LABELLED)
+        invoke(make_judge_labeler(model, PROMPT, output_schema=schema, key="short"), LABELLED)
 
 
-@both_ways
-def test_judge_takes_templates_of_langchain(ask: Ask, model: ChatOpenAI) -> None:
+def test_judge_takes_templates_of_langchain(invoke: Invoke, model: ChatOpenAI) -> None:
     template = ChatPromptTemplate.from_messages([("system", "Be strict."), ("user", PROMPT)])
-    assert ask(make_judge_verifier(model, template), ASKED) == [0.0, 1.0, 0.0]
+    assert invoke(make_judge_verifier(model, template), ASKED) == [0.0, 1.0, 0.0]
     other = ChatPromptTemplate.from_messages([("system", "Be kind."), ("user", PROMPT)])
     assert compute_fingerprint(make_judge_verifier(model, template)) != compute_fingerprint(
         make_judge_verifier(model, other)
@@ -216,12 +213,13 @@ def test_judge_takes_templates_of_langchain(ask: Ask, model: ChatOpenAI) -> None
 # --- what a prompt shows
 
 
-@both_ways
-def test_correctness_prompt_labels_with_the_reference(ask: Ask, model: ChatOpenAI, script: Script) -> None:
+def test_correctness_prompt_labels_with_the_reference(
+    invoke: Invoke, model: ChatOpenAI, script: Script
+) -> None:
     script.answers = make_judgements(CORRECTNESS_PROMPT, RIGHT, inputs="where?", reference_outputs="lima")
-    assert ask(make_judge_labeler(model, "CORRECTNESS_PROMPT"), LABELLED) == [True, False, True]
+    assert invoke(make_judge_labeler(model, "CORRECTNESS_PROMPT"), LABELLED) == [True, False, True]
     with pytest.raises(LabelerError, match="shows a reference, but there is none"):
-        ask(make_judge_labeler(model, "CORRECTNESS_PROMPT"), labelled_input("where?", None, "lima"))
+        invoke(make_judge_labeler(model, "CORRECTNESS_PROMPT"), labelled_input("where?", None, "lima"))
 
 
 def test_judge_verifier_refuses_prompts_with_a_reference(model: ChatOpenAI) -> None:
@@ -237,7 +235,6 @@ PASSAGES = {"question": "where?", "documents": "Llamas live in Peru."}
 CONTEXT = {"inputs": "question", "context": "documents"}
 
 
-@both_ways
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -247,7 +244,7 @@ CONTEXT = {"inputs": "question", "context": "documents"}
     ],
 )
 def test_judge_arguments_may_be_fields_or_a_function(
-    ask: Ask, arguments: Any, model: ChatOpenAI, script: Script
+    invoke: Invoke, arguments: Any, model: ChatOpenAI, script: Script
 ) -> None:
     texts = {"inputs": "where?", "context": "Llamas live in Peru."}
     script.answers = {
@@ -256,14 +253,16 @@ def test_judge_arguments_may_be_fields_or_a_function(
     }
     asked = verifier_input(PASSAGES, "lima", "quito")
     grounded = make_judge_verifier(model, "RAG_GROUNDEDNESS_PROMPT", arguments=arguments)
-    assert ask(grounded, asked) == [0.0, 1.0]
-    assert ask(make_judge_verifier(model, "RAG_HELPFULNESS_PROMPT", arguments=arguments), asked) == [1.0, 0.0]
+    assert invoke(grounded, asked) == [0.0, 1.0]
+    assert invoke(make_judge_verifier(model, "RAG_HELPFULNESS_PROMPT", arguments=arguments), asked) == [
+        1.0,
+        0.0,
+    ]
     labeler = make_judge_labeler(model, "RAG_GROUNDEDNESS_PROMPT", arguments=arguments)
-    assert ask(labeler, labelled_input(PASSAGES, None, "lima", "quito")) == [True, False]
+    assert invoke(labeler, labelled_input(PASSAGES, None, "lima", "quito")) == [True, False]
 
 
-@both_ways
-def test_judge_candidate_may_be_the_context(ask: Ask, model: ChatOpenAI, script: Script) -> None:
+def test_judge_candidate_may_be_the_context(invoke: Invoke, model: ChatOpenAI, script: Script) -> None:
     script.answers = {
         RAG_RETRIEVAL_RELEVANCE_PROMPT.format(inputs="where?", context=text): reply(
             reasoning="", score=relevant
@@ -271,14 +270,13 @@ def test_judge_candidate_may_be_the_context(ask: Ask, model: ChatOpenAI, script:
         for text, relevant in RIGHT.items()
     }
     verifier = make_judge_verifier(model, "RAG_RETRIEVAL_RELEVANCE_PROMPT", candidate="context")
-    assert ask(verifier, ASKED) == [0.0, 1.0, 0.0]
+    assert invoke(verifier, ASKED) == [0.0, 1.0, 0.0]
     # An answer it does not look at, so that all of them would get one score.
     with pytest.raises(InputError, match=r"shows {context}, {inputs}, but not the candidate, {outputs}"):
         make_judge_verifier(model, "RAG_RETRIEVAL_RELEVANCE_PROMPT", arguments=CONTEXT)
 
 
-@both_ways
-def test_failing_judge_arguments_raise_typed_errors(ask: Ask, model: ChatOpenAI) -> None:
+def test_failing_judge_arguments_raise_typed_errors(invoke: Invoke, model: ChatOpenAI) -> None:
     def failing(prompt: Any) -> Any:
         return {"where?": 3, "there?": {"outputs": "lima"}}[prompt]
 
@@ -286,16 +284,16 @@ def test_failing_judge_arguments_raise_typed_errors(ask: Ask, model: ChatOpenAI)
         return make_judge_verifier(model, "RAG_GROUNDEDNESS_PROMPT", arguments=arguments)
 
     with pytest.raises(VerifierError, match="holds no 'documents'; it is 'question'"):
-        ask(verifier({"context": "documents"}), verifier_input({"question": "where?"}, "lima"))
+        invoke(verifier({"context": "documents"}), verifier_input({"question": "where?"}, "lima"))
     with pytest.raises(VerifierError, match="holds no 'documents'; it is a str"):
-        ask(verifier({"context": "documents"}), ASKED)
+        invoke(verifier({"context": "documents"}), ASKED)
     with pytest.raises(VerifierError, match="arguments= returned a int; expected a mapping"):
-        ask(verifier(failing), ASKED)
+        invoke(verifier(failing), ASKED)
     with pytest.raises(VerifierError, match="returned 'outputs', which is reserved for the candidate"):
-        ask(verifier(failing), verifier_input("there?", "lima"))
+        invoke(verifier(failing), verifier_input("there?", "lima"))
     labeler = make_judge_labeler(model, "RAG_GROUNDEDNESS_PROMPT", arguments=failing)
     with pytest.raises(LabelerError, match="arguments function failed with KeyError"):
-        ask(labeler, labelled_input("nowhere?", None, "lima"))
+        invoke(labeler, labelled_input("nowhere?", None, "lima"))
 
 
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
