@@ -249,10 +249,11 @@ class FlowRunnable(Runnable[Input, Output], ABC):
     def steps(self, given: Input, config: RunnableConfig) -> Steps[Output]:
         """Run as part of a larger flow: as a child run if any handler listens to chain runs, else inline."""
         # A run without listeners costs more than many flows do. Handlers that the environment asks for, such
-        # as tracers, are only known once LangChain has made a manager.
+        # as tracers, are only known once LangChain has made a manager, which is expensive.
         callbacks = config.get("callbacks")
-        handlers = [] if callbacks is None else CallbackManager.configure(callbacks).handlers
-        if all(handler.ignore_chain for handler in handlers):
+        if isinstance(callbacks, list):
+            callbacks = CallbackManager.configure(callbacks)
+        if callbacks is None or all(handler.ignore_chain for handler in callbacks.handlers):
             return (yield from self.flow(given, config))
         output: Output = yield Step(lambda: self.invoke(given, config), lambda: self.ainvoke(given, config))
         return output

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
+from langchain_core.callbacks import BaseCallbackHandler, CallbackManager
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, LLMResult
@@ -27,13 +27,16 @@ DRAW_TAG = "cfc:candidate"
 
 
 def add_handler(config: RunnableConfig, handler: BaseCallbackHandler, *tags: str) -> RunnableConfig:
-    """Return a config with a further callback handler and further tags, which child runs inherit."""
+    """Return a config with a further callback handler and further tags, which child runs inherit.
+
+    Callbacks that are None mean that no others are asked for, also not by the environment.
+    """
     callbacks: Any = config.get("callbacks")
-    if isinstance(callbacks, BaseCallbackManager):
-        callbacks = callbacks.copy()
-        callbacks.add_handler(handler)
+    if isinstance(callbacks, list):
+        callbacks = [*callbacks, handler]
     else:
-        callbacks = [*(callbacks or []), handler]
+        callbacks = CallbackManager([]) if callbacks is None else callbacks.copy()
+        callbacks.add_handler(handler)
     return {**config, "callbacks": callbacks, "tags": [*(config.get("tags") or []), *tags]}
 
 

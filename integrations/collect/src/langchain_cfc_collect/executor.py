@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from langchain_core.callbacks import CallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.artifact import check_first_wave, has_separate_scores
@@ -131,7 +132,9 @@ class Executor:
         self._splitter = None if splitter is None else ClaimSplitter(splitter)
         self._sampler = Sampler(generator, components.sampling, reasoning=components.reasoning)
         self._description = Description(components.answer, components.metadata)
-        self._config: RunnableConfig = config or {}
+        # With the handlers that the environment asks for; to look for them in every stage is expensive.
+        manager = CallbackManager.configure((config or {}).get("callbacks"))
+        self._config: RunnableConfig = {**(config or {}), "callbacks": manager if manager.handlers else None}
         provenance = Provenance(
             n=n,
             draws=None if self._rule is None else self._rule.text,

@@ -198,7 +198,7 @@ class _Previewer:
             question, self._n, RunnableConfig(), Progress(), self.usage
         )
         given = VerifierInput(prompt=question, candidates=draws)
-        config = add_handler(RunnableConfig(), self.usage, "cfc:verifier")
+        config = add_handler(RunnableConfig(callbacks=[]), self.usage, "cfc:verifier")
         groups = yield from self._agreement.find_groups(given, config)
         scores: Sequence[float] = score_groups(groups)
         if self._scorer is not None:

@@ -32,8 +32,9 @@ from langchain_cfc_collect.store.schema import Row, Statement, Write, define_upd
 
 # Number of prompts that are read at a time.
 PAGE_SIZE = 500
-# Level of zlib: 300 candidates of 150 tokens with 5 alternatives each take 7.6 MB instead of 24.8.
-_COMPRESSION = 6
+# Bytes of a candidate that are stored as they are. With log-probabilities it has far more: compressed, 300
+# candidates of 150 tokens with 5 alternatives each take 7.6 MB instead of 24.8.
+_MAX_UNCOMPRESSED = 1000
 # Created once, because `json.dumps` with options creates one for every call. Messages may hold infinities.
 _MESSAGE_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
@@ -124,7 +125,9 @@ def make_draw_row(position: int, slot: int, draw: DrawnCandidate) -> Row:
             if stated and (usage := sum_usage([read_usage(stated)])):
                 fields["usage_metadata"] = usage
             content["message"] = {"type": draw.message.type, "data": fields}
-        packed = _compress(_MESSAGE_ENCODER.encode(content).encode())
+        packed = _MESSAGE_ENCODER.encode(content).encode()
+        if len(packed) > _MAX_UNCOMPRESSED:
+            packed = zlib.compress(packed)
     sealed = schema.seal_bytes(position, slot, packed)
     return {
         "number": schema.number_draw(position, slot),
@@ -132,13 +135,6 @@ def make_draw_row(position: int, slot: int, draw: DrawnCandidate) -> Row:
         "slot": slot,
         "packed": sealed,
     }
-
-
-def _compress(content: bytes) -> bytes:
-    # zlib clears its whole window first, which takes ten times as long as compressing a short answer.
-    window = min(zlib.MAX_WBITS, max(9, len(content).bit_length()))
-    compressor = zlib.compressobj(_COMPRESSION, wbits=window, memLevel=window - 7)
-    return compressor.compress(content) + compressor.flush()
 
 
 def _has_message(draw: DrawnCandidate) -> bool:
@@ -214,7 +210,7 @@ def _make_draw(text: str, data: Any, has_message: bool) -> DrawnCandidate:
 
 
 def _unpack_draw(packed: bytes) -> DrawnCandidate:
-    content = json.loads(zlib.decompress(packed))
+    content = json.loads(packed if packed.startswith(b"{") else zlib.decompress(packed))
     message = messages_from_dict([content["message"]])[0] if "message" in content else None
     return DrawnCandidate(content["text"], message, content["data"], content["no_answer"])
 

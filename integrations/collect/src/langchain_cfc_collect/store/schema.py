@@ -83,7 +83,7 @@ draws = Table(
     Column("number", ROW_NUMBER, primary_key=True, autoincrement=False),
     Column("prompt", Integer, ForeignKey(prompts.c.position), nullable=False),
     Column("slot", Integer, nullable=False),
-    # Digest, and compressed JSON, because log-probabilities are long.
+    # Digest, and JSON, compressed if it is long, as with log-probabilities.
     Column("packed", LargeBinary, nullable=False),
 )
 _SLOTS = 1 << 20

@@ -429,6 +429,12 @@ def _compile_sql(statement: Statement, dialect: Dialect, names: tuple[str, ...])
     return str(statement.compile(dialect=dialect, column_keys=names, for_executemany=True))
 
 
+class _Transaction(asyncio.Event):
+    """A transaction that callers wait for."""
+
+    error: Exception | None = None
+
+
 class Writer:
     """Writer to a store from one event loop, which groups writes into transactions.
 
@@ -441,7 +447,8 @@ class Writer:
         self.store = store
         self._waiting: list[list[Write] | Callable[[], list[Write]]] = []
         self._task: asyncio.Future[None] | None = None
-        self._last: asyncio.Future[None] | None = None  # done with the transaction of the last writes
+        self._last = _Transaction()  # that of the last writes
+        self._last.set()
         self._error: Exception | None = None
         self._connection: Connection | None = None  # kept, because opening one takes as long as a write
         self._thread = ThreadPoolExecutor(1, "cfc-store")
@@ -455,7 +462,7 @@ class Writer:
         `flush` waits for them and reports errors. A function is called when the transaction begins.
         """
         if not self._waiting:
-            self._last = asyncio.get_running_loop().create_future()
+            self._last = _Transaction()
         self._waiting.append(writes)
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._write_transactions())
@@ -463,18 +470,17 @@ class Writer:
     async def write(self, writes: list[Write]) -> None:
         """Write and wait until the writes survive a power cut; raises `StoreError` if that fails."""
         self.submit(writes)
-        await self._wait()
+        transaction = self._last
+        await transaction.wait()
+        if transaction.error is not None:
+            raise transaction.error
         await self._sync()
 
     async def flush(self) -> None:
         """Wait until all submitted writes are committed; raises `StoreError` if one failed, now or before."""
-        await self._wait()
+        await self._last.wait()
         if self._error is not None:
             raise self._error
-
-    async def _wait(self) -> None:
-        if self._last is not None and not self._last.done():
-            await asyncio.shield(self._last)  # others wait for it as well
 
     async def close(self) -> None:
         """Wait until pending writes are on the disk, and end the thread."""
@@ -492,16 +498,13 @@ class Writer:
     async def _write_transactions(self) -> None:
         while self._waiting:
             await asyncio.sleep(_GATHERING_SECONDS)
-            waiting, self._waiting, done = self._waiting, [], self._last
-            assert done is not None  # noqa: S101 - `submit` made it
+            waiting, self._waiting, transaction = self._waiting, [], self._last
             try:
                 await self._write(rows.combine_writes(one() if callable(one) else one for one in waiting))
             except Exception as failure:  # noqa: BLE001 - raised for every caller that waits
-                self._error = failure
-                done.set_exception(failure)
-                done.exception()  # or asyncio would log it if no caller waits
-            else:
-                done.set_result(None)
+                self._error = transaction.error = failure
+            finally:
+                transaction.set()
 
     async def _write(self, writes: list[Write]) -> None:
         with self.store.explain_errors("write"):
