@@ -161,38 +161,38 @@ class Executor:
     async def draw(self, example: Example, journal: Journal) -> Outcome:
         """Draw n candidates, or as many as a draw rule asks for, without redrawing those in the journal."""
         recorder, rule = journal.recorder, self._rule
-        config = add_handler(self._config, recorder)
+        draw = partial(
+            self._sampler.draw_steps,
+            example.input,
+            config=self._config,
+            progress=Progress(),
+            recorder=recorder,
+            store=journal,
+        )
+        if rule is None:
+            return await self._run(draw(n=self._n), journal)
         scorer = IncrementalScorer(
             self._scorer,
             self._description,
             example.input,
-            config,
+            add_handler(self._config, recorder),
             judging=add_handler(self._config, recorder, "cfc:verifier"),
             scored_separately=self._scored_separately,
         )
 
         def choose_next_wave(draws: list[DrawnCandidate]) -> Steps[int]:
-            assert rule is not None  # noqa: S101 - it is called only then
             wave = yield from scorer.choose_next_wave(rule, draws)
             journal.announce(sum(slot not in journal.drawn for slot in range(len(draws), len(draws) + wave)))
             return wave
 
-        def draw() -> Steps[list[DrawnCandidate]]:
-            draws = yield from self._sampler.draw_steps(
-                example.input,
-                self._n if rule is None else rule.first_wave,
-                self._config,
-                Progress(),
-                recorder,
-                store=journal,
-                choose_next_wave=None if rule is None else choose_next_wave,
-            )
-            if rule is not None and rule.needs_scores:  # the rule does not score the last possible wave
+        def draw_and_score() -> Steps[list[DrawnCandidate]]:
+            draws = yield from draw(n=rule.first_wave, choose_next_wave=choose_next_wave)
+            if rule.needs_scores:  # the rule does not score the last possible wave
                 yield from scorer.score(draws)
             return draws
 
-        outcome = await self._run(draw(), journal)
-        is_scored = rule is not None and rule.needs_scores and not isinstance(outcome.result, CFCError)
+        outcome = await self._run(draw_and_score(), journal)
+        is_scored = rule.needs_scores and not isinstance(outcome.result, CFCError)
         return replace(outcome, scores=scorer.scores) if is_scored else outcome
 
     async def split(self, answer: DrawnCandidate, journal: Journal) -> Outcome:
