@@ -431,8 +431,8 @@ def test_killed_claim_collection_repeats_only_calls_in_flight(path: Path, tmp_pa
     expected = {f"{part} question {number}" for part in ("split", "score", "label") for number in claiming}
     expected |= {f"draw question {number}" for number in range(size)} | {"split none"}
     assert set(asked) == expected
-    # Three calls are in flight at most.
-    assert asked.total() - (2 * size + 2 * len(claiming)) <= 3 * killed
+    # At each of three places, a call may run while the stage that the one before it ended is being committed.
+    assert asked.total() - (2 * size + 2 * len(claiming)) <= 2 * 3 * killed
     with Store(path) as store:
         store.check()
         assert [one.input for one in store.read_claims()] == [f"question {number}" for number in claiming]

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_cfc_collect.costs import Stage, Usage
+from langchain_cfc_collect.journal import StoreJournal
 from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store, Writer, rows
@@ -514,6 +515,30 @@ def test_writer_completes_a_write_whose_caller_was_cancelled(path: Path) -> None
     asyncio.run(written())
     with Store(path) as store:
         assert store.count_stages()[Stage.DRAWN] == 1
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_refused_candidates_are_deleted_but_stay_paid_for(path: Path, *, is_committed: bool) -> None:
+    async def written() -> None:
+        with Store(path, create=True) as store:
+            store.add(make_numbered_examples(1))
+            (prompt,) = store.read_unfinished()
+            writer = Writer(store)
+            journal = StoreJournal(writer, prompt, Stage.DRAWN, 2)
+            for slot, text in enumerate("ab"):
+                journal.recorder.record(AIMessage(text, response_metadata={"model_name": "m"}), drawn=True)
+                journal.save(slot, DrawnCandidate(text))
+            if is_committed:
+                await writer.flush()
+            journal.discard()
+            journal.save(0, DrawnCandidate("c"))
+            await writer.close()
+
+    asyncio.run(written())
+    with Store(path) as store:
+        (prompt,) = store.read_unfinished()
+        assert {slot: one.text for slot, one in prompt.partial.items()} == {0: "c"}
+        assert [(one.model, one.answered) for one in store.read_usage().calls] == [("m", 2)]
 
 
 def test_only_the_writer_commits_without_waiting_for_the_disk(path: Path) -> None:

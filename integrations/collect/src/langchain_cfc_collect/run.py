@@ -5,7 +5,8 @@ A process may be killed at any moment, and the store must still show what may ha
 - A stage announces its requests before making the first one. Budgets count every request that got neither an
   answer nor a refusal, because it may have been charged.
 - A candidate is written when its answer arrives, and the next request waits until it is committed. So a kill
-  loses at most as many answers as there may be calls in flight.
+  loses at most as many candidates as there may be calls in flight.
+- Claims, scores and labels are written when their stage ends; a kill also loses those of unfinished stages.
 - An SQLite store has its commits on the disk a second later, so a power cut can also lose those of the last
   second. Batches and their answers are on the disk before the run goes on.
 """
