@@ -324,7 +324,7 @@ def _describe_plan(plan: ChainPlan, passed: Collection[str]) -> Iterator[str]:
             cost = f", about {trial.tokens * requests // trial.answered:,} tokens"
     yield (
         f"n: {plan.components.n} answers to each of {pluralize(len(plan.examples), 'question')}"
-        f"{f', of which {done:,} have theirs' if done else ''}: {pluralize(requests, 'request')}{cost}"
+        f"{f', {done:,} of them done' if done else ''}: {pluralize(requests, 'request')}{cost}"
     )
     yield f"store: {plan.store} keeps everything; the same call resumes"
 
