@@ -41,13 +41,16 @@ from langchain_cfc.verifiers.base import combine_fingerprints
 class TextMatcher(BaseLabeler):
     """Base class of labelers that compare each distinct text with the reference.
 
-    `settings` are plain values that change the labels.
+    `settings` are plain values that change the labels; `parts` maps roles to what the user passed (None if
+    left out).
     """
 
-    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, settings: Mapping[str, Any], parts: Mapping[str, Any] | None = None
+    ) -> None:
         self.name = name
         self._settings = settings
-        self.fingerprint = combine_fingerprints(name, settings, {})
+        self.fingerprint = combine_fingerprints(name, settings, parts or {})
 
     def __repr__(self) -> str:
         """State what makes a candidate correct."""
@@ -58,11 +61,15 @@ class TextMatcher(BaseLabeler):
     def read_reference(self, reference: Any) -> Callable[[str], bool]:
         """Return a test for correct answers; raise a `LabelerError` if the reference is unusable."""
 
-    def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
-        """Test each distinct text once."""
+    def make_test(self, given: LabelerInput, config: RunnableConfig) -> Steps[Callable[[str], bool]]:
+        """Return the test for one prompt; overridden if it depends on more than the reference."""
         del config
         yield from ()  # nothing is called
-        is_correct = self.read_reference(given["reference"])
+        return self.read_reference(given["reference"])
+
+    def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
+        """Test each distinct text once."""
+        is_correct = yield from self.make_test(given, config)
         texts = [candidate.text for candidate in given["candidates"]]
         labels = {text: is_correct(text) for text in dict.fromkeys(texts)}
         return [labels[text] for text in texts]

@@ -5,25 +5,30 @@ The first of these places that names an option decides:
 1. `<answer>B</answer>`, `\boxed{B}`, and words for "answer", "option" or "choice" in ten languages (English,
    German, French, Spanish, Italian, Portuguese, Russian, Chinese, Japanese, Korean): `Answer: B`, `the answer
    is (B)`, `{"answer": "B"}`, `Option B is correct`, `答案：B`;
-2. a verb of choosing (`I would choose B`); the whole answer if it is a letter (`B`, `(B)`, `b.`, `$B$`); its
-   first letter, if set off: `B. Paris`, `(B) Paris`, `B, because ...`;
+2. a verb of choosing (`I would choose B`); the whole answer if it is a letter (`B`, `(B)`, `b.`, `$B$`) or
+   the text of an option; its first letter, if set off: `B. Paris`, `(B) Paris`, `B, because ...`;
 3. it ends with a letter in brackets: `so we get (B)`.
 
 A candidate that names two options has chosen none: `B or C`, `B, C`, `B/C`, `B, but C is also possible`,
-`Answer: B ... Answer: C`. Neither has one that denies its choice, makes it depend on a condition, or takes it
-back (`The answer is B. No wait, C.`). Other letters may be mentioned in the explanation: `The answer is B
-because A is on the coast`, `D, not B`. Texts of options are not read.
+`Answer: B ... Answer: C`, `B. Paris` where Paris is C. Neither has one that denies its choice, makes it
+depend on a condition, or takes it back (`The answer is B. No wait, C.`). Other letters may be mentioned in
+the explanation: `The answer is B because A is on the coast`, `D, not B`. Texts of options are compared
+without case, surrounding punctuation and emphasis. They are read where an answer is stated, and not searched
+for inside other text, where "not Paris but Rome" would be found to say Paris.
 """
 
 from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
-from langchain_cfc.errors import InputError, LabelerError
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from langchain_cfc.errors import CFCError, InputError, LabelerError
+from langchain_cfc.execution import Steps
 from langchain_cfc.labelers._words import (
     ADDITION,
     ALTERNATIVE,
@@ -37,6 +42,7 @@ from langchain_cfc.labelers._words import (
     compile_lead,
     join_words,
 )
+from langchain_cfc.labelers.base import LabelerInput
 from langchain_cfc.labelers.matching import TextMatcher
 from langchain_cfc.labelers.statements import (
     READING,
@@ -45,10 +51,19 @@ from langchain_cfc.labelers.statements import (
     remove_markup,
     unwrap_latex,
 )
-from langchain_cfc.support.normalisation import fold_characters, state_versions
+from langchain_cfc.sampling.models import make_optional_call
+from langchain_cfc.support.normalisation import fold_characters, normalise_answer, state_versions
+
+Options: TypeAlias = (
+    list[str]
+    | tuple[str, ...]
+    | Runnable[Any, Any]
+    | Callable[[Any], Sequence[str]]
+    | Callable[[Any], Awaitable[Sequence[str]]]
+)
 
 _LETTERS = string.ascii_uppercase
-# The letters of the options unless others are given.
+# The letters of the options if no options are given.
 DEFAULT_LETTERS = "ABCDE"
 # Repetitions of the same signs are bounded: backtracking would take very long on a run of them.
 _OPEN = r"[\s*_\"'`‘“«(\[{<$]{0,12}"
@@ -127,45 +142,67 @@ _CONTEXT, _MAX_PREDICATES = 1000, 50
 
 
 class MultipleChoice(TextMatcher):
-    """A candidate is correct if it chooses the option that the reference names by its letter.
+    """A candidate is correct if it chooses the option that the reference names.
 
-    The top of the module describes how a choice is read.
+    The reference is the letter of an option, or its text where `options` are given. The top of the module
+    describes how a choice is read.
 
     Args:
-        letters: The letters of the options.
+        options: The texts of the 1 to 26 options in order, the first being A: a list or tuple for all
+            prompts, or a function or Runnable, plain or async, that makes one from the prompt. Without them
+            only letters are read.
+        letters: The letters of the options if no options are given.
 
     Raises:
-        InputError: If the letters are not distinct capital letters.
+        InputError: If the letters are not distinct capital letters, or the options not distinct texts.
     """
 
-    def __init__(self, *, letters: str = DEFAULT_LETTERS) -> None:
+    def __init__(self, options: Options | None = None, *, letters: str = DEFAULT_LETTERS) -> None:
         if not letters or len(set(letters)) < len(letters) or set(letters) - set(_LETTERS):
             msg = f"letters is {letters!r}; expected distinct capital letters, such as 'ABCD'"
             raise InputError(msg)
+        listed, function = (options, None) if isinstance(options, (list, tuple)) else (None, options)
         self._letters = letters
-        super().__init__("multiple-choice", {"reads": READING, "letters": letters})
+        self._options = {} if listed is None else _map_options(listed, InputError)
+        self._make_options = make_optional_call("options function", function, LabelerError)
+        settings = {
+            "reads": READING,
+            "letters": letters if options is None else "as many as options",
+            "options": "none" if options is None else "own" if listed is None else " | ".join(listed),
+        }
+        super().__init__("multiple-choice", settings, {"options": function})
 
-    def read_reference(self, reference: Any) -> Callable[[str], bool]:
-        """Return a test for the letter that the reference is."""
-        right = reference.strip().upper() if isinstance(reference, str) else ""
-        if not right or right not in set(self._letters):
-            msg = f"the reference {reference!r:.80} names no option: give one of the letters {self._letters}"
-            raise LabelerError(msg)
-        return lambda answer: find_choice(answer, self._letters) == right
+    def read_reference(
+        self, reference: Any, options: Mapping[str, str] | None = None
+    ) -> Callable[[str], bool]:
+        """Return a test for the letter that the reference names, among `options` or those of all prompts."""
+        known = self._options if options is None else options
+        letters = "".join(known.values()) or self._letters
+        right = _find_right_letter(reference, letters, known)
+        return lambda answer: find_choice(answer, letters, known) == right
+
+    def make_test(self, given: LabelerInput, config: RunnableConfig) -> Steps[Callable[[str], bool]]:
+        """Return the test for one prompt, whose options are made first if a function makes them."""
+        if self._make_options is None:
+            return (yield from super().make_test(given, config))
+        options = yield from self._make_options.invoke_one(given["prompt"], config)
+        return self.read_reference(given["reference"], _map_options(options, LabelerError))
 
 
-def find_choice(text: str, letters: str) -> str | None:
+def find_choice(text: str, letters: str, options: Mapping[str, str]) -> str | None:
     """Return the letter that an answer chooses; None if no option is named, or more than one.
 
+    `options` maps the normalised text of each option to its letter, and may be empty.
+
     Examples:
-        >>> find_choice("The answer is (b), because Lima is on the coast.", "ABC")
+        >>> find_choice("The answer is (b), because Lima is on the coast.", "ABC", {})
         'B'
-        >>> find_choice("The answer is B or C.", "ABC") is None
+        >>> find_choice("The answer is B or C.", "ABC", {}) is None
         True
     """
     folded = fold_characters(text)
     plain = remove_markup(unwrap_latex(folded))
-    reader = _OptionReader(letters)
+    reader = _OptionReader(letters, options)
     # The places in order; the first that names an option decides.
     for named in reader.read_places(
         plain, [remove_markup(unwrap_latex(one)) for one in list_contents(folded)]
@@ -183,14 +220,17 @@ def extract_choice(text: str) -> str:
         >>> extract_choice("B. Paris, of course"), extract_choice("either (A) or (B)")
         ('B', '')
     """
-    return find_choice(text, DEFAULT_LETTERS) or ""
+    return find_choice(text, DEFAULT_LETTERS, {}) or ""
 
 
 class _OptionReader:
     """Reads which options the pieces of an answer name, with `_UNSETTLED` where they settle on none."""
 
-    def __init__(self, letters: str) -> None:
+    def __init__(self, letters: str, options: Mapping[str, str]) -> None:
         self._letters = frozenset(letters)
+        self._options = options
+        texts = sorted(map(re.escape, options), key=len, reverse=True)
+        self._texts = re.compile(rf"(?<!\w)(?:{'|'.join(texts)})(?!\w)") if texts else None
 
     def read_places(self, text: str, contents: list[str]) -> Iterator[set[str]]:
         """Yield what each place names, from the most to the least explicit."""
@@ -211,23 +251,25 @@ class _OptionReader:
         found = _OPTION.match(text)
         if found and (letter := found["letter"].upper()) in self._letters:
             return set() if _PREDICATE.match(text, found.end()) else self._check(letter, text[found.end() :])
-        return set()
+        return self._read_text(text)
 
     def _read_whole(self, text: str) -> set[str]:
         """Read an answer that is an option, or begins with one that a sign sets off."""
         text = text.strip()
+        option = self._options.get(normalise_answer(text))
+        named = {option} if option else set()
         found = _OPTION.match(text)
         if found is None or (letter := found["letter"].upper()) not in self._letters:
-            return set()
+            return named
         rest = text[found.end() :]
         if _ASKED_TEXT.fullmatch(rest):
             return {_UNSETTLED}
         is_key = '"' in found["close"] and rest.startswith(":")  # as in {"A": 0.1, "B": 0.9}
         if not _SIGN.match(text, found.end()) or _PREDICATE.match(rest) or is_key:
-            return set()
+            return named
         if {one[1] for one in _LISTED.finditer(text)} & self._letters - {letter}:
-            return set()  # the options are repeated
-        return self._check(letter, rest)
+            return named  # the options are repeated
+        return named | self._check(letter, rest)
 
     def _read_predicate(self, text: str, found: re.Match[str]) -> set[str]:
         """Read "B is correct"."""
@@ -250,6 +292,24 @@ class _OptionReader:
         named = {one.upper() for one in _BRACKETED.findall(sentence)} & self._letters
         return named if not named & set(_MENTION.findall(" ".join(rejected))) else set()
 
+    def _read_text(self, text: str) -> set[str]:
+        """Read the text of an option at the beginning of a statement."""
+        if self._texts is None:
+            return set()
+        line = text.partition("\n")[0]
+        if letter := self._options.get(normalise_answer(line)):
+            return {letter}
+        sentence = _SENTENCE_END.split(line)[0]
+        head = normalise_answer(sentence)
+        found = self._texts.match(head)
+        if (
+            found is None
+            or not re.match(r"\s?[,:(]|\W*$", head[found.end() :])
+            or text[len(sentence) :].startswith("?")
+        ):
+            return set()
+        return self._check(self._options[found[0]], text[found.end() :])
+
     def _check(self, letter: str, rest: str) -> set[str]:
         """Return a letter that was read, unless what follows asks, rejects, doubts or retracts it."""
         if re.match(r"[\s!]?\?", rest):
@@ -270,6 +330,8 @@ class _OptionReader:
         body = rest.lstrip(" .:,;)]}*_\"'-–—\n")
         first, *later = _SENTENCE_END.split(body)
         head = EXPLANATION.split(first)[0]
+        if others & set(self._list_texts(head)):
+            return {_UNSETTLED}
         if _SENTENCE_END.match(rest.lstrip(")]}*_\"' ")):  # what follows is a sentence of its own
             later = [first, *later]
         elif (
@@ -286,3 +348,33 @@ class _OptionReader:
             ):
                 return {_UNSETTLED}
         return {letter}
+
+    def _list_texts(self, text: str) -> list[str]:
+        """Return the letters of the options whose texts a piece of text contains."""
+        return (
+            [self._options[one] for one in self._texts.findall(normalise_answer(text))] if self._texts else []
+        )
+
+
+def _map_options(options: Any, failure: type[CFCError]) -> dict[str, str]:
+    texts = list(options) if isinstance(options, (list, tuple)) else []
+    if not 1 <= len(texts) <= len(_LETTERS) or not all(isinstance(text, str) for text in texts):
+        msg = f"the options are {options!r:.80}; expected a list of 1 to {len(_LETTERS)} texts"
+        raise failure(msg)
+    named = {normalise_answer(text): letter for text, letter in zip(texts, _LETTERS, strict=False)}
+    if len(named) < len(texts) or "" in named:
+        msg = f"one of the options {options!r:.80} is empty, or two differ only in case and signs"
+        raise failure(msg)
+    return named
+
+
+def _find_right_letter(reference: Any, letters: str, options: Mapping[str, str]) -> str:
+    named: set[str] = set()
+    if isinstance(reference, str):
+        letter, option = reference.strip().upper(), options.get(normalise_answer(reference))
+        named = ({letter} if letter and letter in set(letters) else set()) | ({option} if option else set())
+    if len(named) == 1:
+        return named.pop()
+    found = "names two options" if named else "names no option"
+    msg = f"the reference {reference!r:.80} {found}: give one of the letters {letters}, or an option's text"
+    raise LabelerError(msg)

@@ -32,11 +32,12 @@ def equals_reference(prompt: Any, reference: Any, text: str) -> bool:
     return bool(text == reference)
 
 
-@pytest.fixture(params=range(4))
+@pytest.fixture(params=range(5))
 def one(request: pytest.FixtureRequest) -> BaseLabeler:
     every: list[BaseLabeler] = [
         NormalisedMatch(),
         NumericMatch(),
+        MultipleChoice(["7", "8"]),
         JsonField(),
         JudgeLabels(equals_reference),
     ]
@@ -70,7 +71,12 @@ def test_labeler_fingerprints_change_with_what_changes_labels() -> None:
     families: list[list[BaseLabeler]] = [
         [NormalisedMatch(), NormalisedMatch(articles="en"), NormalisedMatch(anywhere=True)],
         [NumericMatch(), NumericMatch(tolerance="0.1")],
-        [MultipleChoice(), MultipleChoice(letters="AB")],
+        [
+            MultipleChoice(),
+            MultipleChoice(letters="AB"),
+            MultipleChoice(["a", "b"]),
+            MultipleChoice(["b", "a"]),
+        ],
         [JsonField(), JsonField("a"), JsonField("a", 0), JsonField("a", "0")],
         [JudgeLabels(equals_reference)],
     ]

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers import MultipleChoice
 from langchain_cfc.labelers.multiple_choice import find_choice
-from tests.calls import is_correct
+from tests.calls import Invoke, invoke_async, is_correct
 from tests.factories import labeler_input
+
+CITIES = ["Lima", "Quito", "La Paz", "St. John's"]
+OPTIONS = {"lima": "A", "quito": "B", "la paz": "C", "st. john's": "D"}
 
 
 @pytest.mark.parametrize(
@@ -69,9 +73,21 @@ from tests.factories import labeler_input
     ],
 )
 def test_find_choice_finds_a_letter(text: str) -> None:
-    assert find_choice(text, "ABCD") == "B"
+    assert find_choice(text, "ABCD", {}) == "B"
+    assert find_choice(text, "ABCD", OPTIONS) == "B"
     # Where there is no such letter, nothing is chosen.
-    assert find_choice(text, "CD") is None
+    assert find_choice(text, "CD", {}) is None
+
+
+@pytest.mark.parametrize("text", ["Quito", "quito.", " **Quito** ", "Answer: Quito", "The answer is Quito."])
+def test_find_choice_finds_the_text_of_a_known_option(text: str) -> None:
+    assert find_choice(text, "ABCD", OPTIONS) == "B"
+    assert find_choice(text, "ABCD", {}) is None
+
+
+def test_find_choice_respects_signs_inside_options() -> None:
+    assert find_choice("St. John's", "ABCD", OPTIONS) == "D"
+    assert find_choice("St Johns", "ABCD", OPTIONS) is None
 
 
 @pytest.mark.parametrize(
@@ -81,6 +97,9 @@ def test_find_choice_finds_a_letter(text: str) -> None:
         "none of these",
         "Answer: B\nNo, wait. Answer: C",
         "It is (A) or (B)",
+        "B. Lima",
+        "Answer: B\nor rather: the answer is Lima",
+        "Answer: B. Or rather, the answer is Lima",
         "A dog would say so",
         "I do not know",
         "the answer is a matter of taste",
@@ -99,8 +118,10 @@ def test_find_choice_finds_a_letter(text: str) -> None:
         "B is wrong",
         "A. Lima\nB. Quito\nC. La Paz",
         "Answer: Quito or Lima",
+        "Answer: A. Quito",
         "答案：B或C",
         '{"A": 0.1, "B": 0.9}',
+        "A. It is Quito.",
         "Answer: Quito; Lima",
         "The student's answer is B.",
         "A tempting choice is B.",
@@ -112,14 +133,14 @@ def test_find_choice_finds_a_letter(text: str) -> None:
     ],
 )
 def test_find_choice_returns_none_for_ambiguous_texts(text: str) -> None:
-    assert find_choice(text, "ABCD") is None
+    assert find_choice(text, "ABCD", OPTIONS) is None
 
 
 def test_find_choice_uses_the_first_place_that_names_an_option() -> None:
-    assert find_choice("A. is what many say, but the answer is B", "ABCD") == "B"
-    assert find_choice("A. Not (B), I would say", "ABCD") == "A"
+    assert find_choice("A. is what many say, but the answer is B", "ABCD", {}) == "B"
+    assert find_choice("A. Not (B), I would say", "ABCD", {}) == "A"
     # A letter that is none of this question's is passed over.
-    assert find_choice("Answer: E, and then (B)", "ABCD") == "B"
+    assert find_choice("Answer: E, and then (B)", "ABCD", {}) == "B"
 
 
 @pytest.mark.parametrize(
@@ -144,28 +165,97 @@ def test_find_choice_uses_the_first_place_that_names_an_option() -> None:
     ],
 )
 def test_find_choice_is_fast_on_long_hostile_texts(hostile: str) -> None:
-    find_choice(hostile * (50_000 // len(hostile)) + "?", "ABCD")
-    find_choice("answer" + hostile.removeprefix("answer") * 10_000 + "?", "ABCD")
-    find_choice("answer is option" + " " * 50_000 + "?", "ABCD")
+    find_choice(hostile * (50_000 // len(hostile)) + "?", "ABCD", OPTIONS)
+    find_choice("answer" + hostile.removeprefix("answer") * 10_000 + "?", "ABCD", OPTIONS)
+    find_choice("answer is option" + " " * 50_000 + "?", "ABCD", OPTIONS)
 
 
 # References
 
 
-@pytest.mark.parametrize("reference", ["B", "b", " B "])
-def test_multiple_choice_accepts_a_letter_as_reference(reference: str) -> None:
-    assert MultipleChoice().invoke(labeler_input(reference, "Quito", "(B)", "A")) == [False, True, False]
+@pytest.mark.parametrize("reference", ["B", "b", " B ", "Quito", "quito."])
+def test_multiple_choice_accepts_letters_and_option_texts_as_reference(reference: str) -> None:
+    labeler = MultipleChoice(CITIES)
+    assert labeler.invoke(labeler_input(reference, "Quito", "(B)", "A", "Lima")) == [True, True, False, False]
 
 
-@pytest.mark.parametrize("reference", ["F", "Quito", "", 1, ["B"], None, "AB"])
+@pytest.mark.parametrize("reference", ["E", "Cusco", "", 1, ["B"], None, "AB"])
 def test_multiple_choice_refuses_references_that_name_no_option(reference: Any) -> None:
-    with pytest.raises(LabelerError, match="names no option: give one of the letters ABCDE"):
-        is_correct(MultipleChoice(), reference, "B")
+    with pytest.raises(LabelerError, match="names no option"):
+        is_correct(MultipleChoice(CITIES), reference, "B")
 
 
-def test_multiple_choice_reads_the_letters_that_it_is_given() -> None:
+def test_multiple_choice_refuses_references_that_name_two_options() -> None:
+    # "B" is the second letter, and the text of the first option.
+    with pytest.raises(LabelerError, match="names two options"):
+        is_correct(MultipleChoice(["B", "A"]), "B", "x")
+    assert find_choice("B", "AB", {"b": "A", "a": "B"}) is None
+    assert is_correct(MultipleChoice(["A", "B"]), "B", "B")
+
+
+def test_multiple_choice_without_options_accepts_letters_only() -> None:
     assert is_correct(MultipleChoice(), "E", "Answer: E")
     assert not is_correct(MultipleChoice(letters="ABCDEF"), "E", "Answer: F")
+    with pytest.raises(LabelerError, match="give one of the letters ABCDE"):
+        is_correct(MultipleChoice(), "F", "F")
+    with pytest.raises(LabelerError, match="names no option"):
+        is_correct(MultipleChoice(), "Quito", "Quito")
+
+
+# Options that differ between prompts
+
+
+def list_options(prompt: Any) -> list[str]:
+    return str(prompt).split("\n")
+
+
+async def alist_options(prompt: Any) -> list[str]:
+    return list_options(prompt)
+
+
+def test_multiple_choice_accepts_options_computed_from_the_prompt(invoke: Invoke) -> None:
+    asked = labeler_input("Quito", "B", "Lima", "Quito", prompt="Lima\nQuito")
+    for options in (list_options, RunnableLambda(list_options)):
+        assert invoke(MultipleChoice(options), asked) == [True, False, True]
+        # There are two letters now.
+        with pytest.raises(LabelerError, match="one of the letters AB,"):
+            invoke(MultipleChoice(options), labeler_input("C", "B", prompt="Lima\nQuito"))
+
+
+def test_multiple_choice_awaits_an_async_options_function() -> None:
+    asked = labeler_input("Quito", "B", "Lima", prompt="Lima\nQuito")
+    assert invoke_async(MultipleChoice(alist_options), asked) == [True, False]
+    with pytest.raises(LabelerError, match="options function is async"):
+        MultipleChoice(alist_options).invoke(asked)
+
+
+INVALID_OPTIONS: list[tuple[Any, str]] = [
+    ([], "expected a list of 1 to 26 texts"),
+    (["x", 1], "expected a list of 1 to 26 texts"),
+    ([str(number) for number in range(27)], "expected a list of 1 to 26 texts"),
+    (["Lima", "lima."], "two differ only in case and signs"),
+    (["Lima", "..."], "is empty, or two differ"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), INVALID_OPTIONS)
+def test_multiple_choice_refuses_options_that_are_no_distinct_texts(options: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        MultipleChoice(options)
+    with pytest.raises(LabelerError, match=message):
+        is_correct(MultipleChoice(lambda _: options), "A", "A")
+
+
+def test_multiple_choice_raises_labeler_error_for_a_failing_options_function() -> None:
+    nothing: Any = lambda _: "Lima"  # noqa: E731 - shorter than a function
+    with pytest.raises(LabelerError, match="the options are 'Lima'; expected a list"):
+        is_correct(MultipleChoice(nothing), "A", "A")
+
+    def failing(prompt: Any) -> list[str]:
+        raise KeyError(prompt)
+
+    with pytest.raises(LabelerError, match="the options function failed with KeyError"):
+        is_correct(MultipleChoice(failing), "A", "A")
 
 
 @pytest.mark.parametrize("letters", ["", "AA", "ab", "A1", "A B"])

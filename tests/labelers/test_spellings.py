@@ -27,7 +27,7 @@ def label_spelling(row: Mapping[str, Any]) -> bool:
     if "members" in row:
         labeler: TextMatcher = ClosedSet(row["members"])
     else:
-        labeler = MultipleChoice() if row["reference"].isalpha() else NumericMatch()
+        labeler = MultipleChoice(row.get("options")) if row["reference"].isalpha() else NumericMatch()
     return is_correct(labeler, row["reference"], row["text"])
 
 
