@@ -35,7 +35,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 # Seconds after a change in which another change may not alter the file's modification time.
 _UNSETTLED_SECONDS = 2.0
-_EXPECTED = "`TOKEN` or `sha256:DIGEST`, then any of `only=metrics` and, as KEY=VALUE, name, concurrent, per_minute"
+_EXPECTED = "`TOKEN` or `sha256:DIGEST`, then KEY=VALUE for any of name, concurrent, per_minute and only"
 
 
 @dataclass(frozen=True)
