@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -305,6 +306,18 @@ def test_collections_of_one_process_share_the_clients_of_models(tmp_path: Path, 
             failing = replace(parts, labeler=RunnableLambda(lambda _: 1 / 0), labeler_id="fails")
             with pytest.raises(CollectionError):
                 collect_records(tmp_path / f"{number}-fails.db", failing)
+
+
+NAMED: ContextVar[str] = ContextVar("NAMED")
+
+
+def test_each_run_of_a_thread_sees_the_context_of_its_caller() -> None:
+    async def read() -> str:
+        return NAMED.get()
+
+    for name in ("one", "another"):
+        NAMED.set(name)
+        assert run_in_kept_loop("...", read()) == name
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio has no Runner")

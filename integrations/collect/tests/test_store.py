@@ -331,7 +331,7 @@ def test_store_refuses_another_configuration_by_name(path: Path, changed: dict[s
             store.set_configuration({**CONFIGURATION, **changed})
         assert said in str(refused.value)
         assert str(path) in str(refused.value)
-        advice = {"verifier": "store rescore", "labeler": "--relabel"}.get(
+        advice = {"verifier": "store rescore", "labeler": "relabel"}.get(
             next(iter(changed)), "Use another store"
         )
         assert advice in str(refused.value)

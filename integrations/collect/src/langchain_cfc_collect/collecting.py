@@ -11,6 +11,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -104,7 +105,8 @@ def run_in_kept_loop(instead: str, run: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(run)
     runner = _find_runner()
     try:
-        return cast("T", runner.run(run))
+        # In the caller's context: by itself, a runner stays in the one in which it was made.
+        return cast("T", runner.run(run, context=copy_context()))
     finally:
         loop = runner.get_loop()
         rest = asyncio.all_tasks(loop)

@@ -196,8 +196,7 @@ def parse_command(command: str, records: Path) -> CalibrationConfig:
         patch.setattr("langchain_cfc.calibration.calibrate", keep)
         with pytest.raises(Stop):
             run(*words[1:])
-    for name in ("provenance", "after"):  # about the records, not the settings
-        del asked[name]
+    del asked["after"]  # about the records, not the settings
     return CalibrationConfig(**asked)
 
 
