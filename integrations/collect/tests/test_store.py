@@ -471,6 +471,27 @@ def test_writes_that_follow_each_other_closely_share_a_transaction(
     assert (len(transactions) == 1) is is_shared
 
 
+@pytest.mark.parametrize(("callers", "is_waited_for"), [(2, False), (1, True)])
+def test_transaction_begins_when_every_call_waits_for_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch, callers: int, *, is_waited_for: bool
+) -> None:
+    monkeypatch.setattr("langchain_cfc_collect.store.store._GATHERING_SECONDS", 2.0)
+
+    async def written() -> bool:
+        with Store(path, create=True) as store:
+            store.add(make_numbered_examples(2))
+            writer = Writer(store, 2)
+            writer.submit(rows.insert_draw(0, 0, DrawnCandidate("a"), Usage()))
+            flushes = [asyncio.ensure_future(writer.flush()) for _ in range(callers)]
+            for _ in range(100):
+                await asyncio.sleep(0)
+            is_waiting = not all(one.done() for one in flushes)
+            await writer.close()
+            return is_waiting
+
+    assert asyncio.run(written()) is is_waited_for
+
+
 @pytest.mark.parametrize("size", [0, 1, 400, 1000, 40_000, 200_000])
 def test_candidate_of_any_size_is_read_as_it_was_written(path: Path, size: int) -> None:
     text = "".join(chr(0x41 + number * number % 997) for number in range(size))

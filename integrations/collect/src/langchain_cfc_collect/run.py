@@ -145,7 +145,7 @@ class Run:
         self._budget = store.track_budget(options.budget)
         self._unit = store.unit
         self._warnings = EarlyWarnings(n, store.unit)
-        self._writer = Writer(store)
+        self._writer = Writer(store, options.call_policy.concurrency)
         self._consecutive_failures = 0
         # With batches, all prompts must start before the first can succeed.
         self._has_succeeded = batcher is not None

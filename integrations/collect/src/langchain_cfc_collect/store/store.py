@@ -433,6 +433,7 @@ class _Transaction(asyncio.Event):
     """A transaction that callers wait for."""
 
     error: Exception | None = None
+    callers = 0  # that wait before their next call
 
 
 class Writer:
@@ -441,10 +442,17 @@ class Writer:
     Writes that follow each other within milliseconds, or while a transaction is committed, share the next
     one. In SQLite, a commit does not wait for the disk: a killed process loses nothing that is committed, and
     a power cut at most the commits of the last second. `write` and `close` wait for the disk.
+
+    Args:
+        store: The store.
+        calls: Number of calls that can be in progress at a time. Once as many callers wait, nothing more can
+            arrive, and the transaction begins at once; None to always wait those milliseconds.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, calls: int | None = None) -> None:
         self.store = store
+        self._calls = calls
+        self._gathered = asyncio.Event()
         self._waiting: list[list[Write] | Callable[[], list[Write]]] = []
         self._task: asyncio.Future[None] | None = None
         self._last = _Transaction()  # that of the last writes
@@ -478,7 +486,12 @@ class Writer:
 
     async def flush(self) -> None:
         """Wait until all submitted writes are committed; raises `StoreError` if one failed, now or before."""
-        await self._last.wait()
+        transaction = self._last
+        if not transaction.is_set():
+            transaction.callers += 1
+            if transaction.callers == self._calls:
+                self._gathered.set()
+        await transaction.wait()
         if self._error is not None:
             raise self._error
 
@@ -497,7 +510,10 @@ class Writer:
 
     async def _write_transactions(self) -> None:
         while self._waiting:
-            await asyncio.sleep(_GATHERING_SECONDS)
+            gathering = asyncio.get_running_loop().call_later(_GATHERING_SECONDS, self._gathered.set)
+            await self._gathered.wait()
+            gathering.cancel()
+            self._gathered.clear()
             waiting, self._waiting, transaction = self._waiting, [], self._last
             try:
                 await self._write(rows.combine_writes(one() if callable(one) else one for one in waiting))
