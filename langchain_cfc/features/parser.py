@@ -37,11 +37,13 @@ from langchain_cfc.support.suggestions import find_nearest
 HIGHEST_DEGREE = 10
 HIGHEST_COUNT = 1000
 
-_STATISTICS = f"a statistic ({', '.join(STATISTICS)} or meta(KEY))"
-_TERMS = (
-    "a term: 1, bins(STATISTIC, COUNT), hat(STATISTIC, COUNT), group(KEY), hard(STATISTIC, ..., FRACTION), "
-    f"or {_STATISTICS}"
-)
+_FORMS = {
+    "bins": "bins(STATISTIC, COUNT)",
+    "hat": "hat(STATISTIC, COUNT)",
+    "group": "group(KEY)",
+    "hard": "hard(STATISTIC, ..., FRACTION)",
+    "meta": "meta(KEY)",
+}
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _NAME = "[A-Za-z_][A-Za-z0-9_]*"
 _STATISTIC = rf"(?:meta\s*\(\s*(?:{_NAME}|{_STRING})\s*\)|{_NAME})"
@@ -95,7 +97,10 @@ def _parse_term(text: str) -> Term[Any]:
     if (found := _POWER.fullmatch(text)) is not None:
         degree = _read_integer(found[2] or "1", "degree", 1, HIGHEST_DEGREE)
         return Polynomial(_make_statistic(found[1], group=f"group({found[1]}), or "), degree)
-    raise _make_error(f"found {text!r}" if text else "found nothing", _TERMS)
+    name = re.match(_NAME, text)
+    meant = name and find_nearest(name[0], _FORMS)
+    every = f"1, {', '.join(_FORMS.values())} or a statistic such as mean_score"
+    raise _make_error(f"found {text[:60]!r}" if text else "found nothing", _FORMS[meant] if meant else every)
 
 
 def _make_statistic(text: str, group: str = "") -> Statistic:

@@ -64,7 +64,7 @@ The candidate then has the worst score, 1.
 """
 
 _HINT = (
-    "expected one score in [0, 1] per candidate, smaller is better (None: no verdict); "
+    "expected one score in [0, 1] per candidate, smaller is better; "
     "from_evaluator wraps one that judges single candidates"
 )
 _MEAN_HINT = "scores lie in [0, 1], smaller is better; with weight 0, outputs are only recorded"
