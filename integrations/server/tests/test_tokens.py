@@ -125,6 +125,30 @@ def test_missing_or_binary_token_file_leaves_the_tokens(tmp_path: Path) -> None:
     assert not tokens.is_stale
 
 
+def test_deleted_token_file_revokes_every_token_but_not_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(OLD)
+    tokens = ClientTokens(path=path)
+    now = 100.0
+    monkeypatch.setattr("langchain_cfc_server.tokens.time.monotonic", lambda: now)
+    for _ in range(2):  # the time between the deletions does not count
+        path.unlink()
+        now += 1.5
+        assert find_client(tokens, OLD) is not None
+        path.write_text(OLD)
+        assert find_client(tokens, OLD) is not None
+    path.unlink()
+    assert find_client(tokens, OLD) is not None
+    now += 3.0
+    assert find_client(tokens, OLD) is None
+    assert len(tokens) == 0
+    path.write_text(NEW)
+    assert find_client(tokens, NEW) is not None
+    assert find_client(tokens, OLD) is None
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
 def test_token_file_of_all_users_is_refused_or_warned_about(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

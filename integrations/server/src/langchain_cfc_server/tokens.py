@@ -33,7 +33,7 @@ _PLAIN_TOKEN = re.compile(rb"(?m)^[ \t]*(?!sha256:)[^#\s]")
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
-# Seconds after a change in which another change may not alter the file's modification time.
+# Seconds after a change in which another may keep the modification time, or the change may not be complete.
 _UNSETTLED_SECONDS = 2.0
 _EXPECTED = "`TOKEN` or `sha256:DIGEST`, then KEY=VALUE for any of name, concurrent, per_minute and only"
 
@@ -59,7 +59,8 @@ class ClientTokens:
     """The valid tokens; their file is read again when it has changed.
 
     Attributes:
-        is_stale: Whether the current file is unusable, so that the tokens read before remain valid.
+        is_stale: Whether the current file is unusable, so that the tokens read before remain valid; none does
+            if the file was deleted.
         replaced: How often tokens were replaced.
         refused: How often a changed file could not be used.
 
@@ -79,6 +80,7 @@ class ClientTokens:
         self._read: bytes | None = None
         self._state: tuple[int, ...] | None = None
         self._is_settled = True
+        self._missing_since: float | None = None
         if path is None:
             check_tokens(tokens)
             self._clients = {
@@ -141,10 +143,22 @@ class ClientTokens:
             return
         try:
             state = _get_file_state(self._path)
+            self._missing_since = None
+        except FileNotFoundError:
+            state = None
+            self._refuse_if_deleted(time.monotonic())
         except OSError:
             state = None
         if state != self._state or not self._is_settled:
             self.reload()
+
+    def _refuse_if_deleted(self, now: float) -> None:
+        """Refuse every token if the file has been missing for longer than it takes to replace it."""
+        if self._missing_since is None:
+            self._missing_since = now
+        elif self._clients and now - self._missing_since > _UNSETTLED_SECONDS:
+            self._clients = {}
+            _LOG.error("the token file was deleted; every token is refused", extra={"fields": {"tokens": 0}})
 
     def _read_file(self, path: Path) -> str:
         self._state, self._read, self._is_settled = None, None, True
