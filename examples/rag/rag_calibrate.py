@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import TypeAlias
 
 import numpy as np
@@ -78,8 +81,14 @@ def measure_auroc(records: Iterable[PromptRecord], artifact: CalibrationArtifact
     return {name: one.auroc for name, one in found.items() if one is not None}
 
 
-def table(report: ComparisonReport) -> str:
-    """Mean shares over the splits as a Markdown table, one row for each topic and one for all questions."""
+def table(report: ComparisonReport, records: Sequence[PromptRecord]) -> str:
+    """Mean shares over the splits as a Markdown table, one row for each topic and one for all questions.
+
+    A question is attainable if one of its recorded candidates is correct.
+    """
+    attainable = defaultdict[str, list[bool]](list)
+    for record in records:
+        attainable[str(record.metadata["topic"])].append(any(one.correct for one in record.candidates))
     lines = [
         "| topic | attainable | conditional: kept | covered | flagged | one threshold: kept | covered |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -87,8 +96,8 @@ def table(report: ComparisonReport) -> str:
     conditional, marginal = report.methods["conditional"], report.methods["marginal"]
     for group, other in zip(conditional.groups, marginal.groups, strict=True):
         topic = group.name.partition("=")[2]
-        lines.append(_row(topic, group.figures["attainable"].mean, group, other))
-    lines.append(_row("all", report.attainable_coverage, conditional, marginal))
+        lines.append(_row(topic, fmean(attainable[topic]), group, other))
+    lines.append(_row("all", fmean(chain.from_iterable(attainable.values())), conditional, marginal))
     return "\n".join(lines)
 
 
@@ -112,9 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, auroc in measure_auroc(records, artifact).items():
         print(f"AUROC of {name}: {auroc:.3f}")
     report = compare_thresholds(records, options.splits)
-    print(
-        f"Means over {report.splits} random splits, target {report.target_coverage:.0%}:\n\n{table(report)}"
-    )
+    print(f"Means over {report.splits} random splits, target {report.target_coverage:.0%}:\n")
+    print(table(report, list(records)))
     figure = Figure(figsize=(9.0, 4.0), layout="constrained")
     plot_group_miscoverage(report, figure.subplots())
     figure.savefig(options.folder / "groups.png", dpi=120)
