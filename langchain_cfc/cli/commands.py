@@ -29,7 +29,6 @@ _ENTRY_POINT_GROUP = "langchain_cfc.commands"
 KNOWN_COMMANDS = {
     "Try": {
         "demo": ("demo:demo", "Calibrate and serve recorded answers; no key or network needed."),
-        "preview": ("collect", "Show which questions a chain is unsure of, without labels."),
         "ask": ("ask:ask", "Ask one question or a batch, and print the answers."),
     },
     "Collect": {

@@ -7,7 +7,6 @@ import copy
 from typing import Any
 
 import pytest
-from langchain_cfc_collect.preview import preview
 from langchain_cfc_uqlm import from_scorer
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
@@ -153,15 +152,3 @@ def test_copied_scorers_score_alike() -> None:
         make_input("a", "a", "b")
     )
     assert invoke_async(copy.copy(verifier), make_input("a", "b")) == [1.0, 1.0]
-
-
-def test_scorer_can_be_used_in_preview() -> None:
-    answers = iter(["Lima", "Lima", "Quito", "Lima"])
-    found = preview(
-        lambda _: next(answers),
-        ["where?"],
-        n=4,
-        max_concurrency=1,
-        verifier=from_scorer(BlackBoxUQ(scorers=["exact_match"])),
-    )
-    assert found.questions[0].mean_score == pytest.approx((3 * 1 / 3 + 1) / 4)
