@@ -46,7 +46,7 @@ from langchain_cfc.runnable.binding import (
     list_calibrated_models,
     make_argument_error,
 )
-from langchain_cfc.runnable.redraws import find_register
+from langchain_cfc.runnable.redraws import find_register, start_registers
 from langchain_cfc.runnable.result import CFCResult, ClaimsResult
 from langchain_cfc.runnable.running import Flow, FlowRunner
 from langchain_cfc.runnable.serving import ServedPromise, ServingPipeline
@@ -202,6 +202,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     def __init__(self, **fields: Any) -> None:
         """Check that the given parts are the calibrated ones, and build the pipeline."""
         refuse_share_of_one(fields)
+        start_registers()
         try:
             super().__init__(**fields)
         except ValidationError as error:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
@@ -22,7 +23,6 @@ from langchain_core.load import dumps
 from langchain_core.messages import BaseMessage
 from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tracers.context import register_configure_hook
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.execution import RunManager, Step, Steps
@@ -111,7 +111,13 @@ class _RegisterMaker:
         return DrawRegister()
 
 
-register_configure_hook(_RegisterMaker(), inheritable=True, handle_class=DrawRegister)  # type: ignore[arg-type]
+@cache
+def start_registers() -> None:
+    """Give every outermost run that begins from now on a register; called when a `CFCRunnable` is made."""
+    # Imported late: LangChain's tracers take a while to import, and are needed for the first run only.
+    from langchain_core.tracers.context import register_configure_hook
+
+    register_configure_hook(_RegisterMaker(), inheritable=True, handle_class=DrawRegister)  # type: ignore[arg-type]
 
 
 def find_register(run_manager: RunManager) -> DrawRegister | None:
