@@ -1,16 +1,15 @@
-"""`recalibrate` and `compare_in_shadow` on recorded answers of two real models."""
+"""`recalibrate` on recorded answers of two real models."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from langchain_cfc_monitor import CFCMonitor, Label, compare_in_shadow, recalibrate
+from langchain_cfc_monitor import CFCMonitor, Label, recalibrate
 
 from integrations.monitor.tests.watching import (
     WEAKER,
@@ -21,7 +20,8 @@ from integrations.monitor.tests.watching import (
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.certificates import certify
 from langchain_cfc.demo import demo_chain, load_recording
-from langchain_cfc.errors import FingerprintError, InputError, UnattainableTargetError
+from langchain_cfc.errors import InputError, UnattainableTargetError
+from langchain_cfc.evaluation import evaluate
 from langchain_cfc.records import read_records
 from tests.cli.running import run
 from tests.lengths import mostly_long, repetitions
@@ -91,26 +91,24 @@ def test_recalibrate_keeps_a_promise_that_the_old_artifact_breaks(
     assert found.certifies
     assert found.results == many
     assert found.certified[ALPHA] >= 0.5
-    (held_out,) = found.compared
-    assert held_out.results == held_out.labelled == found.artifact.calibration.held_out_size
-    assert held_out.served.artifact == old.digest
-    assert held_out.other.artifact == found.artifact.digest
+    assert [one.artifact_digest for one in found.compared] == [old.digest, found.artifact.digest]
+    assert {one.n_test for one in found.compared} == {found.artifact.calibration.held_out_size}
     # Prompts that come later took no part in it. What is certified holds of each alike: the share kept is
     # below the bound by five standard deviations at most, but for one time in three million.
     for one, result in zip(asked[many:], results[many:], strict=True):
         monitor.record(result, one.id)
     monitor.label(*(Label(one.id, truths(one)) for one in asked[many:]))
     first = min(it.at for it in monitor.read_traffic().results if it.id == asked[many].id)
-    (later,) = compare_in_shadow(monitor, found.artifact, since=first)
+    later = monitor.read_traffic(first).to_batch()
     monitor.close()
-    assert later.results == later.labelled == len(asked) - many
-    assert later.other.kept is not None
-    assert later.served.kept is not None
-    deviation = np.sqrt(0.25 / later.results)
-    assert later.other.kept > found.certified[ALPHA] - 5 * deviation
+    assert len(later) == len(asked) - many
+    served, new = (evaluate(one, later).methods["conditional"] for one in (old, found.artifact))
+    assert served.abstention_rate == np.mean([one.abstained for one in results[many:]])
+    deviation = np.sqrt(0.25 / len(later))
+    assert new.kept_promise > found.certified[ALPHA] - 5 * deviation
     # The control: what was certified of the old model is not kept by the new one.
     bound = old.certificates[0].shares[0].kept_at_least
-    assert later.served.kept < bound - 5 * deviation
+    assert served.kept_promise < bound - 5 * deviation
 
 
 @mostly_long("told", [True, False], quick=1)
@@ -177,124 +175,27 @@ def test_recalibrate_command_writes_only_certified_artifacts(
     assert certified.code == 0, certified.err
     new = CalibrationArtifact.load(out)
     assert new.certificates[0].shares[0].kept_at_least == certified.data["certified"][ALPHA] >= 0.5
-    assert certified.data["compared"][0]["other"]["artifact"] == new.digest
+    assert [one["artifact_digest"] for one in certified.data["compared"]] == [old.digest, new.digest]
     # The same again is the same attempt on these labels, and other settings are a second one.
     assert new.certificates[0].attempt == 1
     assert run(*command, "--min-kept", "0.1", "--features", "1").code == 0
     assert CalibrationArtifact.load(out).certificates[0].attempt == 2
-    # The file of the one that serves is as it was.
-    assert CalibrationArtifact.load(artifact).digest == old.digest
-
-
-def test_recalibrate_and_shadow_commands_compare_both_artifacts(
-    old: CalibrationArtifact, usual: tuple[list[PromptRecord], list[CFCResult]], tmp_path: Path
-) -> None:
-    store, artifact, out = (tmp_path / name for name in ("monitor.db", "old.json", "new.json"))
-    old.save(artifact)
-    records, answers = usual
-    first = round(0.8 * len(records))
-    with watch_results(old, store, records[:first], answers[:first]) as monitor:
-        made = run("monitor", "recalibrate", artifact, store, "--out", out, "--min-kept", "0.5")
-        assert made.code == 0, made.err
-        assert "certified; artifact written" in made.out
-        new = CalibrationArtifact.load(out)
-        for said in ("old.json", "the new artifact", "promise kept", "flagged", "same decision"):
-            assert said in made.out
-        run("monitor", "shadow", artifact, out, store, "--since", add_one_hour(new)).assert_refused(
-            "holds no result since"
-        )
-        for one, result in zip(records[first:], answers[first:], strict=True):
-            monitor.record(result, one.id)
-        monitor.flush()
-        # Of those that calibrated it, the ones held out count, and of later ones as many.
-        shown = run("monitor", "shadow", artifact, out, store, "--since", "2026-01-01", "--json")
-    assert shown.code == 0, shown.err
-    split = new.calibration.split
-    assert shown.data[0]["results"] == sum(split.find_part(one.id, None) == "test" for one in records)
+    shown = run(*command[:-1], "--min-kept", "0.5").out
+    for said in ("old.json, ", "the new artifact, ", "all questions", "certified; artifact written"):
+        assert said in shown
     run("monitor", "recalibrate", artifact, store, "--out", artifact, "--min-kept", "0.5").assert_refused(
         "is the artifact being served"
     )
     for since, said in (("yesterday", "expected a time"), ("0001-01-01T00:00+14:00", "expected seconds")):
-        run("monitor", "shadow", artifact, out, store, "--since", since).assert_refused(said)
-
-
-def add_one_hour(artifact: CalibrationArtifact) -> str:
-    """Return a time after an artifact was made."""
-    return (datetime.fromisoformat(artifact.created_at) + timedelta(hours=1)).isoformat()
-
-
-def test_shadow_reproduces_the_served_decisions(
-    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
-) -> None:
-    # Other knots, so that it decides otherwise.
-    other = calibrate(load_recording(), alpha=ALPHA, features="1", seed=1)
-    with watch_results(old, tmp_path / "monitor.db", asked[:300], results[:300]) as monitor:
-        (itself,) = compare_in_shadow(monitor, old, since=0.0)
-        (theirs,) = compare_in_shadow(monitor, other, since=0.0)
-    assert itself.served == itself.other
-    assert itself.same == 1.0
-    kept = [
-        one.reason == "not_certifiable"
-        or any(it.accepted and true for it, true in zip(one.candidates, truths(asked[place]), strict=True))
-        for place, one in enumerate(results[:300])
-    ]
-    assert itself.served.kept == np.mean(kept)
-    assert itself.served.answered == np.mean([not one.abstained for one in results[:300]])
-    wrong = [
-        not asked[place]
-        .candidates[
-            min((it for it in one.candidates if it.accepted), key=lambda it: (it.score, it.slot)).slot
-        ]
-        .correct
-        for place, one in enumerate(results[:300])
-        if not one.abstained
-    ]
-    assert itself.served.wrong == np.mean(wrong)
-    assert theirs.served == itself.served
-    assert theirs.same < 1.0
-    assert theirs.other != theirs.served
+        run(*command, "--min-kept", "0.5", "--since", since).assert_refused(said)
+    # The file of the one that serves is as it was.
+    assert CalibrationArtifact.load(artifact).digest == old.digest
 
 
 @pytest.fixture(scope="module")
 def plain_artifact() -> CalibrationArtifact:
     """Reads no metadata and looks at no answers."""
     return calibrate(load_recording(), alpha=ALPHA, features="mean_score")
-
-
-def test_shadow_requires_the_metadata_that_the_artifact_reads(
-    plain_artifact: CalibrationArtifact, tmp_path: Path
-) -> None:
-    result = demo_chain(plain_artifact).invoke(list_facts()[0].input)
-    other = calibrate(load_recording(), alpha=ALPHA, features="group(topic)")
-    with CFCMonitor(plain_artifact, tmp_path / "without.db") as monitor:
-        monitor.record(result)
-        with pytest.raises(InputError, match="reads the metadata 'topic', which was not kept"):
-            compare_in_shadow(monitor, other, since=0.0)
-    with CFCMonitor(plain_artifact, tmp_path / "with.db", metadata=["topic"]) as monitor:
-        monitor.record(result)
-        (found,) = compare_in_shadow(monitor, other, since=0.0)
-    assert found.results == 1
-
-
-def test_shadow_refuses_artifacts_that_do_not_fit_the_draws(
-    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
-) -> None:
-    assert old.provenance is not None
-    elsewhere = old.provenance.model_copy(update={"verifier": {"id": "another"}})
-    others: Mapping[str, tuple[type[Exception], dict[str, Any], dict[str, Any]]] = {
-        "results hold 10 candidates, but the other artifact decides on 5": (
-            InputError,
-            {"draws": "fixed(5)"},
-            {},
-        ),
-        "calibrated for another verifier": (FingerprintError, {}, {"provenance": elsewhere}),
-        "under a promise of both artifacts": (InputError, {"alpha": "0.35"}, {}),
-    }
-    with watch_results(old, tmp_path / "monitor.db", asked[:20], results[:20]) as monitor:
-        for said, (kind, options, changes) in others.items():
-            made = calibrate(load_recording(), **({"alpha": ALPHA, "features": "1"} | options))
-            with pytest.raises(kind, match=said):
-                compare_in_shadow(monitor, made.model_copy(update=changes), since=0.0)
 
 
 def test_recalibrate_refuses_insufficient_labels(
@@ -413,18 +314,13 @@ def test_recalibrate_refuses_results_without_a_known_source(
     said = results[0].guarantee.model_copy(update={"artifact_digest": plain_artifact.digest})
     theirs = [one.model_copy(update={"guarantee": said}) for one in results[:300]]
     # Nothing looked at answers, so what distinguishes them was not checked.
-    with (
-        watch_results(
-            plain_artifact, tmp_path / "plain.db", asked[:300], theirs, metadata=["topic"]
-        ) as monitor,
-        pytest.raises(InputError, match="compare answers"),
-    ):
-        recalibrate(monitor, min_kept=0.0, features="distinct_answers")
-    with (
-        CFCMonitor(plain_artifact, tmp_path / "plain.db") as monitor,
-        pytest.raises(InputError, match="the other artifact looks at distinct answers"),
-    ):
-        compare_in_shadow(monitor, old, since=0.0)
+    with watch_results(
+        plain_artifact, tmp_path / "plain.db", asked[:300], theirs, metadata=["topic"]
+    ) as monitor:
+        with pytest.raises(InputError, match="compare answers"):
+            recalibrate(monitor, min_kept=0.0, features="distinct_answers")
+        # Metadata that the artifact does not read, but the monitor keeps.
+        assert {*monitor.read_traffic().to_batch().draws.metadata[0]} == {"topic"}
 
 
 def test_monitor_refuses_labels_below_least_probability(
@@ -455,7 +351,7 @@ def test_recalibrate_keeps_a_bot_without_sets(tmp_path: Path, monkeypatch: pytes
     records = list(source)[:400]
     chain = demo_chain(bot, max_wrong_rate="0.3")
     results = [chain.invoke(one.input) for one in records]
-    with watch_results(bot, tmp_path / "store.db", records, results) as monitor:
+    with watch_results(bot, tmp_path / "store.db", list(map(rename_as_served, records)), results) as monitor:
         made = recalibrate(monitor)
         strict = recalibrate(monitor, min_kept=0.5)
     made_bot = made.artifact.certified_bot
@@ -463,9 +359,8 @@ def test_recalibrate_keeps_a_bot_without_sets(tmp_path: Path, monkeypatch: pytes
     assert made_bot.rates == ("0.3", "0.4")
     for one in made_bot.certificates:
         assert one.prompts == made.artifact.calibration.size + made.artifact.calibration.fit_size
-    # It is compared at the rate that was served, with the cut of that rate, and not by its sets.
     assert made.certified == {}
-    assert [one.max_wrong_rate for one in made.compared] == ["0.3"]
+    assert [[it.max_wrong_rate for it in one.answers] for one in made.compared] == [[0.3, 0.4]] * 2
     # Nothing is promised about its sets, so no wish about them is fulfilled.
     assert any("promises nothing about them" in one for one in strict.objections)
 
@@ -476,7 +371,7 @@ def test_recalibrate_refuses_a_bot_that_cannot_be_certified(tmp_path: Path) -> N
     chain = demo_chain(bot)
     records = list_facts()[:800]
     results = [chain.invoke(one.input) for one in records]
-    with watch_results(bot, tmp_path / "sound.db", records, results) as monitor:
+    with watch_results(bot, tmp_path / "sound.db", list(map(rename_as_served, records)), results) as monitor:
         sound = recalibrate(monitor)
     assert sound.certifies
     assert sound.artifact.bot is not None

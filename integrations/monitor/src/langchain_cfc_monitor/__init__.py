@@ -6,7 +6,6 @@ from langchain_cfc_monitor.callbacks import ResultCallback
 from langchain_cfc_monitor.monitor import CFCMonitor, read_labels
 from langchain_cfc_monitor.observed import Label, parse_label
 from langchain_cfc_monitor.recalibration import Recalibration, recalibrate
-from langchain_cfc_monitor.shadow import ShadowComparison, ShadowSide, compare_in_shadow
 from langchain_cfc_monitor.status import (
     AnsweredShare,
     CombinedTest,
@@ -26,10 +25,7 @@ __all__ = [
     "MonitorStatus",
     "Recalibration",
     "ResultCallback",
-    "ShadowComparison",
-    "ShadowSide",
     "Test",
-    "compare_in_shadow",
     "parse_label",
     "read_labels",
     "recalibrate",

@@ -11,15 +11,16 @@ from scipy import stats
 
 from langchain_cfc.artifact import CalibrationArtifact, Previous, ReferenceHistogram, select_held_out
 from langchain_cfc.calibration import CalibrationConfig, calibrate
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import InputError
+from langchain_cfc.evaluation import EvaluationReport, evaluate
 from langchain_cfc.records import Provenance
 from langchain_cfc.support.text import format_percent
 from langchain_cfc.thresholds import Level
 from langchain_cfc_monitor.monitor import CFCMonitor
 from langchain_cfc_monitor.observed import Data, format_time
 from langchain_cfc_monitor.sequential_tests import BLOCK_SIZE, DriftTest, LabelSamplingTest, SequentialTest
-from langchain_cfc_monitor.shadow import ShadowComparison, compare_promises
 from langchain_cfc_monitor.status import name_quantity
 from langchain_cfc_monitor.traffic import Traffic
 
@@ -86,7 +87,8 @@ class Recalibration(Data):
     Attributes:
         artifact: The new artifact, with its certificates.
         results: Number of labelled results that it was made from, including held-out ones.
-        compared: Both artifacts under each common promise, on held-out results.
+        compared: Evaluations of the serving artifact and of the new one on the held-out results; of answer
+            sets, at the smallest level.
         certified: By level, a certified lower bound on the share of all prompts with a kept promise; empty
             for a bot, which promises nothing about sets.
         objections: Reasons not to replace the artifact that serves; empty if there are none.
@@ -94,7 +96,7 @@ class Recalibration(Data):
 
     artifact: CalibrationArtifact
     results: int
-    compared: tuple[ShadowComparison, ...]
+    compared: tuple[EvaluationReport, EvaluationReport]
     certified: Mapping[str, float]
     objections: tuple[str, ...]
 
@@ -176,13 +178,13 @@ def recalibrate(
         # The delta of the old certificates, or the usual one if there are none.
         usual = next((one.delta for one in old.certificates), "0.05")
         new = certify(new, table, delta=delta or usual, provenance=provenance)
-    unseen = sampled.select_ids(select_held_out(new, table)[0].ids)
+    unseen, _ = select_held_out(new, table)
     levels = () if new.is_bot_alone else new.alphas
     certified = {alpha: _get_certified_rate(new, alpha) for alpha in levels}
     return Recalibration(
         artifact=new,
         results=len(traffic),
-        compared=compare_promises(unseen, new),
+        compared=(_evaluate(old, unseen), _evaluate(new, unseen)),
         certified=certified,
         objections=(
             *_list_shortfalls(certified, wanted),
@@ -190,6 +192,10 @@ def recalibrate(
             *_list_changes(sampled, monitor.level),
         ),
     )
+
+
+def _evaluate(artifact: CalibrationArtifact, labelled: LabelledBatch) -> EvaluationReport:
+    return evaluate(artifact, labelled, alpha=artifact.alphas[0] if artifact.alphas else None)
 
 
 def _make_config(artifact: CalibrationArtifact, changes: Mapping[str, Any]) -> CalibrationConfig:

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc.artifact import CalibrationArtifact, Promise
+from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
-from langchain_cfc.records import tabulate
 from langchain_cfc_monitor.observed import Label, ObservedResult
 
 # Seconds from 1970 to the year 9999.
@@ -49,20 +48,6 @@ class Traffic:
             self, results=tuple(one for one in self.results if self.labels[one.id].is_sampled(one, least))
         )
 
-    def select_ids(self, ids: Sequence[str]) -> Traffic:
-        """Select results by id, in this order."""
-        known = {one.id: one for one in self.results}
-        return replace(self, results=tuple(known[name] for name in ids))
-
-    def select_promise(self, promise: Promise) -> Traffic:
-        """Select the results served under one promise; the same rate may have another level of sets."""
-
-        def is_served(one: ObservedResult) -> bool:
-            held = {name: getattr(one, name) for name in ("max_wrong_rate", "max_wrong_of_all", "alpha")}
-            return next(named for named in held.items() if named[1] is not None) == promise
-
-        return replace(self, results=tuple(filter(is_served, self.results)))
-
     def to_batch(self) -> LabelledBatch:
         """Return all results as a batch with their labels; unlabelled candidates count as wrong."""
         n = self.artifact.n
@@ -92,29 +77,6 @@ class Traffic:
             prompt_kinds=None if kinds is None else frozenset(kinds),
         )
         return batch.keep_drawn(drawn)
-
-    def to_batch_for(self, artifact: CalibrationArtifact) -> LabelledBatch:
-        """Return the results as another artifact would see them; raise an InputError if it cannot."""
-        if (artifact.n, artifact.draws) != (self.artifact.n, self.artifact.draws):
-            held, wanted = (one.draws or f"{one.n} candidates" for one in (self.artifact, artifact))
-            msg = f"results hold {held}, but the other artifact decides on {wanted}"
-            raise InputError(msg)
-        if artifact.needs_answers and not self.artifact.needs_answers:
-            msg = (
-                "the other artifact looks at distinct answers, but the one that serves does not: answers "
-                "may not have been distinguished as it expects"
-            )
-            raise InputError(msg)
-        missing = [
-            key for key in artifact.metadata_keys if any(key not in one.metadata for one in self.results)
-        ]
-        if missing:
-            msg = (
-                f"the other artifact reads the metadata {missing[0]!r}, which was not kept: create the "
-                f"monitor with metadata=[{missing[0]!r}] and wait for new results"
-            )
-            raise InputError(msg)
-        return tabulate(self.to_batch(), shortened=True)
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +20,7 @@ from langchain_cfc.cli.formatting import (
     EXIT_NO,
     emit_json,
     get_console,
+    make_summary_table,
     make_table,
     print_lines,
     print_notes,
@@ -28,13 +28,13 @@ from langchain_cfc.cli.formatting import (
 )
 from langchain_cfc.cli.inputs import AsJson, check_output, share_option
 from langchain_cfc.errors import InputError
-from langchain_cfc.guarantee import format_share
+from langchain_cfc.support.display import summarise
 from langchain_cfc.support.imports import require
 from langchain_cfc.support.plugins import is_plugin_source
 from langchain_cfc.support.text import format_percent, redact_secrets
 
 if TYPE_CHECKING:
-    from langchain_cfc_monitor import CFCMonitor, MonitorStatus, ShadowComparison
+    from langchain_cfc_monitor import CFCMonitor, MonitorStatus
 
 app = make_app(no_args_is_help=True, help="Watch a served artifact: drift, broken promises, new labels.")
 # At most this many tests are listed, unless more of them alarm.
@@ -224,8 +224,9 @@ def recalibrate(
         emit_json({**data, "certifies": found.certifies, "written": written})
     else:
         console = get_console()
-        for one in found.compared:
-            console.print(_make_comparison_table(one, artifact.name, "the new artifact"), "")
+        for name, report in zip((artifact.name, "the new artifact"), found.compared, strict=True):
+            console.print(f"{escape(name)}, {report.n_test:,} results held out of calibration")
+            console.print(make_summary_table(summarise(report).table), "")
         for level, kept in found.certified.items():
             share = format_percent(kept, ".1f")
             console.print(f"alpha = {level}: certified to be kept at least {share} of the time")
@@ -240,34 +241,6 @@ def recalibrate(
     raise typer.Exit(0 if found.certifies else EXIT_NO)
 
 
-@app.command("shadow")
-def shadow(
-    artifact: ServedArtifact,
-    other: Annotated[Path, typer.Argument(metavar="OTHER", help="The artifact to compare it with.")],
-    store: StorePath,
-    since: Since = None,
-    least_probability: LeastProbability = 1.0,
-    as_json: AsJson = False,
-) -> None:
-    """Show what another artifact would have decided.
-
-    Both are compared on the draws that were served. Only results since the other artifact was made count,
-    because earlier ones may have calibrated it. For labelled results, it also shows how often each was right.
-    """
-    with report_errors():
-        import langchain_cfc_monitor as monitoring
-
-        with _open_monitor(artifact, store, least_probability=least_probability) as monitor:
-            compared = monitoring.compare_in_shadow(
-                monitor, CalibrationArtifact.load(other), since=_parse_time(since)
-            )
-    if as_json:
-        emit_json([one.model_dump(mode="json") for one in compared])
-        return
-    for one in compared:
-        get_console().print(_make_comparison_table(one, artifact.name, other.name), "")
-
-
 def _parse_time(since: str | None) -> float | None:
     """Convert an ISO 8601 time, UTC unless it has an offset, to seconds since 1970."""
     if since is None:
@@ -278,36 +251,6 @@ def _parse_time(since: str | None) -> float | None:
     except (OverflowError, ValueError) as error:
         msg = f"--since {since}: expected a time such as 2026-11-01 or 2026-11-01T12:30"
         raise InputError(msg) from error
-
-
-def _make_comparison_table(found: ShadowComparison, served: str, other: str) -> Table:
-    """Make a table of two artifacts on the same draws, a column for each under its name."""
-    labelled = f", {found.labelled:,} of them labelled" if found.labelled else ""
-    rate = found.max_wrong_rate
-    promise = f"alpha = {found.alpha}" if rate is None else f"At most {format_share(float(rate))} wrong"
-    table = make_table(title=f"{promise}, {found.results:,} results{labelled}")
-    table.add_column("on the same draws", min_width=31)
-    for name in (served, other):
-        table.add_column(escape(name), justify="right", no_wrap=True, max_width=22)
-
-    def add_row(
-        label: str, name: str, form: Callable[[float], str] = format_percent, style: str = ""
-    ) -> None:
-        values = [getattr(one, name) for one in (found.served, found.other)]
-        table.add_row(label, *("-" if value is None else form(value) for value in values), style=style)
-
-    if rate is None:
-        add_row("promise kept", "kept", style="bold")
-    add_row("answered", "answered")
-    add_row("best answer wrong, if answered", "wrong")
-    if rate is not None:
-        table.add_row("same decision", "", format_percent(found.same))
-        return table
-    add_row("flagged as not certifiable", "flagged")
-    add_row("candidates per set", "candidates", "{:.2f}".format)
-    add_row("distinct answers per set", "answers", "{:.2f}".format)
-    table.add_row("same decision", "", format_percent(found.same))
-    return table
 
 
 def _open_monitor(artifact: Path, store: str, **settings: Any) -> CFCMonitor:
