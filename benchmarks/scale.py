@@ -1,17 +1,14 @@
 """Calibration at scale: from a records file to a saved artifact, time and memory.
 
-    python -m benchmarks.scale                100,000 prompts x 10 as JSON Lines, 1,000,000 x 20 as Parquet,
-                                              100,000 x 20 claims next to as many candidates in both formats
+    python -m benchmarks.scale                100,000 prompts x 10 candidates, and as many claims next to them
     python -m benchmarks.scale --quick        a hundredth of all
     python -m benchmarks.scale --only claims  that part alone
 
 The prompts are those of the recording that ships with the package (1,224 short questions, ten sampled answers
 each, with the extracted answer, the score, the label and one raw output), again and again under new ids, with
 noise on scores and raw outputs so that no two candidates are alike in numbers. Texts are short, mostly 2 to
-13 characters; a line of JSON has some 1,360 bytes. For 20 candidates a prompt's ten are taken twice. The JSON
-is what `json.dumps` writes; Parquet is in the schema of `write_records`, written a chunk at a time. For
-claims, a prompt's candidates, joined by spaces, are one answer, and each of them is a claim of it with its
-place.
+13 characters; a line of JSON has some 1,360 bytes. For claims, a prompt's candidates, joined by spaces, are
+one answer, and each of them is a claim of it with its place.
 
 Every figure is taken in a fresh process. Seconds are those of the work without imports. A bare parse is
 `orjson.loads` of every line of the same file, and nothing else; it and the calibration take turns, as do
@@ -29,14 +26,12 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.lib.measuring import (
     RATIO_HEADINGS,
     Ratio,
-    format_seconds,
     limit_threads,
     print_table,
     read_memory,
@@ -46,12 +41,11 @@ if TYPE_CHECKING:
     from langchain_cfc.records import ClaimsRecord, PromptRecord
 
 ROUNDS = 7
-PROMPTS_OF_A_CHUNK = 5000
 NOISE = 0.02
 ALPHA = 0.35
 # Unsupported claims that the promise allows.
 AT_MOST = 5
-PARTS = ("lines", "parquet", "claims")
+PARTS = ("lines", "claims")
 
 
 def main() -> None:
@@ -64,20 +58,14 @@ def main() -> None:
     share = 100 if options.quick else 1
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        lines, parquet, claims = (Path(folder, name) for name in ("a.jsonl", "b.parquet", "claims.parquet"))
+        lines, claims = (Path(folder, name) for name in ("a.jsonl", "claims.jsonl"))
         if "lines" in options.only:
             _run_step("make_lines", lines, 100_000 // share)
             rows.append(_compare("JSON Lines over a bare parse", lines, "parse_lines", lines, options.rounds))
-        if "parquet" in options.only:
-            _run_step("make_parquet", parquet, 1_000_000 // share)
-            found = _run_step("calibrate_file", parquet)
-            rows.append(("Parquet", *_describe(found, parquet), "-", format_seconds(found["seconds"]), "-"))
         if "claims" in options.only:
             _run_step("make_claims", claims, 100_000 // share)
-            for suffix in (".parquet", ".jsonl"):
-                file, other = (path.with_suffix(suffix) for path in (claims, claims.with_name("candidates")))
-                name = f"claims over candidates, {suffix[1:]}"
-                rows.append(_compare(name, file, "calibrate_file", other, options.rounds))
+            other = claims.with_name("candidates.jsonl")
+            rows.append(_compare("claims over candidates", claims, "calibrate_file", other, options.rounds))
     headings = ("what, over what", "prompts", "file", "peak memory", *RATIO_HEADINGS)
     print_table("From a records file to an artifact", headings, rows)
 
@@ -153,51 +141,13 @@ def _perturb(candidate: dict[str, Any], by: float) -> dict[str, Any]:
     return candidate | {"score": score, "scores": outputs}
 
 
-def make_parquet(path: Path, prompts: int) -> dict[str, Any]:
-    """Write the recording again and again as Parquet, each candidate twice."""
-    import numpy as np
-
-    from langchain_cfc.demo import load_recording
-    from langchain_cfc.records import write_records
-
-    pa, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-    rng = np.random.default_rng(0)
-    source = path.with_name("once.parquet")
-    write_records(source, load_recording())
-    once = parquet.read_table(source).combine_chunks()
-    candidates = once["candidates"].combine_chunks()
-    n = len(candidates.values) // len(once)
-    schema = once.schema.with_metadata({})
-    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        for start in range(0, prompts, PROMPTS_OF_A_CHUNK):
-            numbers = np.arange(start, min(start + PROMPTS_OF_A_CHUNK, prompts))
-            rows = numbers % len(once)
-            slots = (n * rows[:, None] + np.tile(np.arange(n), 2)).ravel()
-            offsets = pa.array(2 * n * np.arange(len(rows) + 1), pa.int32())
-            again = once.take(rows)
-            ids = [f"{name}-{number}" for name, number in zip(again["id"].to_pylist(), numbers, strict=True)]
-            moved = _perturb_column(candidates.values.take(slots), rng.normal(0.0, NOISE, len(slots)))
-            # Equal questions would count as one.
-            asked = again["input"].to_pylist()
-            asked = [
-                json.dumps(f"{json.loads(one)} ({place})") for one, place in zip(asked, numbers, strict=True)
-            ]
-            again = again.set_column(0, "id", pa.array(ids))
-            again = again.set_column(again.column_names.index("input"), "input", pa.array(asked))
-            again = again.set_column(5, "candidates", pa.ListArray.from_arrays(offsets, moved))
-            writer.write_table(again.cast(schema))
-    return {}
-
-
 def make_claims(path: Path, prompts: int) -> dict[str, Any]:
-    """Write the candidates of `make_parquet` as claims, and both as JSON Lines, too."""
+    """Write the candidates of `make_lines` as claims, and as they are beside them."""
     from langchain_cfc.records import Provenance, read_records, write_records
 
-    candidates = path.with_name("candidates.parquet")
-    make_parquet(candidates, prompts)
+    candidates = path.with_name("candidates.jsonl")
+    make_lines(candidates, prompts)
     write_records(path, map(_make_answer, read_records(candidates)), Provenance(n=1, unit="claims"))
-    for file in (candidates, path):
-        write_records(file.with_suffix(".jsonl"), read_records(file))
     return {}
 
 
@@ -215,20 +165,8 @@ def _make_answer(record: PromptRecord) -> ClaimsRecord:
     return ClaimsRecord(**fields, answer=answer, claims=tuple(claims))
 
 
-def _perturb_column(candidates: Any, by: Any) -> Any:
-    import numpy as np
-
-    pa = import_module("pyarrow")
-    columns = {field.name: candidates.field(field.name) for field in candidates.type}
-    columns["score"] = pa.array(np.round(np.clip(columns["score"].to_numpy() + by, 0.0, 1.0), 9))
-    outputs = columns["scores"]
-    values = pa.array(np.round(outputs.items.to_numpy() + by, 6))
-    columns["scores"] = pa.MapArray.from_arrays(outputs.offsets, outputs.keys, values)
-    return pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
-
-
 STEPS: dict[str, Callable[..., dict[str, Any]]] = {
-    step.__name__: step for step in (parse_lines, calibrate_file, make_lines, make_parquet, make_claims)
+    step.__name__: step for step in (parse_lines, calibrate_file, make_lines, make_claims)
 }
 
 

@@ -7,7 +7,6 @@ The base classes are in `langchain_cfc.verifiers` and `langchain_cfc.labelers`, 
 
 from __future__ import annotations
 
-from langchain_cfc.records.parquet import encode_record
 from langchain_cfc.records.schema import make_provenance
 from langchain_cfc.sampling.candidates import Description, make_candidate
 from langchain_cfc.sampling.fingerprints import compute_fingerprint, state_settings
@@ -34,7 +33,6 @@ __all__ = [
     "VerifierScores",
     "combine_fingerprints",
     "compute_fingerprint",
-    "encode_record",
     "load_object",
     "make_candidate",
     "make_provenance",

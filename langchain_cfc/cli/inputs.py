@@ -21,7 +21,7 @@ from langchain_cfc.support.files import check_target
 from langchain_cfc.support.progress import watch_steps
 from langchain_cfc.support.suggestions import suggest_share
 
-RECORDS_HELP = "Labelled records: .jsonl, .jsonl.gz or .parquet"
+RECORDS_HELP = "Labelled records: .jsonl or .jsonl.gz"
 
 ArtifactPath = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="Calibration artifact.")]
 RecordPaths = Annotated[list[str], typer.Argument(help=f"{RECORDS_HELP}.")]
@@ -128,7 +128,7 @@ def open_records(paths: Sequence[str]) -> Iterator[Records]:
 
 
 def _count_records(records: Records) -> int | None:
-    """Return the number of records; None for packed files and Parquet, which would have to be read for it."""
+    """Return the number of records; None for packed files, which would have to be read for it."""
     total = 0
     for path in records.paths:
         with path.open("rb") as file:

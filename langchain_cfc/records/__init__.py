@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from langchain_cfc.records.arrays import tabulate
 from langchain_cfc.records.files import Records, read_records, write_records
-from langchain_cfc.records.parquet import make_parquet_schema
 from langchain_cfc.records.schema import (
     Candidate,
     Claim,
@@ -26,7 +25,6 @@ __all__ = [
     "PromptRecord",
     "Provenance",
     "Records",
-    "make_parquet_schema",
     "read_records",
     "require_candidates",
     "require_claims",

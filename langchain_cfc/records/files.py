@@ -15,8 +15,7 @@ from typing import Any, BinaryIO, TypeAlias
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records.dataset import DatasetChecker, check_records
-from langchain_cfc.records.jsonl import JsonLinesFile
-from langchain_cfc.records.parquet import ParquetFile, is_parquet, write_parquet
+from langchain_cfc.records.jsonl import read_header, read_json_lines
 from langchain_cfc.records.schema import (
     ClaimsRecord,
     LabelledRecord,
@@ -43,9 +42,8 @@ RecordsLike: TypeAlias = (
 def read_records(*paths: str | os.PathLike[str]) -> Records:
     """Open records files as one dataset.
 
-    Files are JSON Lines in UTF-8 (a byte order mark is tolerated), plain or compressed by gzip, or Parquet as
-    `write_records` makes it; their names do not matter. Blank lines are skipped. Files are read and checked
-    only while iterating.
+    Files are JSON Lines in UTF-8 (a byte order mark is tolerated), plain or compressed by gzip; their names
+    do not matter. Blank lines are skipped. Files are read and checked only while iterating.
 
     Args:
         *paths: At least one file. Their provenance must be the same, and either all or none must have it.
@@ -87,9 +85,9 @@ class Records:
     @cached_property
     def provenance(self) -> Provenance | None:
         """The provenance of the records, None if the files hold none; reads only their headers."""
-        _, first = self._make_reader(self.paths[0]).read_header()
+        _, first = read_header(self.paths[0])
         for path in self.paths[1:]:
-            line, header = self._make_reader(path).read_header()
+            line, header = read_header(path)
             if header != first:
                 field, contrast = _describe_difference(header, first)
                 problem = f"contradicting provenance: {contrast} in {self.paths[0]}; expected the same"
@@ -113,13 +111,10 @@ class Records:
         checks = DatasetChecker(self.provenance, f"the provenance of {self.paths[0]}")
         for path in self.paths:
             source = str(path)
-            for line, record in self._make_reader(path).read_records():
+            for line, record in read_json_lines(path):
                 checks.add(record, source, line)
                 self.on_read(1)
                 yield record
-
-    def _make_reader(self, path: Path) -> JsonLinesFile | ParquetFile:
-        return ParquetFile(path) if is_parquet(path) else JsonLinesFile(path)
 
 
 def open_records(
@@ -174,8 +169,8 @@ def write_records(
     read by its owner only; a file that is replaced keeps its mode.
 
     Args:
-        path: File to write: Parquet if it ends in `.parquet`, otherwise JSON Lines, compressed by gzip if it
-            ends in `.gz`. An existing file that holds something other than records is not replaced.
+        path: File to write: JSON Lines, compressed by gzip if it ends in `.gz`. An existing file that holds
+            something other than records is not replaced.
         records: At least one record, in any form that `calibrate` takes but tables; may be the `Records` of
             the file to replace.
         provenance: Where the records come from; by default that of the `Records`.
@@ -186,7 +181,6 @@ def write_records(
     Raises:
         RecordError: If the records are not one dataset: none, unequal numbers of candidates, equal ids.
         InputError: If the folder does not exist or cannot be written to, or the path holds another file.
-        MissingExtraError: If the path ends in `.parquet` and pyarrow is not installed.
     """
     check_records_target(path)
     given, provenance = open_records(records, provenance)
@@ -194,9 +188,6 @@ def write_records(
         msg = "a table holds no texts to write: pass the records that it was made of"
         raise InputError(msg)
     good = check_records(given.read_all() if isinstance(given, Records) else given, provenance)
-    if Path(path).suffix == ".parquet":
-        with atomic_writer(path, private=True) as file:
-            return write_parquet(file, good, provenance)
     with atomic_writer(path, private=True) as file, _wrap_in_gzip(file, path) as lines:
         return _write_lines(lines, good, provenance)
 
@@ -205,9 +196,12 @@ def check_records_target(path: str | os.PathLike[str]) -> None:
     """Refuse to replace a file that holds something other than records, such as a dataset or a store.
 
     Raises:
-        InputError: If the file exists and is neither empty nor a records file.
+        InputError: If the file exists and is neither empty nor a records file, or its name is one of Parquet.
     """
     target = Path(path)
+    if target.suffix == ".parquet":
+        msg = f"{target}: records are JSON Lines: give a name that ends in .jsonl"
+        raise InputError(msg)
     if not target.is_file() or not target.stat().st_size:
         return
     try:
@@ -221,12 +215,9 @@ def check_records_target(path: str | os.PathLike[str]) -> None:
 
 
 def _read_keys(path: Path) -> bytes:
-    """Return the part of a file where records have their keys: the start of JSON, or Parquet's footer."""
+    """Return the start of a file, where records have their keys; nothing if it is no JSON."""
     with path.open("rb") as file:
         is_packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-        if is_parquet(path):
-            file.seek(-min(_SEARCHED_BYTES, path.stat().st_size), os.SEEK_END)
-            return file.read()
     with gzip.open(path) if is_packed else path.open("rb") as lines:
         first = lines.read(_SEARCHED_BYTES).lstrip()
     return first if first.startswith(b"{") else b""

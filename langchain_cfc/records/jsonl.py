@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,55 +19,56 @@ from langchain_cfc.records.schema import (
 from langchain_cfc.support.json_text import parse_object, read_lines
 
 _TABLES = {".csv", ".tsv"}
+_PARQUET = b"PAR1"
+_PARQUET_CURE = (
+    "found Parquet; expected JSON Lines. In Python:\n"
+    '  pandas.read_parquet("records.parquet").to_json("records.jsonl", orient="records", lines=True)'
+)
 
 
-@dataclass(frozen=True)
-class JsonLinesFile:
-    """A JSON Lines file, plain or gzip."""
+def read_header(path: Path) -> tuple[int, Provenance | None]:
+    """Return the number of the first line that is not blank, and the provenance if it holds one."""
+    source = str(path)
+    for line, fields in _read_lines(path):
+        if not _is_provenance(fields):
+            return line, None
+        # The model has a default, for records of this release; a file may come from another release.
+        if "version" not in fields:
+            raise RecordError(source, line, "version", "missing; expected 1")
+        return line, validate_fields(Provenance, fields, source, line)
+    raise make_empty_dataset_error(source)
 
-    path: Path
 
-    def read_header(self) -> tuple[int, Provenance | None]:
-        """Return the number of the first line that is not blank, and the provenance if it holds one."""
-        source = str(self.path)
-        for line, fields in self._read_lines():
-            if not _is_provenance(fields):
-                return line, None
-            # The model has a default, for records of this release; a file may come from another release.
-            if "version" not in fields:
-                raise RecordError(source, line, "version", "missing; expected 1")
-            return line, validate_fields(Provenance, fields, source, line)
+def read_json_lines(path: Path) -> Iterator[tuple[int, LabelledRecord]]:
+    """Yield each record with the number of its line; the file may be packed by gzip."""
+    source, is_first, is_empty = str(path), True, True
+    for line, fields in _read_lines(path):
+        if _is_provenance(fields):
+            if not is_first:
+                problem = "a provenance can only be the first line; pass files separately, not concatenated"
+                raise RecordError(source, line, "format", problem)
+        else:
+            holds_claims = "claims" in fields and "candidates" not in fields
+            model: type[LabelledRecord] = ClaimsRecord if holds_claims else PromptRecord
+            yield line, validate_fields(model, fields, source, line)
+            is_empty = False
+        is_first = False
+    if is_empty:
         raise make_empty_dataset_error(source)
 
-    def read_records(self) -> Iterator[tuple[int, LabelledRecord]]:
-        """Yield each record with the number of its line."""
-        source, is_first, is_empty = str(self.path), True, True
-        for line, fields in self._read_lines():
-            if _is_provenance(fields):
-                if not is_first:
-                    problem = (
-                        "a provenance can only be the first line; pass files separately, not concatenated"
-                    )
-                    raise RecordError(source, line, "format", problem)
-            else:
-                holds_claims = "claims" in fields and "candidates" not in fields
-                model: type[LabelledRecord] = ClaimsRecord if holds_claims else PromptRecord
-                yield line, validate_fields(model, fields, source, line)
-                is_empty = False
-            is_first = False
-        if is_empty:
-            raise make_empty_dataset_error(source)
 
-    def _read_lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield numbers and parsed contents of the lines that are not blank."""
-        for line, raw in read_lines(self.path):
-            if content := raw.rstrip():
-                if line == 1 and self.path.suffix.lower() in _TABLES:
-                    raise RecordError(str(self.path), line, "candidates", NO_CANDIDATES)
-                if line == 1 and content == b"{":
-                    problem = "one object over several lines, as artifacts are; expected one record per line"
-                    raise RecordError(str(self.path), line, "", problem)
-                yield line, parse_object(content, str(self.path), line)
+def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield numbers and parsed contents of the lines that are not blank."""
+    for line, raw in read_lines(path):
+        if content := raw.rstrip():
+            if line == 1 and path.suffix.lower() in _TABLES:
+                raise RecordError(str(path), line, "candidates", NO_CANDIDATES)
+            if line == 1 and content.startswith(_PARQUET):
+                raise RecordError(str(path), line, "", _PARQUET_CURE)
+            if line == 1 and content == b"{":
+                problem = "one object over several lines, as artifacts are; expected one record per line"
+                raise RecordError(str(path), line, "", problem)
+            yield line, parse_object(content, str(path), line)
 
 
 def _is_provenance(fields: Mapping[str, Any]) -> bool:

@@ -117,11 +117,6 @@ class Candidate(_Model):
         return canonical_json(self.message)
 
 
-def encode_compact_json(value: object) -> str:
-    """Return the compact JSON of a value, with keys in their given order."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
 class Example(_Model):
     """One prompt of an evaluation dataset, before candidates are drawn for it.
 
@@ -212,7 +207,7 @@ LabelledRecord: TypeAlias = PromptRecord | ClaimsRecord
 
 
 class Provenance(OmitsDefaults, _Model):
-    """The provenance of all records of a file; its first line (in Parquet, its metadata).
+    """The provenance of all records of a file; its first line.
 
     Attributes:
         format: The name of the format.
@@ -286,7 +281,7 @@ def encode_provenance(provenance: Provenance) -> bytes:
     """Return a provenance as it is written to files."""
     # Not `exclude_defaults`, which would leave out the format and its version.
     fields = {name: value for name, value in provenance if value is not None}
-    return encode_compact_json(fields).encode()
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def require_candidates(record: LabelledRecord) -> PromptRecord:

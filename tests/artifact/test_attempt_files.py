@@ -143,10 +143,10 @@ def test_ledger_that_was_changed_by_hand_is_refused(change: Callable[[str], str]
     run(*list_options(path)).assert_refused("not a ledger of attempts")
 
 
-@pytest.mark.parametrize("kind", ["renamed", "copied", "table", "symbolic link", "beside"])
+@pytest.mark.parametrize("kind", ["renamed", "copied", "packed", "symbolic link", "beside"])
 def test_attempts_on_copies_of_the_records_in_the_folder_count(kind: str, path: Path) -> None:
     assert run(*list_options(path, "0.001")).code == 1
-    other = path.with_name("other.parquet" if kind == "table" else "other.jsonl")
+    other = path.with_name("other.jsonl.gz" if kind == "packed" else "other.jsonl")
     if kind == "renamed":
         path.rename(other)
     elif kind == "symbolic link":
@@ -155,7 +155,7 @@ def test_attempts_on_copies_of_the_records_in_the_folder_count(kind: str, path: 
         shutil.copy(path, other)
     else:  # `beside`: other prompts under the same ids are no copy
         renamed = [old.model_copy(update={"id": new.id}) for old, new in zip(MORE, KNOWN, strict=True)]
-        write_records(other, read_records(path) if kind == "table" else renamed)
+        write_records(other, read_records(path) if kind == "packed" else renamed)
     assert run(*list_options(other, out="second.json")).code == 0
     made = CalibrationArtifact.load(path.parent / "second.json")
     assert made.certified_bot.certificates[0].attempt == (1 if kind == "beside" else 2)

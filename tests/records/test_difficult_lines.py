@@ -185,7 +185,7 @@ def test_damaged_line_is_a_record_that_json_gives_or_a_typed_error(
 
 
 @settings(max_examples=repetitions(100, share=0.1), derandomize=True)
-@given(data=draw_datasets(), suffix=st.sampled_from([".jsonl", ".jsonl.gz", ".parquet"]))
+@given(data=draw_datasets(), suffix=st.sampled_from([".jsonl", ".jsonl.gz"]))
 def test_tabulate_gives_the_same_table_for_files_and_records(
     tmp_path_factory: pytest.TempPathFactory, data: list[Any], suffix: str
 ) -> None:

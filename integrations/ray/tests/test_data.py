@@ -84,9 +84,9 @@ def parts(tmp_path: Path) -> Parts:
 def test_collect_prompts_makes_the_records_of_collect(tmp_path: Path, parts: Parts) -> None:
     factory = partial(make_noting_parts, tmp_path / "log", 0.001)
     parts.write(collect_prompts(questions(tmp_path), factory, batch_size=16))
-    merged = parts.merge(tmp_path / "records.parquet")
+    merged = parts.merge(tmp_path / "records.jsonl")
     assert (merged.labelled, merged.failed) == (SIZE, {})
-    made = read_records(tmp_path / "records.parquet")
+    made = read_records(tmp_path / "records.jsonl")
     collect(examples(SIZE), make_noting_parts(tmp_path / "log2", 0.001), tmp_path / "store.db", OPTIONS)
     with Store(tmp_path / "store.db") as store:
         assert made.provenance == store.read_provenance()
@@ -99,8 +99,8 @@ def test_collect_prompts_makes_the_records_of_collect(tmp_path: Path, parts: Par
 @pytest.mark.usefixtures("cluster")
 def test_records_are_those_of_collect_to_the_byte(tmp_path: Path, parts: Parts, unit: Unit) -> None:
     parts.write(collect_prompts(questions(tmp_path), partial(make_unclear_parts, unit)))
-    merged = parts.merge(tmp_path / "records.parquet")
-    source = read_records(tmp_path / "records.parquet")
+    merged = parts.merge(tmp_path / "records.jsonl")
+    source = read_records(tmp_path / "records.jsonl")
     made: list[LabelledRecord] = list(source.read_claims() if unit == "claims" else source)
     collect(examples(SIZE), make_unclear_parts(unit), tmp_path / "store.db", OPTIONS)
     with Store(tmp_path / "store.db") as store:
@@ -139,8 +139,8 @@ def test_skip_finished_repeats_no_finished_prompt(tmp_path: Path, parts: Parts) 
     assert set(again.values()) == {N}
     # Without the first run's folder all is drawn again; each prompt is a record once all the same.
     assert sum(run(SIZE, Parts(tmp_path / "other")).values()) == SIZE * N
-    assert parts.merge(tmp_path / "records.parquet").labelled == SIZE
-    assert [*sorted(one.id for one in read_records(tmp_path / "records.parquet"))] == sorted(
+    assert parts.merge(tmp_path / "records.jsonl").labelled == SIZE
+    assert [*sorted(one.id for one in read_records(tmp_path / "records.jsonl"))] == sorted(
         one.id for one in examples(SIZE)
     )
 
@@ -169,7 +169,7 @@ def make_refusing_parts(flag: Path, n: int = N) -> Components:
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_failed_prompt_is_reported_and_can_be_retried(tmp_path: Path, parts: Parts) -> None:
-    flag, records = tmp_path / "flag", tmp_path / "records.parquet"
+    flag, records = tmp_path / "flag", tmp_path / "records.jsonl"
     flag.touch()
     prompts = questions(tmp_path, 8)
     parts.write(collect_prompts(prompts, partial(make_refusing_parts, flag)))
@@ -193,7 +193,7 @@ def test_collect_prompts_refuses_other_components(tmp_path: Path, parts: Parts) 
     parts.write(collect_prompts(prompts, partial(make_refusing_parts, tmp_path / "flag")))
     with pytest.raises(InputError, match=r"different components .n: 3 and 4"):
         parts.write(collect_prompts(prompts, partial(make_refusing_parts, tmp_path / "flag", N + 1)))
-    assert parts.merge(tmp_path / "records.parquet").labelled == 4
+    assert parts.merge(tmp_path / "records.jsonl").labelled == 4
 
 
 @pytest.mark.long
@@ -275,12 +275,12 @@ def test_label_draws_makes_the_records_of_collect(tmp_path: Path, parts: Parts) 
             draws.write(over_processor(url, repeated))
         drawn = ray.data.read_parquet(draws.path)
         parts.write(label_draws(parts.skip_finished(drawn), factory))
-        assert parts.merge(tmp_path / "records.parquet").labelled == SIZE
+        assert parts.merge(tmp_path / "records.jsonl").labelled == SIZE
     assert count_asked(served) == Counter({f"question {k}": N for k in range(SIZE)})
     other = script(SIZE)
     with serving(other, own_process=True) as url:
         collect(examples(SIZE), over_http(url), tmp_path / "store.db", OPTIONS)
-    made = read_records(tmp_path / "records.parquet")
+    made = read_records(tmp_path / "records.jsonl")
     with Store(tmp_path / "store.db") as store:
         collected = store.read_provenance()
         # Each server has a port of its own.
@@ -319,8 +319,8 @@ def test_label_draws_reports_incomplete_prompts(tmp_path: Path, parts: Parts) ->
     ]
     dataset = ray.data.from_items(rows)
     parts.write(label_draws(dataset, partial(make_refusing_parts, tmp_path / "flag")))
-    merged = parts.merge(tmp_path / "records.parquet")
-    assert sorted(one.id for one in read_records(tmp_path / "records.parquet")) == ["p0", "p4"]
+    merged = parts.merge(tmp_path / "records.jsonl")
+    assert sorted(one.id for one in read_records(tmp_path / "records.jsonl")) == ["p0", "p4"]
     assert sorted(merged.failed) == ["p1", "p2", "p3"]
     assert "2 candidates were drawn; expected n = 3; slots [2] are missing" in merged.failed["p1"]
     assert "slot 1: no answer: {'message': 'content policy'}" in merged.failed["p2"]
@@ -378,21 +378,23 @@ def add_part(parts: Parts, task: int, *rows: dict[str, Any]) -> None:
 
 
 def row(name: str, given: str = '"why?"', error: str = "") -> dict[str, Any]:
-    candidates = [
-        {"text": "so", "message": None, "score": 0.5, "correct": True, "answer": None, "scores": None}
-    ]
+    record = {
+        "id": name,
+        "input": json.loads(given),
+        "candidates": [{"text": "so", "score": 0.5, "correct": True}],
+    }
     fields = {"id": name, "input": given, "reference": None, "metadata": None, "cluster": None}
     notes = {"error": error, "models": ["m"], "configuration": '{"n": 1}'}
-    return {**fields, "candidates": candidates, **notes}
+    return {**fields, "record": "" if error else json.dumps(record), **notes}
 
 
 def test_merge_writes_each_prompt_once(tmp_path: Path, parts: Parts) -> None:
     add_part(parts, 0, row("a"), row("b", error="failed"))
     add_part(parts, 1, row("a"), row("b"), row("c", error="failed"))
     (Path(parts.path) / ".half.parquet").write_bytes(b"PAR1")
-    merged = parts.merge(tmp_path / "records.parquet")
+    merged = parts.merge(tmp_path / "records.jsonl")
     assert (merged.labelled, merged.failed) == (2, {"c": "failed"})
-    records = read_records(tmp_path / "records.parquet")
+    records = read_records(tmp_path / "records.jsonl")
     assert [one.id for one in records] == ["a", "b"]
     assert all(isinstance(one, PromptRecord) for one in records)
     assert records.provenance is not None
@@ -402,13 +404,13 @@ def test_merge_writes_each_prompt_once(tmp_path: Path, parts: Parts) -> None:
 def test_merge_refuses_two_prompts_with_one_id(tmp_path: Path, parts: Parts) -> None:
     add_part(parts, 0, row("a"), row("a", '"how?"'))
     with pytest.raises(RecordError, match="two prompts are called 'a'"):
-        parts.merge(tmp_path / "records.parquet")
-    assert not (tmp_path / "records.parquet").exists()
+        parts.merge(tmp_path / "records.jsonl")
+    assert not (tmp_path / "records.jsonl").exists()
 
 
 def test_merge_refuses_parts_without_labels(tmp_path: Path, parts: Parts) -> None:
     with pytest.raises(CollectionError, match="no prompt was labelled"):
-        parts.merge(tmp_path / "records.parquet")
+        parts.merge(tmp_path / "records.jsonl")
     add_part(parts, 0, row("a", error="refused"))
     with pytest.raises(CollectionError, match=r"1 failed, such as .*refused"):
-        parts.merge(tmp_path / "records.parquet")
+        parts.merge(tmp_path / "records.jsonl")

@@ -55,9 +55,9 @@ def run(folder: Path, each: dict[str, Any] | None = None) -> None:
 
 def check_records_once(folder: Path) -> None:
     """Check the records: each prompt once, with n candidates."""
-    merged = Parts(folder / "parts").merge(folder / "records.parquet")
+    merged = Parts(folder / "parts").merge(folder / "records.jsonl")
     assert (merged.labelled, merged.failed) == (SIZE, {})
-    records = list(read_records(folder / "records.parquet"))
+    records = list(read_records(folder / "records.jsonl"))
     assert sorted(one.id for one in records) == sorted(one.id for one in examples(SIZE))
     assert {len(one.candidates) for one in records} == {N}
 

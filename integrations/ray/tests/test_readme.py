@@ -58,10 +58,10 @@ def test_readme_code_gives_the_stated_records(tmp_path: Path) -> None:
         )
     assert f"{SIZE} questions labelled, 0 failed" in done.stdout
     for name in ("records", "hosted"):
-        records = read_records(tmp_path / f"{name}.parquet")
+        records = read_records(tmp_path / f"{name}.jsonl")
         assert len({record.id for record in records}) == SIZE
         assert records.provenance is not None
         assert records.provenance.n == N
-    replayed = {one.id: list_judged(one) for one in read_records(tmp_path / "records.parquet")}
+    replayed = {one.id: list_judged(one) for one in read_records(tmp_path / "records.jsonl")}
     assert replayed == {fact.id: list_judged(fact) for fact in facts}
     assert len(script.requests) == SIZE * N

@@ -43,7 +43,7 @@ from langchain_cfc_collect.status import CollectionStatus, EarlyWarnings
 from langchain_cfc_collect.store import Store, StoredPrompt, calls, rows, schema
 from langchain_cfc_collect.store.configurations import VERIFIER_KEYS, replace_parts
 
-_RECORDS_ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
+_RECORDS_ENDINGS = (".jsonl", ".jsonl.gz")
 # Id of the prompt that is being scored, for verifiers that return what was recorded for it.
 _PROMPT_ID: ContextVar[str] = ContextVar("cfc_rescored_prompt")
 

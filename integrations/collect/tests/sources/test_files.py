@@ -258,7 +258,7 @@ def test_parquet_decompression_bomb_is_refused(tmp_path: Path, monkeypatch: pyte
     pq.write_table(table, path, compression="zstd")
     assert path.stat().st_size < 20_000
     assert len(list_rows(path)) == 64
-    monkeypatch.setattr("langchain_cfc.records.parquet.MAX_BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr("langchain_cfc_collect.sources.files.MAX_BATCH_BYTES", 1 << 20)
     with pytest.raises(RecordError, match="unpacks to 3 MiB in 64 rows"):
         list_rows(path)
 

@@ -1,4 +1,4 @@
-"""Collections as Ray Data pipelines: from prompts in Parquet to Parquet that `calibrate` reads.
+"""Collections as Ray Data pipelines: from any dataset of prompts to records for `calibrate`.
 
 Either your own chain draws the candidates (`collect_prompts`), or each prompt is repeated n times, a
 processor of `ray.data.llm` draws one candidate per row, and the candidates are grouped again
@@ -32,8 +32,8 @@ from ray.data import ActorPoolStrategy
 
 from langchain_cfc.errors import CFCError, DrawError, InputError, RecordError
 from langchain_cfc.execution import describe_error
-from langchain_cfc.extend import encode_record, make_candidate, make_provenance, read_usage, sum_usage
-from langchain_cfc.records import Example, make_parquet_schema
+from langchain_cfc.extend import make_candidate, read_usage, sum_usage
+from langchain_cfc.records import Example
 from langchain_cfc_ray.worker import Factory, WorkerSettings
 
 if TYPE_CHECKING:
@@ -41,9 +41,19 @@ if TYPE_CHECKING:
 
 _TEXT = pa.string()
 _PROMPT_SCHEMA = pa.schema(dict.fromkeys(("id", "input", "reference", "metadata", "cluster"), _TEXT))
+_JSON_COLUMNS = ("input", "reference", "metadata")
 _DRAW_COLUMNS = ("slot", "message", "error")
 _DRAWS_TYPE = pa.list_(pa.struct({"slot": pa.int64(), "message": _TEXT, "error": _TEXT}))
-_NOTE_TYPES = {"error": _TEXT, "models": pa.list_(_TEXT), "configuration": _TEXT}
+# A record as JSON, which is empty if there is none, beside its prompt.
+_RECORD_SCHEMA = pa.schema(
+    [
+        *_PROMPT_SCHEMA,
+        pa.field("record", _TEXT),
+        pa.field("error", _TEXT),
+        pa.field("models", pa.list_(_TEXT)),
+        pa.field("configuration", _TEXT),
+    ]
+)
 # Concurrent batches per actor, so that a batch that waits for its slowest call does not delay the next.
 _BATCHES = 2
 
@@ -68,8 +78,15 @@ def _make_prompts(batch: Any, columns: Columns) -> Any:
     rows = []
     for row in batch.to_pylist():
         example = columns.create_example(row, f"the row {row!r:.200}", 0)
-        rows.append(encode_record(example))
+        rows.append(_encode_prompt(example))
     return pa.Table.from_pylist(rows, schema=_PROMPT_SCHEMA)
+
+
+def _encode_prompt(example: Example) -> dict[str, Any]:
+    """Return the columns of a prompt; what may be any JSON is text."""
+    fields = example.model_dump(exclude_defaults=True)
+    encoded = {name: json.dumps(fields[name], ensure_ascii=False) for name in _JSON_COLUMNS if name in fields}
+    return {"id": example.id, "cluster": example.cluster, **encoded}
 
 
 def repeat_prompts(prompts: Dataset, n: int) -> Dataset:
@@ -268,25 +285,25 @@ class _Collector:
     def __init__(self, settings: WorkerSettings) -> None:
         self._executor = settings.create_executor()
         known = self._executor.configuration
-        record = make_parquet_schema(make_provenance(known, []))
-        self._schema = pa.schema([*record, *(pa.field(name, kind) for name, kind in _NOTE_TYPES.items())])
         self._configuration = json.dumps(known, sort_keys=True, ensure_ascii=False)
 
     async def __call__(self, batch: Any) -> AsyncIterator[Any]:
         """Yield the rows of a batch of prompts, which are processed concurrently."""
         rows = await asyncio.gather(*map(self._process, batch.to_pylist()))
-        yield pa.Table.from_pylist(rows, schema=self._schema)
+        yield pa.Table.from_pylist(rows, schema=_RECORD_SCHEMA)
 
     async def _process(self, row: Mapping[str, Any]) -> dict[str, Any]:
         example = _read_example(row)
-        notes = {"error": "", "models": [], "configuration": self._configuration}
+        prompt = {name: row[name] for name in _PROMPT_SCHEMA.names}
+        made = {**prompt, "record": "", "error": "", "models": [], "configuration": self._configuration}
         try:
             drawn = await self._draw(example, row)
             record = await self._executor.make_record(example, drawn)
+            # An answer without claims is no record, and nothing is left to do about its prompt.
+            text = "" if record is None else record.model_dump_json(exclude_defaults=True)
         except (CFCError, ValueError) as error:  # pydantic raises a ValueError for text that JSON cannot hold
-            return {**encode_record(example), **notes, "error": describe_error(error)}
-        # An answer without claims is no record, and nothing is left to do about its prompt.
-        return {**encode_record(record or example), **notes, "models": _name_models(drawn)}
+            return {**made, "error": describe_error(error)}
+        return {**made, "record": text, "models": _name_models(drawn)}
 
     async def _draw(self, example: Example, row: Mapping[str, Any]) -> Outcome:
         del row
@@ -324,7 +341,7 @@ class _Labeler(_Collector):
 
 def _read_example(row: Mapping[str, Any]) -> Example:
     fields = {name: row[name] for name in _PROMPT_SCHEMA.names if row[name] is not None}
-    for name in ("input", "reference", "metadata"):
+    for name in _JSON_COLUMNS:
         if name in fields:
             fields[name] = json.loads(fields[name])
     return Example.model_validate(fields)

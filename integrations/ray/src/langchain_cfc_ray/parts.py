@@ -30,13 +30,10 @@ from ray.exceptions import RayError
 
 from langchain_cfc.errors import CFCError, CollectionError, InputError, RecordError
 from langchain_cfc.extend import make_provenance
-from langchain_cfc.records import make_parquet_schema
+from langchain_cfc.records import write_records
 
 if TYPE_CHECKING:
     from ray.data import Dataset
-
-# Minimum number of rows to write to a records file at a time.
-_MIN_GROUP_ROWS = 5000
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,7 @@ class Parts:
         """Write the labelled prompts to one records file, for `read_records` and `calibrate`.
 
         Args:
-            path: The Parquet file; it appears, or replaces an older one, only when it is complete.
+            path: The file, in JSON Lines; it appears, or replaces an older one, only when it is complete.
 
         Returns:
             The number of labelled prompts, and the failed ones. A calibration without the failed prompts
@@ -133,16 +130,7 @@ class Parts:
         first = json.loads(next(configurations))
         for other in configurations:
             raise InputError(_explain_difference(first, json.loads(other)))
-        schema = make_parquet_schema(make_provenance(first, sorted(models)))
-        target = Path(path)
-        partial = target.with_name(f".{target.name}.{uuid4().hex}")
-        try:
-            with pq.ParquetWriter(partial, schema, compression="zstd", write_page_checksum=True) as writer:
-                for table in self._read_chosen(chosen, schema):
-                    writer.write_table(table)
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_records(path, self._read_records(chosen), make_provenance(first, sorted(models)))
         return merged
 
     def _list_files(self) -> list[str]:
@@ -185,17 +173,16 @@ class Parts:
         failed: dict[str, str] = {}
         models: set[str] = set()
         for name in self._list_files():
-            holds_claims = "claims" in pq.read_schema(name, filesystem=self._files).names
-            names = ["id", "input", "reference", "error", "models", *(["answer"] if holds_claims else [])]
+            names = ["id", "input", "reference", "error", "models", "record"]
             table = pq.read_table(name, filesystem=self._files, columns=names, partitioning=None)
             for number, row in enumerate(zip(*(table[one].to_pylist() for one in names), strict=True)):
-                prompt, given, reference, error, drew, *answer = row
+                prompt, given, reference, error, drew, record = row
                 content = hash((given, reference))
                 if error:
                     failed.setdefault(prompt, error)
                 elif prompt not in inputs:
                     inputs[prompt] = content
-                    if answer != [None]:  # the row of an answer without claims is no record
+                    if record:  # an answer without claims makes none
                         chosen.setdefault(name, []).append(number)
                         models.update(drew)
                 elif inputs[prompt] != content:
@@ -204,17 +191,11 @@ class Parts:
         failed = {prompt: error for prompt, error in failed.items() if prompt not in inputs}
         return chosen, Merged(labelled, failed, len(inputs) - labelled), models
 
-    def _read_chosen(self, chosen: Mapping[str, list[int]], schema: Any) -> Iterator[Any]:
-        """Yield the chosen rows in groups that are large enough for efficient reading."""
-        group: list[Any] = []
+    def _read_records(self, chosen: Mapping[str, list[int]]) -> Iterator[Mapping[str, Any]]:
+        """Yield the fields of the records in the chosen rows."""
         for name, numbers in chosen.items():
-            table = pq.read_table(name, filesystem=self._files, columns=schema.names, partitioning=None)
-            group.append(table.take(numbers).select(schema.names).cast(schema))
-            if sum(map(len, group)) >= _MIN_GROUP_ROWS:
-                yield pa.concat_tables(group)
-                group = []
-        if group:
-            yield pa.concat_tables(group)
+            table = pq.read_table(name, filesystem=self._files, columns=["record"], partitioning=None)
+            yield from map(json.loads, table["record"].take(numbers).to_pylist())
 
 
 class _PartsSink(Datasink[None]):  # type: ignore[misc]  # Ray is not typed

@@ -151,9 +151,7 @@ def collect(
     ] = False,
     out_path: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", help="Where to write the finished records: .jsonl, .jsonl.gz or .parquet."
-        ),
+        typer.Option("--out", "-o", help="Where to write the finished records: .jsonl or .jsonl.gz."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

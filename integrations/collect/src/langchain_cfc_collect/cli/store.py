@@ -76,7 +76,7 @@ def status(
 @app.command("export")
 def export(
     store: StoreName,
-    records: Annotated[Path, typer.Argument(help="File to write: .jsonl, .jsonl.gz or .parquet.")],
+    records: Annotated[Path, typer.Argument(help="File to write: .jsonl or .jsonl.gz.")],
     sample_for_review: Annotated[
         int | None,
         typer.Option(

@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from langchain_cfc.errors import InputError, RecordError
-from langchain_cfc.records.parquet import read_batches
 from langchain_cfc.support.csv_files import check_names, read_csv
 from langchain_cfc.support.json_text import (
     check_regular_file,
@@ -152,6 +151,13 @@ def open_rows(source: str | os.PathLike[str]) -> Rows:
 _BATCH_ROWS = 64
 # Largest JSON list: it is read at once, and takes several times as much memory as its text.
 _MAX_LIST_BYTES = 256 * 1024 * 1024
+# More memory than a few rows need. A small file may unpack to gigabytes: a value stored once may be used
+# millions of times, and compressed pages may repeat a single byte (a file of 46 kB took 868 MB to read).
+_MIB = 1 << 20
+MAX_BATCH_BYTES = 256 * _MIB
+# A large column with a higher compression ratio is not unpacked at all.
+_MAX_COMPRESSION_RATIO = 2000
+_LARGE_COLUMN_BYTES = 64 * _MIB
 # Without a buffer, or with pre-buffering, a whole row group (possibly the whole file) would be in memory.
 _PARQUET_OPTIONS = {"buffer_size": 64 * 1024, "pre_buffer": False, "page_checksum_verification": True}
 
@@ -240,7 +246,7 @@ def _read_parquet(path: Path) -> Iterator[Row | BadRow]:
             names = file.schema_arrow.names
             check_names(names, source, 0)
             # Cells stay Arrow scalars until they are needed, so unused columns cost next to nothing.
-            cells = (zip(*batch.columns, strict=True) for batch in read_batches(file, source, _BATCH_ROWS))
+            cells = (zip(*batch.columns, strict=True) for batch in _read_batches(file, source))
             for number, row in enumerate(chain.from_iterable(cells), start=1):
                 yield number, dict(zip(names, row, strict=True))
     except RecordError:
@@ -248,6 +254,34 @@ def _read_parquet(path: Path) -> Iterator[Row | BadRow]:
     except (OSError, ValueError, NotImplementedError) as error:
         problem = f"damaged, or not Parquet that can be read: {error}"
         raise RecordError(source, 0, "", problem) from error
+
+
+def _read_batches(file: Any, source: str) -> Iterator[Any]:
+    """Yield batches of a few rows; refuse a file that unpacks to far too much."""
+    _check_compression(file.metadata, source)
+    row = 1
+    for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+        if batch.nbytes > MAX_BATCH_BYTES:
+            problem = (
+                f"unpacks to {batch.nbytes // _MIB} MiB in {len(batch)} rows; expected at most "
+                f"{MAX_BATCH_BYTES // _MIB} MiB"
+            )
+            raise RecordError(source, row, "", problem)
+        row += len(batch)
+        yield batch
+
+
+def _check_compression(metadata: Any, source: str) -> None:
+    for group in range(metadata.num_row_groups):
+        for number in range(metadata.num_columns):
+            column = metadata.row_group(group).column(number)
+            unpacked, packed = column.total_uncompressed_size, column.total_compressed_size
+            if unpacked > _LARGE_COLUMN_BYTES and unpacked > _MAX_COMPRESSION_RATIO * packed:
+                problem = (
+                    f"the column {column.path_in_schema} unpacks from {packed / 1024:,.0f} KiB to "
+                    f"{unpacked / _MIB:,.0f} MiB; expected at most {_MAX_COMPRESSION_RATIO} times as much"
+                )
+                raise RecordError(source, 0, "", problem)
 
 
 _Reader: TypeAlias = Callable[[Path], Iterator[Row | BadRow]]

@@ -32,7 +32,6 @@ from pydantic import ValidationError
 
 from langchain_cfc.errors import DrawError, InputError, RecordError
 from langchain_cfc.records import Example
-from langchain_cfc.records.parquet import is_parquet
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import make_candidate
 from langchain_cfc.sampling.classification import classify_ending
@@ -149,19 +148,11 @@ def holds_records(path: str | os.PathLike[str]) -> bool:
     """Return whether a file begins as one of records does; raise a `RecordError` if there is none."""
     path = Path(path)
     check_regular_file(path)
-    if is_parquet(path):
-        from pyarrow import parquet  # type: ignore[import-untyped]  # late: it takes a second
-
-        try:
-            names = set(parquet.read_schema(path).names)
-        except (OSError, ValueError):  # which the reader of records explains
-            return True
-    else:
-        line = next(iter(read_lines(path)), (1, b""))[1]
-        try:
-            names = set(parse_object(line, str(path), 1))
-        except RecordError:
-            return False
+    line = next(iter(read_lines(path)), (1, b""))[1]
+    try:
+        names = set(parse_object(line, str(path), 1))
+    except RecordError:
+        return False
     return {"format", "version", "n"} <= names or (
         {"id", "input"} <= names and bool({"candidates", "claims"} & names)
     )
