@@ -9,15 +9,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from langchain_core.callbacks import (
-    AsyncCallbackManagerForLLMRun,
-    BaseCallbackHandler,
-    BaseCallbackManager,
-    CallbackManagerForLLMRun,
-)
+from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.language_models import BaseChatModel, LangSmithParams
-from langchain_core.messages import BaseMessage
-from langchain_core.outputs import ChatResult
 from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.utils.utils import LC_ID_PREFIX
@@ -83,50 +76,3 @@ def make_message_id(run_id: UUID) -> str:
 def is_generated_block_id(block_id: Any) -> bool:
     """Return whether LangChain generated the id of a content block when it converted the block."""
     return str(block_id).startswith("lc_")
-
-
-class DelegatingChatModel(BaseChatModel):
-    """A chat model that delegates each call to another model and may change the results.
-
-    Attributes:
-        model: The other chat model.
-    """
-
-    model: BaseChatModel
-
-    def change_result(self, result: ChatResult) -> ChatResult:
-        """Return the other model's result, changed by subclasses."""
-        return result
-
-    @property
-    def _llm_type(self) -> str:
-        return self.model._llm_type  # noqa: SLF001 - one chat model speaks for another
-
-    @property
-    def _identifying_params(self) -> dict[str, Any]:
-        return dict(self.model._identifying_params)  # noqa: SLF001 - as above
-
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        return get_tracing_params(self.model, stop, **kwargs)
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        return self.change_result(
-            self.model._generate(messages, stop=stop, run_manager=run_manager, **kwargs)  # noqa: SLF001 - as above
-        )
-
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        return self.change_result(
-            await self.model._agenerate(messages, stop=stop, run_manager=run_manager, **kwargs)  # noqa: SLF001 - as above
-        )

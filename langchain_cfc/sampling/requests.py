@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
@@ -12,7 +13,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence,
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import ensure_config
 
-from langchain_cfc.execution.langgraph_compat import DelegatingChatModel, convert_model_input
+from langchain_cfc.execution.langgraph_compat import convert_model_input
 from langchain_cfc.sampling.code_identity import is_transparent
 from langchain_cfc.sampling.models import has_model, has_retriever
 
@@ -107,33 +108,39 @@ def find_answering_model(sampled: AnyRunnable) -> AnsweringModel | None:
     return AnsweringModel(found.model, (sampled, *found.wrappers), after)
 
 
-class SingleUsageModel(DelegatingChatModel):
-    """Wraps a chat model so that every choice names the model, and only the first choice has the usage.
+def state_usage_once(model: BaseChatModel) -> BaseChatModel:
+    """Return a copy of a model where every choice names the model, and only the first has the usage.
 
     With several choices, clients put the usage of the whole request into each message and the model's name
     into none. Code that sums usage, such as LangChain's own callback, then counts it n times or not at all.
     """
 
-    @classmethod
-    def wrap(cls, model: BaseChatModel) -> SingleUsageModel:
-        """Return a wrapper of a model that keeps its callbacks, tags and rate limiter."""
-        shared = {name: getattr(model, name) for name in BaseChatModel.model_fields}
-        return cls(model=model, **shared)
+    @wraps(model._generate)  # noqa: SLF001 - LangChain's interface for subclasses, as below
+    def generate(*args: Any, **kwargs: Any) -> ChatResult:
+        return _move_usage(model._generate(*args, **kwargs))  # noqa: SLF001
 
-    def change_result(self, result: ChatResult) -> ChatResult:
-        """Put the model's name into each choice, and remove the usage from all but the first."""
-        for position, generation in enumerate(result.generations):
-            message = generation.message
-            message.response_metadata = {**(result.llm_output or {}), **message.response_metadata}
-            if position > 0 and isinstance(message, AIMessage):
-                message.usage_metadata = None
-        return result
+    @wraps(model._agenerate)  # noqa: SLF001
+    async def agenerate(*args: Any, **kwargs: Any) -> ChatResult:
+        return _move_usage(await model._agenerate(*args, **kwargs))  # noqa: SLF001
+
+    counted = model.model_copy()
+    counted.__dict__.update(_generate=generate, _agenerate=agenerate)
+    return counted
+
+
+def _move_usage(result: ChatResult) -> ChatResult:
+    for position, generation in enumerate(result.generations):
+        message = generation.message
+        message.response_metadata = {**(result.llm_output or {}), **message.response_metadata}
+        if position > 0 and isinstance(message, AIMessage):
+            message.usage_metadata = None
+    return result
 
 
 class MultipleChoiceRequest(RunnableSerializable[Any, list[BaseMessage]]):
     """Asks a chat model for several choices in one request; returns as many messages as it responds with."""
 
-    model: SingleUsageModel
+    model: BaseChatModel
     parameter: str  # the provider's name for the number of choices
 
     def invoke(
@@ -169,7 +176,7 @@ class MultipleChoiceRequest(RunnableSerializable[Any, list[BaseMessage]]):
         given = ensure_config(config)
         return {
             **{key: given.get(key) for key in ("callbacks", "tags", "metadata", "run_id")},
-            "run_name": given.get("run_name") or self.model.model.get_name(),
+            "run_name": given.get("run_name") or self.model.get_name(),
             **kwargs,
             self.parameter: choices,
         }

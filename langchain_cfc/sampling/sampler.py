@@ -42,10 +42,10 @@ from langchain_cfc.sampling.models import (
 )
 from langchain_cfc.sampling.requests import (
     MultipleChoiceRequest,
-    SingleUsageModel,
     find_answering_model,
     get_choices_parameter,
     split_generator,
+    state_usage_once,
 )
 from langchain_cfc.sampling.usage import (
     DRAW_TAG,
@@ -118,7 +118,7 @@ class Sampler:
                 raise InputError(msg)
             self._choices = model.wrap(
                 MultipleChoiceRequest(
-                    model=SingleUsageModel.wrap(model.model), parameter=get_choices_parameter(model.model)
+                    model=state_usage_once(model.model), parameter=get_choices_parameter(model.model)
                 )
             )
         self._after = None if model is None else model.after

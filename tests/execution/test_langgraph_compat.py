@@ -26,7 +26,6 @@ from packaging.version import Version
 from langchain_cfc.execution import langgraph_compat
 from langchain_cfc.execution.langgraph_compat import (
     NOSTREAM,
-    DelegatingChatModel,
     convert_model_input,
     detach_from_graph,
     get_tracing_params,
@@ -119,14 +118,10 @@ def test_models_of_init_chat_model_that_are_made_at_each_call_are_recognised() -
     assert not is_made_at_each_call(GenericFakeChatModel(messages=iter([])))
 
 
-def test_delegating_chat_model_has_the_tracing_params_of_its_model() -> None:
+def test_model_converts_its_input_and_states_tracing_params() -> None:
     model = GenericFakeChatModel(messages=iter([AIMessage("yes")]))
-    outer = DelegatingChatModel(model=model)
-    assert get_tracing_params(outer) == get_tracing_params(model)
-    assert outer._llm_type == model._llm_type
-    assert outer._identifying_params == model._identifying_params
-    assert outer.invoke("?").text == "yes"
-    assert convert_model_input(outer, "?").to_string() == "?"
+    assert get_tracing_params(model)["ls_model_type"] == "chat"
+    assert convert_model_input(model, "?").to_string() == "?"
 
 
 def test_make_message_id_equals_the_id_of_a_message() -> None:

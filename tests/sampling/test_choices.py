@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from langchain_cfc.errors import DrawError, InputError
 from langchain_cfc.sampling import Sampler
-from langchain_cfc.sampling.requests import MultipleChoiceRequest, SingleUsageModel, get_choices_parameter
+from langchain_cfc.sampling.requests import MultipleChoiceRequest, get_choices_parameter, state_usage_once
 from tests.fakes import NumberedModel, RunRecorder
 from tests.sampling.drawing import PROMPT, Draw, numbered_answers, sorted_texts
 from tests.serving.openai_bodies import Answer
@@ -272,20 +272,10 @@ class SilentModel(NumberedModel):
 
 
 def test_first_choice_holds_the_usage_and_all_the_model_name() -> None:
-    choices = MultipleChoiceRequest(model=SingleUsageModel.wrap(NumberedModel()), parameter="n")
+    choices = MultipleChoiceRequest(model=state_usage_once(NumberedModel()), parameter="n")
     found: Any = choices.invoke("x", choices=3)
     assert [one.response_metadata["model_name"] for one in found] == ["numbered-1"] * 3
     assert [one.usage_metadata is not None for one in found] == [True, False, False]
     assert found[0].usage_metadata["output_tokens"] == 6
-    silent: Any = MultipleChoiceRequest(model=SingleUsageModel.wrap(SilentModel()), parameter="n").invoke(
-        "x", choices=2
-    )
-    assert [one.usage_metadata for one in silent] == [None, None]
-
-
-def test_single_usage_model_has_the_identity_of_its_model() -> None:
-    model = NumberedModel()
-    choosing = SingleUsageModel.wrap(model)
-    assert choosing._llm_type == model._llm_type
-    assert choosing._identifying_params == model._identifying_params
-    assert choosing._get_ls_params(stop=["x"]) == model._get_ls_params(stop=["x"])
+    silent: Any = MultipleChoiceRequest(model=state_usage_once(SilentModel()), parameter="n")
+    assert [one.usage_metadata for one in silent.invoke("x", choices=2)] == [None, None]
