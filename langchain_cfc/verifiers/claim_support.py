@@ -31,7 +31,7 @@ class ClaimAgreement(BaseVerifier):
 
     Args:
         entails: A Runnable on `{"prompt", "premise", "hypothesis"}`, or a function of the three, plain or
-            async; see `read_entailment` for what it may return. Probabilities of entailment are used as such.
+            async, that returns True or False, or the probability of entailment; None without a verdict.
     """
 
     def __init__(self, entails: Entailment) -> None:

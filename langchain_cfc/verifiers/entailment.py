@@ -45,15 +45,11 @@ As an answer to the question, does the premise entail the hypothesis, contradict
 one word: entailment, contradiction or neutral."""
 
 _ENTAILMENT = "entailment"
-_LABELS = frozenset({_ENTAILMENT, "neutral", "contradiction", "not_entailment"})
+_LABELS = frozenset({_ENTAILMENT, "neutral", "contradiction"})
 _WORD = re.compile(r"[^\W_]+(?:_[^\W_]+)*")
 _DENIALS = frozenset({"not", "no", "neither", "nor", "never", "t"})
 # As in `{"label": "entailment"}` or "The relation between the two is neutral."
 _MOST_WORDS = 8
-_EXPECTED_REPLY = (
-    "expected True or False, one of the labels entailment, neutral and contradiction, or the probability of "
-    "each by label"
-)
 
 
 class EntailmentInput(TypedDict):
@@ -111,54 +107,25 @@ class EntailmentJudge(PromptedModel, FlowRunnable[EntailmentInput, bool | None])
         return self._write(question, {"premise": "{premise}", "hypothesis": "{hypothesis}"})
 
 
-def read_entailment(reply: Any) -> bool:
-    """Return whether a judge says that the premise entails the hypothesis.
-
-    The reply is a boolean; a label, or a message that holds one; a mapping of labels to probabilities, of
-    which entailment must have the largest; or the output of a `transformers` pipeline, one or several
-    mappings with `label` and `score`. None is no verdict, which is no entailment. Anything else, or an
-    unknown label, raises a `VerifierError`.
-    """
-    if reply is None:
-        return False
-    entailed, other = _read_probabilities(reply)
-    return entailed > other
-
-
 def estimate_entailment(reply: Any) -> float | None:
-    """Return the probability of entailment in a reply; 1 or 0 for a bare verdict, None without one."""
-    return None if reply is None else _read_probabilities(reply)[0]
+    """Return the probability of entailment in a judge's reply: True, False or a probability; None for None.
+
+    Raises:
+        VerifierError: If the reply is anything else.
+    """
+    value = to_python_scalar(reply)
+    if value is None or (isinstance(value, (bool, int, float)) and 0.0 <= value <= 1.0):
+        return None if value is None else float(value)
+    msg = (
+        f"entails= returned {shorten_reply(reply)}; expected True or False, the probability of entailment, "
+        "or None without a verdict"
+    )
+    raise VerifierError(msg)
 
 
-def _read_probabilities(reply: Any) -> tuple[float, float]:
-    """Return the probability of entailment, and the largest of any other label."""
-    value = _unwrap_labels(to_python_scalar(reply))
-    if not isinstance(value, Mapping):
-        is_entailed = value if isinstance(value, bool) else _read_label(value, reply) == _ENTAILMENT
-        return float(is_entailed), float(not is_entailed)
-    probabilities = {_read_label(label, reply): to_python_scalar(one) for label, one in value.items()}
-    if not all(_is_probability(one) for one in probabilities.values()) or len(probabilities) == 1:
-        raise _make_unreadable_error(reply)
-    entailed = probabilities.pop(_ENTAILMENT, None)
-    if entailed is None:
-        raise _make_unreadable_error(reply)
-    return float(entailed), float(max(probabilities.values()))
-
-
-def _unwrap_labels(value: Any) -> Any:
-    """Return the label or the probabilities by label in the output of a `transformers` pipeline."""
-    listed = value if isinstance(value, list) else [value]
-    if not listed or not all(isinstance(one, Mapping) and one.keys() == {"label", "score"} for one in listed):
-        return value
-    return listed[0]["label"] if len(listed) == 1 else {one["label"]: one["score"] for one in listed}
-
-
-def _read_label(value: Any, reply: Any) -> str:
-    text = getattr(value, "text", value)
-    label = _find_label(text) if isinstance(text, str) else None
-    if label is None:
-        raise _make_unreadable_error(reply)
-    return label
+def is_entailed(reply: Any) -> bool:
+    """Return whether a judge finds that entailment is more probable than not; no verdict is none."""
+    return (estimate_entailment(reply) or 0.0) > 0.5  # noqa: PLR2004
 
 
 def _find_label(text: str) -> str | None:
@@ -167,14 +134,6 @@ def _find_label(text: str) -> str | None:
     found = {word for word in words if word in _LABELS}
     is_short = len(words) <= _MOST_WORDS and not _DENIALS & set(words)
     return found.pop() if len(found) == 1 and is_short else None
-
-
-def _is_probability(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0.0 <= value <= 1.0
-
-
-def _make_unreadable_error(reply: Any) -> VerifierError:
-    return VerifierError(f"entails= returned {shorten_reply(reply)}; {_EXPECTED_REPLY}")
 
 
 def group_by_entailment(
@@ -209,4 +168,4 @@ def _select_entailed(
         for premise, hypothesis in pairs
     ]
     replies = yield from judge.invoke_each(asked, config)
-    return [pair for pair, reply in zip(pairs, replies, strict=True) if read_entailment(reply)]
+    return [pair for pair, reply in zip(pairs, replies, strict=True) if is_entailed(reply)]

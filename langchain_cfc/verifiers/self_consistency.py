@@ -47,8 +47,7 @@ class SelfConsistency(BaseVerifier):
         answer: Function or Runnable, plain or async, from a text to its answer; by default the whole text.
         entails: Whether one answer entails another: a Runnable on `{"prompt": ..., "premise": answer,
             "hypothesis": answer}`, such as `EntailmentJudge(model)`, or a function `(prompt, premise,
-            hypothesis)`, plain or async. It returns a bool, a label (entailment, neutral, contradiction), the
-            probability of each label, or what a text-classification pipeline of transformers returns.
+            hypothesis)`, plain or async. It returns True or False, or the probability of entailment.
     """
 
     def __init__(self, answer: Extractor | None = None, *, entails: Entailment | None = None) -> None:

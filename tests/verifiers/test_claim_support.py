@@ -54,10 +54,9 @@ def test_claim_agreement_equals_values_computed_by_hand(invoke: Invoke) -> None:
 
 
 def test_claim_verifiers_use_probabilities_of_the_judge(invoke: Invoke) -> None:
-    def judge(prompt: Any, premise: str, hypothesis: str) -> dict[str, float]:
+    def judge(prompt: Any, premise: str, hypothesis: str) -> float:
         del prompt, hypothesis
-        entailed = {"a": 0.9, "b": 0.4}[premise]
-        return {"entailment": entailed, "neutral": 1.0 - entailed, "contradiction": 0.0}
+        return {"a": 0.9, "b": 0.4}[premise]
 
     given = make_input(("c",), ("whole", "a", "b"))
     assert invoke(ClaimAgreement(judge), given) == pytest.approx([1.0 - 0.65])

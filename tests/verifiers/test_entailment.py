@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from langchain_core.language_models import FakeListChatModel
-from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc.candidates import CandidateBatch
@@ -24,7 +23,6 @@ from langchain_cfc.features.statistics import STATISTICS
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import EntailmentJudge, SelfConsistency, VerifierInput
-from langchain_cfc.verifiers.entailment import read_entailment
 from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
 from tests.concurrency import ConcurrencyCounter
 from tests.factories import verifier_input
@@ -131,59 +129,35 @@ def test_score_statistics_give_the_semantic_entropy() -> None:
 
 @pytest.mark.parametrize(
     ("reply", "verdict"),
-    [
-        (True, True),
-        (np.False_, False),
-        ("entailment", True),
-        (" ENTAILMENT.", True),
-        ("**Neutral**", False),
-        ("contradiction", False),
-        (HumanMessage("Entailment"), True),
-        (None, False),
-        ('{"label": "entailment"}', True),
-        ("The relation is **neutral**.", False),
-        ({"entailment": 0.5, "neutral": 0.3, "contradiction": 0.2}, True),
-        ({"ENTAILMENT": 0.4, "NEUTRAL": 0.5, "CONTRADICTION": 0.1}, False),
-        # No more probable than another label.
-        ({"entailment": 0.4, "neutral": 0.4, "contradiction": 0.2}, False),
-        ({"entailment": np.float32(0.9), "not_entailment": np.float32(0.1)}, True),
-        # Pipelines of transformers: the best label, in a list or not, or all labels.
-        ({"label": "ENTAILMENT", "score": 0.9}, True),
-        ([{"label": "NEUTRAL", "score": 0.9}], False),
-        ([{"label": "entailment", "score": 0.3}, {"label": "neutral", "score": 0.7}], False),
-    ],
+    [(True, True), (np.False_, False), (0.51, True), (np.float32(0.5), False), (None, False)],
 )
-def test_read_entailment_accepts_many_forms(reply: Any, verdict: bool) -> None:
-    assert read_entailment(reply) is verdict
+def test_entailment_is_a_verdict_or_a_probability(reply: Any, verdict: bool) -> None:
+    scores = SelfConsistency(entails=lambda *_: reply).invoke(make_input("lima", "quito"))
+    assert (scores == [0.0, 0.0]) is verdict
+
+
+@pytest.mark.parametrize("reply", ["entailment", "", {"entailment": 0.9}, [0.9], float("nan"), 2.0, -0.1])
+def test_other_replies_about_entailment_are_refused(invoke: Invoke, reply: Any) -> None:
+    verifier = SelfConsistency(entails=lambda *_: reply)
+    with pytest.raises(VerifierError, match=r"entails= returned .*; expected True or False"):
+        invoke(verifier, make_input("lima", "quito"))
 
 
 @pytest.mark.parametrize(
-    "reply",
+    ("reply", "verdict"),
     [
-        1,
-        0.9,
-        "",
-        "yes",
-        "the premise entails the hypothesis",
-        "no entailment",
-        "entailment or neutral",
-        "LABEL_2",
-        [],
-        {},
-        {"entailment": 0.9},
-        {"neutral": 0.4, "contradiction": 0.6},
-        {"entailment": float("nan"), "neutral": 0.1},
-        {"entailment": 2.0, "neutral": -1.0},
-        {"entailment": "high", "neutral": "low"},
-        {"LABEL_0": 0.1, "LABEL_1": 0.9},
-        [{"label": "LABEL_0", "score": 0.9}],
-        [0.1, 0.2, 0.7],
+        (" ENTAILMENT.", True),
+        ('{"label": "entailment"}', True),
+        ("The relation is **neutral**.", False),
+        ("contradiction", False),
+        ("yes", None),
+        ("no entailment", None),
+        ("entailment or neutral", None),
     ],
 )
-def test_read_entailment_refuses_other_replies(invoke: Invoke, reply: Any) -> None:
-    verifier = SelfConsistency(entails=lambda *_: reply)
-    with pytest.raises(VerifierError, match=r"entails= returned .*; expected True or False, one"):
-        invoke(verifier, make_input("lima", "quito"))
+def test_entailment_judge_reads_short_replies_with_one_label(reply: str, verdict: bool | None) -> None:
+    asked = {"prompt": "where?", "premise": "lima", "hypothesis": "quito"}
+    assert invoke_sync(EntailmentJudge(FakeListChatModel(responses=[reply])), asked) is verdict
 
 
 def test_failing_entailment_judge_raises_verifier_error(invoke: Invoke) -> None:
@@ -196,10 +170,10 @@ def test_failing_entailment_judge_raises_verifier_error(invoke: Invoke) -> None:
 
 
 def test_entailment_judge_may_be_async_or_a_runnable() -> None:
-    async def entails(prompt: Any, premise: str, hypothesis: str) -> str:
+    async def entails(prompt: Any, premise: str, hypothesis: str) -> bool:
         await asyncio.sleep(0)
         del prompt
-        return "entailment" if FACTS[premise] >= FACTS[hypothesis] else "neutral"
+        return FACTS[premise] >= FACTS[hypothesis]
 
     asked = make_input("lima", "it is lima", "quito")
     expected = pytest.approx([1 / 3, 1 / 3, 2 / 3])
