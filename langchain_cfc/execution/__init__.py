@@ -30,7 +30,6 @@ from langchain_cfc.execution.limits import (
 from langchain_cfc.execution.steps import (
     Call,
     FlowRunnable,
-    Progress,
     Step,
     Steps,
     Target,
@@ -49,7 +48,6 @@ __all__ = [
     "ConcurrencyLimiter",
     "FailureKind",
     "FlowRunnable",
-    "Progress",
     "RunManager",
     "Step",
     "Steps",

@@ -22,8 +22,6 @@ from langchain_core.callbacks import (
     AsyncCallbackManagerForChainRun,
     CallbackManager,
     CallbackManagerForChainRun,
-    adispatch_custom_event,
-    dispatch_custom_event,
 )
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import (
@@ -37,7 +35,6 @@ from langchain_cfc.errors import CFCError, ServingTimeoutError
 from langchain_cfc.execution.failures import describe_error, is_own_error
 from langchain_cfc.execution.limits import (
     CallLimits,
-    RunManager,
     apply_config_limits,
     get_current_limits,
     make_child_config,
@@ -195,37 +192,6 @@ async def _acall_in_permit(arun: Callable[[Any], Awaitable[Any]], limits: CallLi
             return await arun(item)
         except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow handles it
             return error
-
-
-class Progress:
-    """Dispatches custom events such as `cfc:drawn` to the handlers of a run, if any handler takes them.
-
-    Args:
-        run_manager: Manager of the run that the events belong to; None if there is no run.
-
-    Attributes:
-        has_listeners: Whether any handler takes custom events.
-    """
-
-    def __init__(self, run_manager: RunManager | None = None) -> None:
-        handlers = [] if run_manager is None else run_manager.handlers
-        self.has_listeners = any(not handler.ignore_custom_event for handler in handlers)
-        self._config = RunnableConfig()
-        if run_manager is not None and self.has_listeners:
-            self._config["callbacks"] = run_manager.get_child()
-
-    def dispatch(self, name: str, data: Mapping[str, Any]) -> None:
-        """Dispatch a custom event; call this only if `has_listeners`."""
-        dispatch_custom_event(name, dict(data), config=self._config)
-
-    async def adispatch(self, name: str, data: Mapping[str, Any]) -> None:
-        """Dispatch a custom event, asynchronously."""
-        await adispatch_custom_event(name, dict(data), config=self._config)
-
-    def report(self, name: str, data: Mapping[str, Any]) -> Steps[None]:
-        """Dispatch a custom event as part of a flow, if any handler takes custom events."""
-        if self.has_listeners:
-            yield Step(lambda: self.dispatch(name, data), lambda: self.adispatch(name, data))
 
 
 class FlowRunnable(Runnable[Input, Output], ABC):

@@ -80,21 +80,21 @@ class BatchResult(BaseModel):
 
 
 class ScoredListener(BaseCallbackHandler):
-    """Calls a function with the number of questions scored so far, each time that one is.
+    """Calls a function with the number of questions scored so far, each time that one is; takes no events.
 
     Args:
         on_scored: The function.
     """
 
+    ignore_llm = ignore_chat_model = ignore_chain = True
+
     def __init__(self, on_scored: Callable[[int], object]) -> None:
         self._on_scored, self._count = on_scored, 0
 
-    def on_custom_event(self, name: str, data: Any, **kwargs: Any) -> None:
-        """Count the event that says that a question is scored."""
-        del data, kwargs
-        if name == "cfc:scored":
-            self._count += 1
-            self._on_scored(self._count)
+    def count(self) -> None:
+        """Count a question that has been drawn and scored."""
+        self._count += 1
+        self._on_scored(self._count)
 
 
 @dataclass(frozen=True)

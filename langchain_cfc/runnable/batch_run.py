@@ -13,9 +13,9 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 
 from langchain_cfc.errors import CFCError
-from langchain_cfc.execution import Progress, RunManager, find_limiter
+from langchain_cfc.execution import RunManager, find_limiter
 from langchain_cfc.guarantee import Binding
-from langchain_cfc.runnable.batch import FAILURES, BatchResult, QuestionBatch, ScoredQuestion
+from langchain_cfc.runnable.batch import FAILURES, BatchResult, QuestionBatch, ScoredListener, ScoredQuestion
 from langchain_cfc.runnable.batch_journal import BatchJournal
 from langchain_cfc.runnable.running import Flow, FlowRunner
 from langchain_cfc.runnable.serving import ScoredPrompt, ServingPipeline
@@ -123,14 +123,17 @@ class _BatchRun:
         return None if self.journal is None else self.journal.find(self.batch.digests[place])
 
     def _make_flow(self, place: int) -> Flow[ScoredPrompt]:
-        question, progress = self.batch.questions[place], Progress(self.within[0])
-        return lambda config: self.server.pipeline.draw_and_score(question, config, progress)
+        question = self.batch.questions[place]
+        return lambda config: self.server.pipeline.draw_and_score(question, config)
 
     def _keep(self, place: int, scored: ScoredPrompt) -> ScoredPrompt:
         # Not in the flow, which goes on in its thread when its time is over.
         self.batch.measure(scored)  # fails here if a feature cannot be computed
         if self.journal is not None:
             self.journal.keep(self.batch.digests[place], scored)
+        for one in self.within[0].handlers:
+            if isinstance(one, ScoredListener):
+                one.count()
         return scored
 
     def decide(self, outcomes: Sequence[ScoredQuestion]) -> BatchResult:

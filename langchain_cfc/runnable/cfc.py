@@ -28,7 +28,6 @@ from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter
 from langchain_cfc.errors import AbstentionError, FingerprintError, InputError
 from langchain_cfc.execution import (
     ConcurrencyLimiter,
-    Progress,
     RunManager,
     Target,
 )
@@ -416,8 +415,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     ) -> Flow[CFCResult]:
         """Return the flow that serves a prompt under the promise that the call names."""
         promise = self._promises[self._select_promise(**named)]
-        progress, register = Progress(run_manager), find_register(run_manager)
-        return lambda config: self._pipeline.serve_once(prompt, promise, config, progress, register)
+        register = find_register(run_manager)
+        return lambda config: self._pipeline.serve_once(prompt, promise, config, register)
 
     def _check_abstention(self, result: CFCResult) -> CFCResult:
         if result.abstained and self.on_abstain == "raise":

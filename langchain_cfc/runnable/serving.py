@@ -16,7 +16,7 @@ from langchain_cfc.artifact import CalibrationArtifact, Promise, has_separate_sc
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.claims import ClaimSplitter, Span, make_claim_candidates
 from langchain_cfc.decision import Decisions, decide
-from langchain_cfc.execution import Progress, Steps
+from langchain_cfc.execution import Steps
 from langchain_cfc.guarantee import Guarantee
 from langchain_cfc.no_answers import Unscored
 from langchain_cfc.runnable.binding import ModelVersionWatcher
@@ -121,7 +121,6 @@ class ServingPipeline:
         prompt: Any,
         promise: ServedPromise,
         config: RunnableConfig,
-        progress: Progress,
         register: DrawRegister | None,
     ) -> Steps[CFCResult]:
         """Serve a prompt; if it was served before and the register has the result, return that.
@@ -132,28 +131,24 @@ class ServingPipeline:
         """
         prompt = convert_to_calibrated_kind(prompt, self.artifact.calibration.prompt_kinds)
         if register is None:
-            return (yield from self.serve(prompt, promise, config, progress))
+            return (yield from self.serve(prompt, promise, config))
         return (
             yield from register.draw_once(
                 (self.artifact.digest, self.generator, digest_prompt(prompt)),
                 (*promise.promise, self.show_rejected),
-                partial(self.serve, prompt, promise, config, progress),
+                partial(self.serve, prompt, promise, config),
                 str((config.get("configurable") or {}).get("thread_id", "")),
             )
         )
 
-    def serve(
-        self, prompt: Any, promise: ServedPromise, config: RunnableConfig, progress: Progress
-    ) -> Steps[CFCResult]:
+    def serve(self, prompt: Any, promise: ServedPromise, config: RunnableConfig) -> Steps[CFCResult]:
         """Return the answer set or the abstention for a prompt.
 
         `promise` is fixed before the first draw; choosing it later would void the guarantee.
         """
-        result = self.decide(promise, (yield from self.draw_and_score(prompt, config, progress)))
-        yield from progress.report("cfc:decided", {"reason": result.reason, "answers": len(result.answers)})
-        return result
+        return self.decide(promise, (yield from self.draw_and_score(prompt, config)))
 
-    def draw_and_score(self, prompt: Any, config: RunnableConfig, progress: Progress) -> Steps[ScoredPrompt]:
+    def draw_and_score(self, prompt: Any, config: RunnableConfig) -> Steps[ScoredPrompt]:
         """Draw the candidates of a prompt and score them, without a decision.
 
         Runs under `config` must not stream into a graph, because a judge may quote the candidate that it
@@ -176,7 +171,6 @@ class ServingPipeline:
             prompt,
             self.artifact.n if rule is None else rule.first_wave,
             config,
-            progress,
             recorder,
             choose_next_wave=None if rule is None else partial(scorer.choose_next_wave, rule),
         )
@@ -189,7 +183,6 @@ class ServingPipeline:
             spans = yield from self.splitter.split(draws[0], config)
             claims = make_claim_candidates(draws[0], spans)
             scored = yield from scorer.score_claims(claims, draws)
-        yield from progress.report("cfc:scored", {"scores": scored.scores})
         unscored = count_unscored(draws, scored, claims)
         common = {
             "metadata": dict(metadata),

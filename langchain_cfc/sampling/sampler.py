@@ -16,7 +16,6 @@ from langchain_core.runnables.config import ensure_config
 
 from langchain_cfc.errors import CFCError, DrawError, InputError, SamplingWarning
 from langchain_cfc.execution import (
-    Progress,
     Steps,
     add_tags,
     apply_config_limits,
@@ -147,20 +146,19 @@ class Sampler:
         """
         given = ensure_config(config)
         with apply_config_limits(given):
-            return run_flow(self.draw_steps(prompt, n, given, Progress()))
+            return run_flow(self.draw_steps(prompt, n, given))
 
     async def adraw(self, prompt: Any, n: int, config: RunnableConfig | None = None) -> list[DrawnCandidate]:
         """Draw n candidates, asynchronously; see `draw`."""
         given = ensure_config(config)
         with apply_config_limits(given):
-            return await arun_flow(self.draw_steps(prompt, n, given, Progress()))
+            return await arun_flow(self.draw_steps(prompt, n, given))
 
     def draw_steps(
         self,
         prompt: Any,
         n: int,
         config: RunnableConfig,
-        progress: Progress,
         recorder: UsageRecorder | None = None,
         *,
         store: CandidateStore | None = None,
@@ -172,7 +170,6 @@ class Sampler:
             prompt: The generator's input.
             n: Number of candidates, at least 1; with `choose_next_wave`, the size of the first wave.
             config: Config that the runs of the draws inherit.
-            progress: Gets an event for each candidate.
             recorder: Records models and usage, even if some draws fail.
             store: Holds candidates drawn earlier, and gets each new candidate as soon as it is drawn.
             choose_next_wave: Called after each wave with all candidates so far; returns the size of the next
@@ -194,7 +191,7 @@ class Sampler:
             given = yield from self._prepare(self._per_prompt, prompt, add_tags(config, "cfc:context"))
         known = {} if store is None else store.load(given)
         on_output = None if store is None else partial(self._save, store, recorder)
-        request = _PromptRequest(given, config, progress, on_output)
+        request = _PromptRequest(given, config, on_output)
         draws: list[DrawnCandidate] = []
         wave = n
         while wave:
@@ -313,20 +310,14 @@ class Sampler:
                 output = self._per_candidate.invoke(request.given, configs[slot])
             except Exception as error:  # noqa: BLE001 - raised again unless the model replied
                 output = _read_error(request, slot, error)
-            output = request.receive(slot, output)
-            if request.progress.has_listeners:
-                request.progress.dispatch("cfc:drawn", {"slot": slot})
-            return output
+            return request.receive(slot, output)
 
         async def arun(slot: int) -> Any:
             try:
                 output = await self._per_candidate.ainvoke(request.given, configs[slot])
             except Exception as error:  # noqa: BLE001 - raised again unless the model replied
                 output = _read_error(request, slot, error)
-            output = request.receive(slot, output)
-            if request.progress.has_listeners:
-                await request.progress.adispatch("cfc:drawn", {"slot": slot})
-            return output
+            return request.receive(slot, output)
 
         outputs: list[Any] = yield call_each(run, arun, slots)
         return outputs
@@ -343,8 +334,6 @@ class Sampler:
         if isinstance(messages, Exception):
             return [messages] * len(slots)
         filled, empty = slots[: len(messages)], slots[len(messages) :]
-        for slot in filled:
-            yield from request.progress.report("cfc:drawn", {"slot": slot})
         outputs = list(messages[: len(filled)])
         request.replies.update(zip(filled, outputs, strict=True))
         if (after := self._after) is not None:
@@ -432,7 +421,6 @@ class _PromptRequest:
 
     given: Any  # the prepared input
     config: RunnableConfig  # inherited by the runs of the draws
-    progress: Progress  # gets an event for each candidate
     # Saves the candidate in an output, and returns it; None without a store.
     on_output: Callable[[_PromptRequest, int, Any], Any] | None
     # Of model calls, by slot; empty if the messages state everything.

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 
 from langchain_cfc import CalibrationArtifact, Candidate, CFCChatModel, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.errors import InputError
 from langchain_cfc.runnable import BatchResult
+from langchain_cfc.runnable.batch import ScoredListener
 from langchain_cfc.support.files import lock_file
 from tests.factories import make_answer, make_records, reload_artifact
 from tests.fakes import answer_of, verify
@@ -130,22 +130,11 @@ def test_concurrency_is_limited_over_all_questions(artifact: CalibrationArtifact
     assert pupil.most <= 3
 
 
-class EventRecorder(BaseCallbackHandler):
-    """What a listener is shown: custom events, and outputs of runs other than the model's own."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, Any]] = []
-
-    def on_custom_event(self, name: str, data: Any, **kwargs: Any) -> None:
-        del kwargs
-        self.seen.append((name, data))
-
-
-def test_no_event_shows_an_answer(artifact: CalibrationArtifact) -> None:
-    recorder = EventRecorder()
-    make_batch_chain(artifact).answer_batch(QUESTIONS, 0.1, {"callbacks": [recorder]})
-    assert {name for name, _ in recorder.seen} == {"cfc:drawn", "cfc:scored"}
-    assert "lima" not in str([data for name, data in recorder.seen if name == "cfc:scored"])
+def test_a_listener_counts_scored_questions(artifact: CalibrationArtifact) -> None:
+    counts: list[int] = []
+    config: RunnableConfig = {"callbacks": [ScoredListener(counts.append)], "max_concurrency": 1}
+    make_batch_chain(artifact).answer_batch([*QUESTIONS[:3], "fail 0.1"], 0.1, config)
+    assert counts == [1, 2, 3]
 
 
 CLAIMS = [make_answer(f"answer {number}", ("One.", 0.1, True), ("Two.", 0.9, False)) for number in range(40)]

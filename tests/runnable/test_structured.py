@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from langchain_core.callbacks import BaseCallbackHandler, CallbackManagerForLLMRun
+from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -220,36 +219,6 @@ def test_calibrated_model_version_in_answers_does_not_warn(calibrated: str | Non
 def test_result_models_are_known_behind_a_parser(invoke: Invoke) -> None:
     generator = make_answering("gpt-1") | RunnableLambda(lambda message: str(message.text))
     assert invoke(make_chain(generator=generator), "x").models == ("gpt-1",)
-
-
-class EventRecorder(BaseCallbackHandler):
-    """The custom events of a run."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, Any]] = []
-
-    def on_custom_event(self, name: str, data: Any, **kwargs: Any) -> None:
-        del kwargs
-        self.seen.append((name, data))
-
-
-def test_progress_events_report_each_step_without_texts(invoke: Invoke) -> None:
-    events = EventRecorder()
-    invoke(make_chain(), "x", config={"callbacks": [events]})
-    names = [name for name, _ in events.seen]
-    assert names == ["cfc:drawn"] * N + ["cfc:scored", "cfc:decided"]
-    assert sorted(data["slot"] for name, data in events.seen if name == "cfc:drawn") == list(range(N))
-    assert dict(events.seen)["cfc:scored"] == {"scores": [0.3, 0.9, 0.1, 0.8]}
-    assert dict(events.seen)["cfc:decided"] == {"reason": "answered", "answers": 2}
-    assert "quito" not in repr(events.seen)
-
-
-def test_astream_events_includes_progress_events() -> None:
-    async def events() -> list[Any]:
-        return [event async for event in make_chain().astream_events("x", version="v2")]
-
-    custom = [event for event in asyncio.run(events()) if event["event"] == "on_custom_event"]
-    assert [event["name"] for event in custom] == ["cfc:drawn"] * N + ["cfc:scored", "cfc:decided"]
 
 
 class ModelHolder(Runnable[Any, Any]):

@@ -273,18 +273,6 @@ def test_invalid_answer_in_a_later_wave_is_named_by_its_slot(invoke: Invoke) -> 
         invoke(chain, "x")
 
 
-def test_waves_report_every_draw_and_one_decision() -> None:
-    chain = make_chain(make_artifact(WAVES), generator=ScriptedModel(texts=TEXTS_OF_TWO_WAVES))
-
-    async def events() -> list[Any]:
-        return [event async for event in chain.astream_events("where?", version="v2")]
-
-    custom = [event for event in asyncio.run(events()) if event["event"] == "on_custom_event"]
-    names = [event["name"] for event in custom]
-    assert names[-2:] == ["cfc:scored", "cfc:decided"]
-    assert sorted(event["data"]["slot"] for event in custom[:-2]) == [0, 1, 2, 3]
-
-
 def test_chain_with_draw_rule_can_generate_for_another_chain(invoke: Invoke) -> None:
     # Each draw of the outer chain is a whole prompt of the inner one, whose limit is the same.
     asked: list[list[str]] = []

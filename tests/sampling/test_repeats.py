@@ -20,7 +20,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from pydantic import PrivateAttr
 
 from langchain_cfc.errors import DrawError, SamplingWarning, VerifierError
-from langchain_cfc.execution import Progress, apply_config_limits, run_flow
+from langchain_cfc.execution import apply_config_limits, run_flow
 from langchain_cfc.sampling import DrawnCandidate, Sampler
 from langchain_cfc.verifiers.base import check_outputs, check_scores
 from tests.sampling.drawing import PROMPT, Draw, draw_sync
@@ -140,7 +140,7 @@ def test_refused_candidates_are_not_stored() -> None:
             apply_config_limits(ensure_config(IN_TURN)),
             pytest.raises(DrawError, match="as if from a cache"),
         ):
-            run_flow(sampler.draw_steps(PROMPT, N, ensure_config(IN_TURN), Progress(), store=store))
+            run_flow(sampler.draw_steps(PROMPT, N, ensure_config(IN_TURN), store=store))
         assert store.draws == {}
 
 

@@ -16,7 +16,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc.errors import DrawError, InputError, VerifierError
-from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, Progress, apply_limits, run_flow
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits, run_flow
 from langchain_cfc.sampling import Sampler
 from tests.concurrency import ConcurrencyCounter
 from tests.fakes import NumberedModel, RunRecorder, global_cache
@@ -203,7 +203,7 @@ def test_preparation_counts_towards_the_concurrency_limit() -> None:
 
     def serve() -> None:
         with apply_limits(within):
-            run_flow(sampler.draw_steps(PROMPT, 1, RunnableConfig(), Progress()))
+            run_flow(sampler.draw_steps(PROMPT, 1, RunnableConfig()))
 
     threads = [threading.Thread(target=serve) for _ in range(3)]
     for one in threads:

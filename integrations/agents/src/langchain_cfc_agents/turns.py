@@ -18,7 +18,7 @@ from langchain_core.runnables.config import ensure_config, var_child_runnable_co
 from pydantic import PrivateAttr
 
 from langchain_cfc.errors import ServingError
-from langchain_cfc.execution import Progress, Steps, detach_from_graph, set_context_variable
+from langchain_cfc.execution import Steps, detach_from_graph, set_context_variable
 from langchain_cfc.extend import CandidateScorer, VerifierScores, read_usage, sum_usage
 from langchain_cfc.sampling import DrawnCandidate, Sampler
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble, VerifierInput
@@ -59,7 +59,7 @@ class TurnDrawer:
         further = _ResponseDrawer(handler, request, toolbox)
         draws = [further.read(first)]
         if self._n > 1:
-            draws += yield from Sampler(further).draw_steps(None, self._n - 1, config, Progress())
+            draws += yield from Sampler(further).draw_steps(None, self._n - 1, config)
         system = [] if request.system_message is None else [request.system_message]
         prompt = make_prompt_data([*system, *request.messages])
         given = VerifierInput(prompt=prompt, candidates=draws)

@@ -17,7 +17,6 @@ from langchain_cfc.errors import CFCError, CollectionError, InputError, StoreErr
 from langchain_cfc.execution import (
     CallLimits,
     ConcurrencyLimiter,
-    Progress,
     Steps,
     Target,
     apply_limits,
@@ -165,7 +164,6 @@ class Executor:
             self._sampler.draw_steps,
             example.input,
             config=self._config,
-            progress=Progress(),
             recorder=recorder,
             store=journal,
         )

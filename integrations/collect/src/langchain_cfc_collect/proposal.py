@@ -27,7 +27,7 @@ from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import Runnable
 
 from langchain_cfc.errors import CFCError, CollectionError, DrawError, InputError, LabelerError
-from langchain_cfc.execution import Progress, describe_error, run_flow
+from langchain_cfc.execution import describe_error, run_flow
 from langchain_cfc.labelers import LabelerInput
 from langchain_cfc.labelers.matching import TextMatcher, list_aliases
 from langchain_cfc.labelers.verdicts import Member, VerdictExtractor, write_member
@@ -209,7 +209,7 @@ def draw_answers(
             sampler = Sampler(add_prompt(prompt, model), "requests")
             answers = []
             for example in examples:
-                (candidate,) = run_flow(sampler.draw_steps(example.input, 1, {}, Progress()))
+                (candidate,) = run_flow(sampler.draw_steps(example.input, 1, {}))
                 answers.append(TrialAnswer(example, candidate))
         except CFCError as error:
             if settings is not attempts[-1] and not (is_transient(error) or ends_run(error)):
