@@ -28,8 +28,7 @@ from integrations.lab.tests.plots.inputs import (
     HISTOGRAM,
     TWELVE,
     make_bin_words,
-    make_comparison,
-    make_level_of,
+    make_level,
 )
 from integrations.lab.tests.plots.reading import draw_canvas, get_figure, parse_svg, write_matplotlib_svg
 from langchain_cfc.errors import InputError
@@ -41,12 +40,12 @@ MANY = [f"conditional:unique(best_prefix), variant {place} of many" for place in
 SVG = "{http://www.w3.org/2000/svg}"
 
 FIGURES: dict[str, Callable[[], Axes]] = {
-    "bars, long names": lambda: plot_group_miscoverage(make_level_of(TWELVE, LONG)),
-    "bars, bins": lambda: plot_group_miscoverage(make_level_of(TWELVE, BINS)),
-    "bars, thirty groups": lambda: plot_group_miscoverage(make_level_of(["CFC"], LONG * 3)),
-    "bars, long names of methods": lambda: plot_group_miscoverage(make_level_of(MANY, BINS)),
-    "thresholds": lambda: plot_threshold_by_difficulty(make_level_of(TWELVE, BINS)),
-    "by alpha": lambda: plot_by_alpha([make_level_of(TWELVE, BINS, alpha) for alpha in ALPHAS]),
+    "bars, long names": lambda: plot_group_miscoverage(make_level(TWELVE, LONG)),
+    "bars, bins": lambda: plot_group_miscoverage(make_level(TWELVE, BINS)),
+    "bars, thirty groups": lambda: plot_group_miscoverage(make_level(["CFC"], LONG * 3)),
+    "bars, long names of methods": lambda: plot_group_miscoverage(make_level(MANY, BINS)),
+    "thresholds": lambda: plot_threshold_by_difficulty(make_level(TWELVE, BINS)),
+    "by alpha": lambda: plot_by_alpha([make_level(TWELVE, BINS, alpha) for alpha in ALPHAS]),
 }
 
 
@@ -100,7 +99,7 @@ def test_figure_labels_are_complete_and_do_not_touch(name: str) -> None:
 
 
 def test_control_layout_checks_find_clipped_and_touching_labels() -> None:
-    ax = plot_group_miscoverage(make_level_of(["CFC"], LONG))
+    ax = plot_group_miscoverage(make_level(["CFC"], LONG))
     ax.set_xticks(range(10), LONG, rotation=0.0)
     get_figure(ax).set_layout_engine("none")
     assert sum("touching" in problem for problem in find_problems(ax)) == 9
@@ -110,7 +109,7 @@ def test_control_layout_checks_find_clipped_and_touching_labels() -> None:
 
 def test_tick_labels_fit_a_given_axis() -> None:
     figure = Figure(figsize=(5.0, 4.0), layout="constrained")
-    ax = plot_group_miscoverage(make_level_of(["CFC", "ICP"], LONG), figure.subplots())
+    ax = plot_group_miscoverage(make_level(["CFC", "ICP"], LONG), figure.subplots())
     assert [one for one in find_problems(ax) if "touching" in one or "cut" in one] == []
 
 
@@ -138,7 +137,7 @@ def test_label_groups_moves_the_property_to_the_title(
 
 @pytest.fixture(scope="module")
 def bars() -> Axes:
-    return plot_group_miscoverage(make_level_of(["conditional", "marginal", "CFC"], make_bin_words(4)))
+    return plot_group_miscoverage(make_level(["conditional", "marginal", "CFC"], make_bin_words(4)))
 
 
 def list_ids(text: str) -> list[str]:
@@ -189,9 +188,9 @@ def test_to_svg_is_deterministic_and_ids_do_not_clash(bars: Axes) -> None:
     quick=3,
 )
 def test_to_svg_shows_any_name_unchanged(name: str) -> None:
-    report = make_level_of([name, "CFC"], [f"prompts whose topic is '{name}'", "prompts whose topic is 'b'"])
+    report = make_level([name, "CFC"], [f"prompts whose topic is '{name}'", "prompts whose topic is 'b'"])
     shown = " ".join("".join(sign if sign.isprintable() else " " for sign in name).split())
-    for ax in (plot_group_miscoverage(report), plot_by_alpha(make_comparison([report]).sweep)):
+    for ax in (plot_group_miscoverage(report), plot_by_alpha([report])):
         root = parse_svg(to_svg(ax, title=name))
         assert shown in ["".join(part.itertext()) for part in root.iter(f"{SVG}text")]
         assert root[0].text == shown

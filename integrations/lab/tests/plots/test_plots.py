@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langchain_cfc_lab.comparison_report import Histogram
+from langchain_cfc_lab.comparison_report import ComparisonReport, Histogram
 from langchain_cfc_lab.report.drawing import assign_styles
 from langchain_cfc_lab.report.plots import (
     plot_by_alpha,
@@ -19,15 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.patches import StepPatch
 
-from integrations.lab.tests.plots.inputs import (
-    HISTOGRAM,
-    make_bin_words,
-    make_comparison,
-    make_evaluation,
-    make_level,
-    make_level_of,
-    make_method,
-)
+from integrations.lab.tests.plots.inputs import HISTOGRAM, make_comparison, make_evaluation
 from integrations.lab.tests.plots.reading import (
     containers,
     data,
@@ -39,12 +31,21 @@ from integrations.lab.tests.plots.reading import (
 from langchain_cfc.errors import InputError
 from langchain_cfc.support.curves import RiskCurve
 
-WORDS = make_bin_words(3)
 METHODS = ["conditional", "TopK", "CFC"]
-LEVEL = make_level_of(METHODS, WORDS)
-# Not in order, as someone may have asked for them.
-SWEEP = make_comparison([make_level_of(METHODS, alpha=alpha) for alpha in (0.2, 0.05, 0.1)])
-RISK = RiskCurve(answered=[0.1, 0.5, 1.0], wrong=[0.0, 0.1, 0.3])
+SWEEP = make_comparison()
+LEVEL = SWEEP.sweep[-1]
+NO_RISK = {"data": SWEEP.data.model_copy(update={"risk": RiskCurve(answered=[], wrong=[])})}
+
+
+def silence(report: ComparisonReport) -> ComparisonReport:
+    """Leave CFC alone, as if it had answered nothing."""
+    one = report.methods["CFC"]
+    figures = {name: figure for name, figure in one.figures.items() if name != "selective_accuracy"}
+    level = report.model_copy(update={"methods": {"CFC": one.model_copy(update={"figures": figures})}})
+    return level.model_copy(update={"sweep": [level]})
+
+
+SILENT = silence(SWEEP)
 
 
 @pytest.mark.parametrize("of", ["kept_promise", "coverage"])
@@ -64,7 +65,7 @@ def test_plot_group_miscoverage_draws_missed_shares_with_sd(of: Any) -> None:
 
 
 def test_plot_group_miscoverage_draws_intervals_of_an_evaluation() -> None:
-    report = make_evaluation(WORDS)
+    report = make_evaluation()
     ax = plot_group_miscoverage(report)
     methods = {"this artifact": "conditional", "one threshold for all": "marginal"}
     for name, drawn in map_legend_to_drawn(ax).items():
@@ -76,10 +77,12 @@ def test_plot_group_miscoverage_draws_intervals_of_an_evaluation() -> None:
 
 
 def test_plot_group_miscoverage_accepts_methods_without_or_with_other_groups() -> None:
-    report = make_level(
-        {"a": make_method(0.1, WORDS), "b": make_method(0.1, WORDS[:2]), "c": make_method(0.1)}
-    )
-    ax = plot_group_miscoverage(report)
+    one = LEVEL.methods["CFC"]
+    methods = {
+        name: one.model_copy(update={"groups": one.groups[:count]})
+        for name, count in zip("abc", (3, 2, 0), strict=True)
+    }
+    ax = plot_group_miscoverage(LEVEL.model_copy(update={"methods": methods}))
     bars = map_legend_to_drawn(ax)
     assert [len(drawn) for drawn in bars.values()] == [3, 2, 1]
     assert round(bars["c"][0].get_x()) == 3
@@ -134,18 +137,17 @@ def test_plot_by_alpha_draws_the_target_of_coverage(figure: str) -> None:
 
 
 def test_plot_selective_risk_draws_curve_and_points_of_every_method() -> None:
-    ax = plot_selective_risk(make_comparison(SWEEP.sweep, RISK))
+    ax = plot_selective_risk(SWEEP)
     assert read_legend(ax) == ["lowest best scores", *METHODS]
-    assert data(lines(ax)[0]) == (RISK.answered, RISK.wrong)
+    assert data(lines(ax)[0]) == (SWEEP.data.risk.answered, SWEEP.data.risk.wrong)
     levels = sorted(SWEEP.sweep, key=lambda level: level.alpha)
     for name, points in zip(METHODS, containers(ax), strict=True):
         found = [level.methods[name] for level in levels]
         answered, wrong = data(points.lines[0])
         assert answered == [1 - one.abstention_rate for one in found]
         assert wrong == [1 - one.figures["selective_accuracy"].mean for one in found]
-    silent = [make_level({"CFC": make_method(0.1, without=["selective_accuracy"])})]
-    assert read_legend(plot_selective_risk(make_comparison(silent, RISK))) == ["lowest best scores"]
-    assert read_legend(plot_selective_risk(SWEEP, methods=["CFC"])) == ["CFC"]
+    assert read_legend(plot_selective_risk(SILENT)) == ["lowest best scores"]
+    assert read_legend(plot_selective_risk(SWEEP.model_copy(update=NO_RISK), methods=["CFC"])) == ["CFC"]
 
 
 def test_plot_score_histogram_draws_both_labels_visibly() -> None:
@@ -160,7 +162,6 @@ def test_plot_score_histogram_draws_both_labels_visibly() -> None:
 
 
 EMPTY = Histogram(edges=[0.0, 1.0], correct=[0], wrong=[0])
-SILENT = make_comparison([make_level({"CFC": make_method(0.1, without=["selective_accuracy"])})])
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,7 @@ SILENT = make_comparison([make_level({"CFC": make_method(0.1, without=["selectiv
         (lambda: plot_threshold_by_difficulty(LEVEL, methods=["TopK"]), "no group has thresholds under TopK"),
         (lambda: plot_by_alpha(SWEEP.sweep, figure="size"), "'size'; there are kept_promise, coverage"),
         (lambda: plot_by_alpha(SWEEP.sweep, methods=[]), "there are none"),
-        (lambda: plot_selective_risk(SILENT), "nothing is answered under CFC"),
+        (lambda: plot_selective_risk(SILENT.model_copy(update=NO_RISK)), "nothing is answered under CFC"),
         (lambda: plot_score_histogram(EMPTY), "the histogram holds no candidates"),
     ],
 )
