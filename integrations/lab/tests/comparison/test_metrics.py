@@ -203,17 +203,3 @@ def test_property_groups_are_bins_of_statistics_and_categories() -> None:
         varies = len({*values[[60, 120, 180, 240]].tolist()} - {values[0]}) > 0
         assert (f"bins({name}, 5)" in texts) == varies
     assert make_property_groups(draw_world(5, 300).draws)[0].text == "group(topic)"  # nothing measured
-
-
-def test_gap_names_the_worst_group_over_all_splits() -> None:
-    labelled = draw_world(6, 400, 4, hopeless=(0.0, 0.2, 0.6))
-    report = compare(labelled, alpha="0.3", methods=["ICP", "marginal"], groups="group(topic)", splits=6)
-    for method in report.methods.values():
-        worst = min(method.groups, key=lambda group: group.kept_promise)
-        gap = method.gaps["group(topic)"]
-        assert gap.group == worst.words
-        assert gap.shortfall.mean == pytest.approx(0.7 - worst.kept_promise, abs=1e-12)
-        assert gap.shortfall.splits == 6
-        assert {"mean_score", "entropy", "group(topic)", "group(even)"} <= set(method.gaps)
-        assert not any(math.isnan(one.shortfall.mean) for one in method.gaps.values())
-    assert report.methods["ICP"].gaps["group(topic)"].group == "prompts whose topic is 'maths'"

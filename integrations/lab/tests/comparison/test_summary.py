@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from langchain_cfc_lab.compare import Summary, compare, compute_spread
+from langchain_cfc_lab.compare import compare, compute_spread
 from langchain_cfc_lab.comparison_report import Spread
-from langchain_cfc_lab.methods import get_methods
-from langchain_cfc_lab.metrics import FIGURES, Groups
-from langchain_cfc_lab.splits import SplitResult
+from langchain_cfc_lab.metrics import FIGURES
 from scipy import stats
 
+from integrations.lab.tests.comparison.worlds import compute_mean, draw_world, make_comparison
 from langchain_cfc.candidates import LabelledBatch
 
 NAN = math.nan
@@ -105,106 +104,58 @@ def test_intervals_contain_the_truth_as_often_as_stated(test_fraction: float) ->
 
 # From splits to a report -----------------------------------------------------------------------------------
 
-MEMBER = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
-GROUPS = Groups("group(g)", ("g=a", "g=b", "g=c"), ("a", "b", "c"), MEMBER)
-LEVELS = Groups(
-    "bins(mean_score, 2)", ("low", "high"), ("mean score: 1 of 2", "mean score: 2 of 2"), MEMBER[:, :2]
-)
-METHODS = get_methods(["marginal", "TopK"])
 
+def test_report_holds_means_over_the_splits_that_define_them() -> None:
+    """Of so few prompts, one or both splits test none of a group, or answer none."""
+    methods, alphas, groups = ["marginal", "TopK"], ("0.1", "0.2"), "bins(mean_score, 5)"
+    labelled = draw_world(1, 12)
+    comparison = make_comparison(labelled, methods, alphas=alphas, features="1", group_text=groups)
+    seen = [comparison.measure_split(number) for number in range(2)]
+    report = compare(labelled, alpha=alphas, methods=methods, features="1", groups=groups, splits=2)
 
-def measure_split(seed: int) -> SplitResult:
-    """Two methods at two levels; the third group has no prompt in any split, the second in some only."""
-    rng = np.random.default_rng(seed)
-    groups = rng.random((4, 3))
-    groups[:, 2] = NAN
-    groups[:, 1] = NAN if seed == 1 else groups[:, 1]
-    threshold = groups.copy()
-    threshold[2:] = NAN  # TopK has none
-    figures = {name: rng.random(4) for name in FIGURES}
-    figures["selective_accuracy"][0] = NAN if seed else 0.5
-    figures["selective_accuracy"][2:] = NAN
-    properties = np.concatenate([groups, rng.random((4, 2))], axis=1)
-    return SplitResult(
-        figures=figures,
-        groups={
-            **{
-                name: groups / (1 + place)
-                for place, name in enumerate(
-                    ["coverage", "kept_promise", "not_certifiable_rate", "mean_set_size"]
-                )
-            },
-            "threshold": threshold,
-        },
-        group_sizes=np.array([3.0, seed, 0.0]),
-        properties=properties,
-        attainable=0.1 * seed,
-        calibrated=10 + seed,
-        tested=20,
-    )
+    def spread(values: Sequence[float], *, share: bool = False) -> Spread | None:
+        return compute_spread(np.array(values), 1.0, share=share)
 
-
-SPLITS_MEASURED = [measure_split(seed) for seed in range(4)]
-
-
-def make_summary() -> Summary:
-    return Summary(SPLITS_MEASURED, METHODS, ("0.1", "0.2"), GROUPS, (GROUPS, LEVELS), 7, 1.0)
-
-
-def test_summary_levels_are_means_over_splits() -> None:
-    levels = make_summary().build_levels()
-    assert [(one.alpha, one.target_coverage, one.n_candidates) for one in levels] == [
-        (0.1, 0.9, 7),
-        (0.2, 0.8, 7),
-    ]
-    for place, level in enumerate(levels):
-        assert (level.n_calibration, level.n_test) == (12, 20)  # 11.5 to the even number
-        assert level.attainable_coverage == pytest.approx(0.15)
-        assert list(level.methods) == ["marginal", "TopK"]
-        for number, method in enumerate(level.methods.values()):
+    sizes = np.array([one.group_sizes for one in seen])
+    tested = np.flatnonzero(sizes.any(axis=0)).tolist()
+    assert len(tested) < sizes.shape[1]
+    assert (sizes[:, tested] == 0).any()
+    undefined = set()
+    for place, level in enumerate(report.sweep):
+        assert (level.alpha, level.n_candidates) == (float(alphas[place]), 4)
+        assert level.n_calibration == round(np.mean([one.calibrated for one in seen]))
+        assert level.attainable_coverage == pytest.approx(np.mean([one.attainable for one in seen]))
+        for number, (name, method) in enumerate(level.methods.items()):
             run = 2 * number + place
-            worst = min((group.figures["kept_promise"] for group in method.groups), key=lambda one: one.mean)
-            assert method.figures["worst_group_kept_promise"] == worst
-            for name in set(FIGURES) - {"worst_group_kept_promise"}:
-                values = np.array([one.figures[name][run] for one in SPLITS_MEASURED])
-                share = not name.startswith("mean_")
-                assert method.figures.get(name) == compute_spread(values, 1.0, share=share)
-            assert ("selective_accuracy" in method.figures) == (number == 0)
-            for name in (
-                "coverage",
-                "kept_promise",
-                "not_certifiable_rate",
-                "abstention_rate",
-                "mean_set_size",
-                "mean_distinct_answers",
-            ):
-                assert getattr(method, name) == method.figures[name].mean
-            for name in ("coverage", "kept_promise"):
-                assert getattr(method, f"{name}_ci") == method.figures[name].interval
-            assert [group.name for group in method.groups] == ["g=a", "g=b"]  # none of the third
-            for column, group in enumerate(method.groups):
-                assert group.n == [3.0, 1.5][column]
-                assert ("threshold" in group.figures) == (number == 0)
-                for name, one in group.figures.items():
-                    values = np.array([seen.groups[name][run, column] for seen in SPLITS_MEASURED])
-                    assert one == compute_spread(values, 1.0, share=not name.startswith("mean_"))
+            for figure in set(FIGURES) - {"worst_group_kept_promise"}:
+                values = [one.figures[figure][run] for one in seen]
+                undefined.add(sum(map(math.isnan, values)))
+                share = not figure.startswith("mean_")
+                assert method.figures.get(figure) == spread(values, share=share), figure
+                if figure in type(method).model_fields:
+                    assert getattr(method, figure) == method.figures[figure].mean
+            assert method.coverage_ci == method.figures["coverage"].interval
+            assert [group.n for group in method.groups] == sizes.mean(axis=0)[tested].tolist()
+            for column, group in zip(tested, method.groups, strict=True):
+                assert ("threshold" in group.figures) == (name == "marginal")
                 assert group.coverage == group.figures["coverage"].mean
-                assert group.figures["coverage"].splits == 4 - column
-    first = levels[0].methods["marginal"]
-    assert first.figures["selective_accuracy"].splits == 1
-    assert {0.0, 1.0} & set(first.coverage_ci)  # cut
-
-
-def test_summary_gaps_are_of_the_group_worst_on_average() -> None:
-    for place, (level, tau) in enumerate(zip(make_summary().build_levels(), (0.9, 0.8), strict=True)):
-        for number, method in enumerate(level.methods.values()):
-            kept = np.array([one.properties[2 * number + place] for one in SPLITS_MEASURED])
-            assert set(method.gaps) == {"group(g)", "mean_score"}
-            for name, columns, groups in (("group(g)", [0, 1], GROUPS), ("mean_score", [3, 4], LEVELS)):
-                means = [np.nanmean(kept[:, column]) for column in columns]
-                worst = int(np.argmin(means))
-                gap = method.gaps[name]
-                assert gap.group == groups.words[worst]
-                expected = compute_spread(tau - kept[:, columns[worst]], 1.0)
-                assert gap.shortfall == expected
-                assert gap.shortfall.mean == pytest.approx(tau - min(means), abs=1e-12)
+                for figure, one in group.figures.items():
+                    values = [it.groups[figure][run, column] for it in seen]
+                    assert one == spread(values, share=not figure.startswith("mean_"))
+            worst = min(method.groups, key=lambda group: group.kept_promise)
+            assert method.figures["worst_group_kept_promise"] == worst.figures["kept_promise"]
+            # Of every property, the group that is worst on average, and not in any one split.
+            kept, first = np.array([one.properties[run] for one in seen]), 0
+            for groups_of in comparison.properties:
+                columns = kept[:, first : first + len(groups_of.names)]
+                first += len(groups_of.names)
+                means = np.array([compute_mean(column[~np.isnan(column)]) for column in columns.T])
+                name_of = (
+                    groups_of.text if "bins" not in groups_of.text else groups_of.text[5:].partition(",")[0]
+                )
+                gap = method.gaps[name_of]
+                assert gap.group == groups_of.words[int(np.nanargmin(means))]
+                assert gap.shortfall == spread(
+                    (level.target_coverage - columns[:, np.nanargmin(means)]).tolist()
+                )
+    assert undefined == {0, 1, 2}
