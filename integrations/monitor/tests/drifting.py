@@ -54,7 +54,7 @@ def make_observations(
     The prompts are served sets, or with `certified` the answers of a bot.
     """
     cut = None if certified is None else certified.cut
-    alpha = ALPHA if certified is None else certified.alpha
+    alpha = artifact.alphas[0] if certified is None else certified.alpha
     decided = decide(artifact, part.draws, alpha, cut=cut)
     inside = np.asarray(decided.accepted.any(axis=1))
     codes, lengths = np.asarray(part.draws.answer_codes), np.asarray(part.draws.lengths)

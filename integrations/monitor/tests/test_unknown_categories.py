@@ -10,14 +10,13 @@ import json
 import numpy as np
 import pytest
 from langchain_cfc_monitor import Label
-from langchain_cfc_monitor.observed import ANSWERED, EMPTY, FLAGGED, ObservedResult
 from langchain_cfc_monitor.sequential_tests import CoverageTest, DriftTest
 from scipy import stats
 
+from integrations.monitor.tests.drifting import make_observations
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify
-from langchain_cfc.decision import decide
 from langchain_cfc.support.arrays import BoolArray, FloatArray
 from tests.factories import leave_sets_empty
 
@@ -48,33 +47,6 @@ def make_batch(
     )
 
 
-def observe(artifact: CalibrationArtifact, prompts: LabelledBatch, stream: int = 0) -> list[ObservedResult]:
-    """Return what a monitor sees of prompts."""
-    decided = decide(artifact, prompts.draws)
-    answered = np.where(decided.accepted.any(axis=1), ANSWERED, EMPTY)
-    outcomes = np.where(decided.not_certifiable, FLAGGED, answered)
-    return [
-        ObservedResult(
-            id=f"{stream}-{row}",
-            at=float(row),
-            artifact=artifact.digest,
-            alpha=artifact.alphas[0],
-            outcome=int(outcomes[row]),
-            withheld=False,
-            max_wrong_rate=None,
-            max_wrong_of_all=None,
-            threshold=float(decided.thresholds[row]),
-            scores=tuple(prompts.draws.scores[row].tolist()),
-            accepted=tuple(decided.accepted[row].tolist()),
-            features=tuple(decided.features[row].tolist()),
-            codes=(0, 1),
-            lengths=(1, 1),
-            metadata={},
-        )
-        for row in range(len(prompts))
-    ]
-
-
 @pytest.fixture(scope="module")
 def artifact() -> CalibrationArtifact:
     """Calibrated on topic `a` alone."""
@@ -95,9 +67,9 @@ def test_drift_of_scores_is_found_whatever_the_topic(
     scores = np.random.default_rng(2).uniform(0.98, 0.99, (100, N))
     found = {}
     for topic in ("a", "new"):
-        results = observe(artifact, make_batch(scores, np.ones(scores.shape, np.bool_), [topic] * 100))
+        batch = make_batch(scores, np.ones(scores.shape, np.bool_), [topic] * 100)
         drift = DriftTest.start(artifact, 0.0)
-        for place, one in enumerate(results):
+        for place, (one, _) in enumerate(make_observations(artifact, batch, 0)):
             if place == 50:  # another process goes on from what is stored
                 drift = DriftTest.from_data(artifact, json.loads(json.dumps(drift.to_data())))
             drift = drift.update(one)
@@ -132,8 +104,8 @@ def test_coverage_test_counts_prompts_flagged_for_an_unknown_topic(
         for new in alarms:
             prompts = draw_prompts(rng, 200, new)
             test = CoverageTest.start(certified, 0.0)
-            for one, correct in zip(observe(certified, prompts, stream), prompts.correct, strict=True):
-                test = test.update(one, Label(one.id, correct.tolist()), one.at, 1.0)
+            for one, correct in make_observations(certified, prompts, 1000 * stream):
+                test = test.update(one, Label(one.id, correct), one.at, 1.0)
                 if test.is_alarming(LEVEL):
                     break
             alarms[new] += test.is_alarming(LEVEL)
