@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 import jsonschema
 import pytest
@@ -16,7 +16,7 @@ from langchain_core.messages import HumanMessage
 
 from integrations.server.tests.bots import EASY, EMOJI, GOOD, HARD, MARK, TOOL, UNSURE
 from integrations.server.tests.parts import Server, make_request
-from langchain_cfc import CalibrationArtifact, CFCChatModel, calibrate
+from langchain_cfc import CalibrationArtifact, calibrate
 from tests.certificates.prompts import make_replay_chain
 from tests.claims.chains import LEFT
 from tests.claims.chains import make_chain as make_claims_chain
@@ -62,49 +62,33 @@ def test_failed_draw_of_later_wave_gives_draw_failed_error(server: Server, upstr
     assert MARK not in response.text
 
 
-def test_headers_of_bot_name_its_certified_rate() -> None:
-    records = list_facts()
-    bot = calibrate(records, max_wrong_rate=[0.1, 0.2])
-    for rate in ("0.1", "0.2"):
-        chain = make_replay_chain(bot, records[:1], max_wrong_rate=rate)
-        message = CFCChatModel(chain=chain, full_result=True).invoke(str(records[0].input))
-        headers = Answer("chatcmpl-1", 0, "bot", message).headers
-        assert headers["x-cfc-max-wrong-rate"] == rate
-        assert "x-cfc-stated-coverage" not in headers
-
-
-def test_request_names_one_of_the_certified_rates() -> None:
-    records = list_facts()
-    bot = calibrate(records, max_wrong_rate=[0.1, 0.2])
-    chain = make_replay_chain(bot, records, max_wrong_rate="0.1")
+@pytest.mark.parametrize(
+    ("option", "rates", "kind"),
+    [
+        ("max_wrong_rate", ["0.1", "0.2"], "right_answers"),
+        ("max_wrong_of_all", ["0.1", "0.05"], "all_questions"),
+    ],
+)
+def test_request_names_one_of_the_promised_rates(option: str, rates: list[str], kind: str) -> None:
+    records, promised = list_facts(), cast("dict[str, Any]", {option: rates})
+    bot = calibrate(records, features="group(topic)", **promised)
+    chain = make_replay_chain(bot, records, **{option: rates[0]})
     model = make_served_models({"bot": chain}, "I do not know.")["bot"]
     held = model.describe(0)["cfc"]
-    assert (held["levels"], held["max_wrong_rates"]) == ([], ["0.1", "0.2"])
-    assert model.choose_promise() is model.choose_promise(max_wrong_rate=0.1) is None
-    for rate, promise in (("0.1", None), ("0.2", model.choose_promise(max_wrong_rate="0.2"))):
+    assert held["max_wrong_rates" if option == "max_wrong_rate" else option] == sorted(rates)
+    assert model.choose_promise() is model.choose_promise(**{option: rates[0]}) is None
+    for rate in rates:
+        promise = model.choose_promise(**{option: rate})
         message = asyncio.run(model.ask([HumanMessage(str(records[0].input))], promise))
-        guarantee = message.response_metadata["cfc"]["guarantee"]
-        assert guarantee["wrong_answers"]["max_wrong_rate"] == rate
-    for named in ({"alpha": 0.1}, {"max_wrong_rate": 0.3}, {"alpha": 0.1, "max_wrong_rate": 0.1}):
+        answer = Answer("chatcmpl-1", 0, "bot", message)
+        assert answer.headers[f"x-cfc-{option.replace('_', '-')}"] == rate
+        assert answer.promise == (kind, rate, 1.0 - float(rate))
+        assert "x-cfc-stated-coverage" not in answer.headers
+    refusals: list[Any] = [{option: 0.3}, {"alpha": 0.1}, {"alpha": 0.1, option: 0.1}]
+    for named in refusals:
         with pytest.raises(RefusedError) as refused:
             model.choose_promise(**named)
         assert (refused.value.status, refused.value.code) == (400, "level_not_calibrated")
-
-
-def test_request_names_a_rate_among_all_questions() -> None:
-    records = list_facts()
-    bot = calibrate(records, max_wrong_of_all=[0.05, 0.1], features="group(topic)")
-    chain = make_replay_chain(bot, records, max_wrong_of_all="0.1")
-    model = make_served_models({"bot": chain}, "I do not know.")["bot"]
-    assert model.describe(0)["cfc"]["max_wrong_of_all"] == ["0.05", "0.1"]
-    assert model.choose_promise(max_wrong_of_all=0.1) is None
-    message = asyncio.run(
-        model.ask([HumanMessage(str(records[0].input))], model.choose_promise(max_wrong_of_all="0.05"))
-    )
-    answer = Answer("chatcmpl-1", 0, "bot", message)
-    assert answer.headers["x-cfc-max-wrong-of-all"] == "0.05"
-    assert answer.promise == ("all_questions", "0.05", 0.95)
-    assert "x-cfc-stated-coverage" not in answer.headers
 
 
 @pytest.mark.parametrize("question", [EASY, UNSURE, HARD])
