@@ -11,7 +11,6 @@ from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.language_models import BaseChatModel, LangSmithParams
-from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.utils.utils import LC_ID_PREFIX
 
@@ -61,11 +60,6 @@ def get_tracing_params(
 ) -> LangSmithParams:
     """Return the parameters that a chat model reports for tracing."""
     return model._get_ls_params(stop=stop, **kwargs)  # noqa: SLF001 - the documented hook for tracing
-
-
-def convert_model_input(model: BaseChatModel, given: Any) -> PromptValue:
-    """Return the input of a chat model as a prompt value, converted as the model does it."""
-    return model._convert_input(given)  # noqa: SLF001 - every chat model converts its input like this
 
 
 def make_message_id(run_id: UUID) -> str:

@@ -7,13 +7,11 @@ from functools import wraps
 from typing import Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence, RunnableSerializable
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatResult
+from langchain_core.runnables import Runnable, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
-from langchain_core.runnables.config import ensure_config
 
-from langchain_cfc.execution.langgraph_compat import convert_model_input
 from langchain_cfc.sampling.code_identity import is_transparent
 from langchain_cfc.sampling.models import has_model, has_retriever
 
@@ -137,56 +135,7 @@ def _move_usage(result: ChatResult) -> ChatResult:
     return result
 
 
-class MultipleChoiceRequest(RunnableSerializable[Any, list[BaseMessage]]):
-    """Asks a chat model for several choices in one request; returns as many messages as it responds with."""
-
-    model: BaseChatModel
-    parameter: str  # the provider's name for the number of choices
-
-    def invoke(
-        self,
-        input: Any,  # noqa: A002 - LangChain's name
-        config: RunnableConfig | None = None,
-        *,
-        choices: int = 1,
-        **kwargs: Any,
-    ) -> list[BaseMessage]:
-        """Return the choices in the order of the response."""
-        arguments = self._make_arguments(config, choices, kwargs)
-        result = self.model.generate_prompt([convert_model_input(self.model, input)], **arguments)
-        return _list_messages(result.generations[0])
-
-    async def ainvoke(
-        self,
-        input: Any,  # noqa: A002 - LangChain's name
-        config: RunnableConfig | None = None,
-        *,
-        choices: int = 1,
-        **kwargs: Any,
-    ) -> list[BaseMessage]:
-        """Return the choices in the order of the response, asynchronously."""
-        arguments = self._make_arguments(config, choices, kwargs)
-        result = await self.model.agenerate_prompt([convert_model_input(self.model, input)], **arguments)
-        return _list_messages(result.generations[0])
-
-    def _make_arguments(
-        self, config: RunnableConfig | None, choices: int, kwargs: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Return the arguments of `generate_prompt`, which takes the parts of a config separately."""
-        given = ensure_config(config)
-        return {
-            **{key: given.get(key) for key in ("callbacks", "tags", "metadata", "run_id")},
-            "run_name": given.get("run_name") or self.model.get_name(),
-            **kwargs,
-            self.parameter: choices,
-        }
-
-
 def get_choices_parameter(model: BaseChatModel) -> str:
     """Return the name that a model's provider uses for the number of choices."""
     # langchain-google-genai and langchain-google-vertexai use Google's own name.
     return "candidate_count" if type(model).__module__.startswith("langchain_google") else "n"
-
-
-def _list_messages(generations: Any) -> list[BaseMessage]:
-    return [one.message for one in generations if isinstance(one, ChatGeneration)]

@@ -40,7 +40,6 @@ from langchain_cfc.sampling.models import (
     without_streaming_and_cache,
 )
 from langchain_cfc.sampling.requests import (
-    MultipleChoiceRequest,
     find_answering_model,
     get_choices_parameter,
     split_generator,
@@ -115,11 +114,8 @@ class Sampler:
                     "model, nor a sequence whose first model is one. Use sampling='requests'"
                 )
                 raise InputError(msg)
-            self._choices = model.wrap(
-                MultipleChoiceRequest(
-                    model=state_usage_once(model.model), parameter=get_choices_parameter(model.model)
-                )
-            )
+            self._choices = model.wrap(state_usage_once(model.model))
+            self._choices_parameter = get_choices_parameter(model.model)
         self._after = None if model is None else model.after
         self._may_call_tools = may_call_tools(self._per_candidate)
         opaque = list_opaque_parts(self._per_candidate)
@@ -325,19 +321,22 @@ class Sampler:
     def _ask_for_choices(self, request: _PromptRequest, slots: Sequence[int]) -> Steps[list[Any]]:
         """Send one request for as many choices as slots, then separate requests for the missing choices."""
         choices: Any = self._choices
-        config = add_tags(request.config, DRAW_TAG)
-        (messages,) = yield call_each(
-            partial(choices.invoke, config=config, choices=len(slots)),
-            partial(choices.ainvoke, config=config, choices=len(slots)),
-            [request.given],
+        observer = SlotObserver()
+        given: dict[str, Any] = {
+            "config": add_handler(request.config, observer, DRAW_TAG),
+            self._choices_parameter: len(slots),
+        }
+        (first,) = yield call_each(
+            partial(choices.invoke, **given), partial(choices.ainvoke, **given), [request.given]
         )
-        if isinstance(messages, Exception):
-            return [messages] * len(slots)
+        messages = observer.choices  # the model returns only the first one, and fails without any
+        if messages is None:
+            return [first] * len(slots)
         filled, empty = slots[: len(messages)], slots[len(messages) :]
         outputs = list(messages[: len(filled)])
         request.replies.update(zip(filled, outputs, strict=True))
         if (after := self._after) is not None:
-            configs = [add_tags(config, DRAW_TAG, f"cfc:candidate:{slot}") for slot in filled]
+            configs = [add_tags(request.config, DRAW_TAG, f"cfc:candidate:{slot}") for slot in filled]
 
             def run(position: int) -> Any:
                 try:

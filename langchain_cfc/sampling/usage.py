@@ -130,12 +130,14 @@ class SlotObserver(_ModelObserver):
         message_ids: The ids of the models' messages; None for a message without an id.
         seeds: The fixed seeds of the calls.
         reply: The last message: that of the model that answers.
+        choices: All choices in the response that it is the first one of; None before it.
     """
 
     # Threads may share it without a lock: each method changes one field by one atomic call.
     message_ids: list[str | None] = field(default_factory=list)
     seeds: set[int] = field(default_factory=set)
     reply: BaseMessage | None = None
+    choices: list[BaseMessage] | None = None
 
     def on_chat_model_start(
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **kwargs: Any
@@ -152,6 +154,7 @@ class SlotObserver(_ModelObserver):
         messages = list(_iterate_first_messages(response))
         self.message_ids.extend([message.id for message in messages])
         self.reply = messages[-1] if messages else None
+        self.choices = [one.message for one in response.generations[-1] if isinstance(one, ChatGeneration)]
 
 
 def find_copied_message(draws: Sequence[DrawnCandidate], *, choices: int = 0) -> str | None:

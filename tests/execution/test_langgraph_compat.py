@@ -26,7 +26,6 @@ from packaging.version import Version
 from langchain_cfc.execution import langgraph_compat
 from langchain_cfc.execution.langgraph_compat import (
     NOSTREAM,
-    convert_model_input,
     detach_from_graph,
     get_tracing_params,
     is_generated_block_id,
@@ -118,10 +117,8 @@ def test_models_of_init_chat_model_that_are_made_at_each_call_are_recognised() -
     assert not is_made_at_each_call(GenericFakeChatModel(messages=iter([])))
 
 
-def test_model_converts_its_input_and_states_tracing_params() -> None:
-    model = GenericFakeChatModel(messages=iter([AIMessage("yes")]))
-    assert get_tracing_params(model)["ls_model_type"] == "chat"
-    assert convert_model_input(model, "?").to_string() == "?"
+def test_models_state_tracing_params() -> None:
+    assert get_tracing_params(GenericFakeChatModel(messages=iter([])))["ls_model_type"] == "chat"
 
 
 def test_make_message_id_equals_the_id_of_a_message() -> None:
@@ -136,7 +133,7 @@ def test_is_generated_block_id_recognises_ids_of_langchain() -> None:
 
 
 PRIVATE = re.compile(
-    r"__pregel_|\blanggraph\.[a-z]|_default_config|checkpoint_ns|\._(get_ls_params|convert_input|llm_type)\b"
+    r"__pregel_|\blanggraph\.[a-z]|_default_config|checkpoint_ns|\._(get_ls_params|llm_type)\b"
 )
 
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from langchain_cfc.errors import DrawError, InputError
 from langchain_cfc.sampling import Sampler
-from langchain_cfc.sampling.requests import MultipleChoiceRequest, get_choices_parameter, state_usage_once
+from langchain_cfc.sampling.requests import get_choices_parameter
 from tests.fakes import NumberedModel, RunRecorder
 from tests.sampling.drawing import PROMPT, Draw, numbered_answers, sorted_texts
 from tests.serving.openai_bodies import Answer
@@ -259,7 +259,7 @@ def test_single_request_is_one_run_of_the_model(draw: Draw) -> None:
     mine, seen = RunRecorder(), RunRecorder()
     model = NumberedModel(callbacks=[mine], tags=["mine"], metadata={"kind": "mine"})
     draw(model, 3, "single_request", config={"callbacks": [seen], "tags": ["given"]})
-    assert seen.of("model") == [("NumberedModel", frozenset({"mine", "given", "cfc:candidate"}))]
+    assert [tags for _, tags in seen.of("model")] == [frozenset({"mine", "given", "cfc:candidate"})]
     assert mine.of("model") == seen.of("model")
 
 
@@ -271,11 +271,10 @@ class SilentModel(NumberedModel):
         return ChatResult(generations=[ChatGeneration(message=AIMessage("x"))] * 2)
 
 
-def test_first_choice_holds_the_usage_and_all_the_model_name() -> None:
-    choices = MultipleChoiceRequest(model=state_usage_once(NumberedModel()), parameter="n")
-    found: Any = choices.invoke("x", choices=3)
+def test_first_choice_holds_the_usage_and_all_the_model_name(draw: Draw) -> None:
+    found: Any = [one.message for one in draw(NumberedModel(), 3, "single_request")]
     assert [one.response_metadata["model_name"] for one in found] == ["numbered-1"] * 3
     assert [one.usage_metadata is not None for one in found] == [True, False, False]
     assert found[0].usage_metadata["output_tokens"] == 6
-    silent: Any = MultipleChoiceRequest(model=state_usage_once(SilentModel()), parameter="n")
-    assert [one.usage_metadata for one in silent.invoke("x", choices=2)] == [None, None]
+    silent: Any = [one.message for one in draw(SilentModel(), 2, "single_request")]
+    assert [one.usage_metadata for one in silent] == [None, None]
