@@ -38,7 +38,6 @@ from langchain_cfc.execution.limits import (
     apply_config_limits,
     get_current_limits,
     make_child_config,
-    set_context_variable,
 )
 from langchain_cfc.support.text import withholds_quotes
 
@@ -290,19 +289,6 @@ class Call:
             hold_permits = not isinstance(self._target, FlowRunnable)
             return unwrap_outcomes((yield call_each(run, arun, values, hold_permits=hold_permits)))
 
-    def invoke_in_turn(self, values: Sequence[Any], config: RunnableConfig) -> Steps[list[Any]]:
-        """Like `invoke_each`, but call a plain function for one value after the other, without threads.
-
-        For functions that take less time than starting a thread does, such as answer extractors.
-        """
-        if isinstance(self._target, Runnable) or inspect.iscoroutinefunction(self._target):
-            return (yield from self.invoke_each(values, config))
-        with self._convert_errors():
-            results: list[Any] = yield Step(
-                partial(self._run_all, config, values), partial(self._arun_all, config, values)
-            )
-        return results
-
     def _run(self, config: RunnableConfig, value: Any) -> Any:
         if isinstance(self._target, Runnable):
             return self._refuse_awaitable(self._target.invoke(value, config))
@@ -317,34 +303,6 @@ class Call:
         if inspect.iscoroutinefunction(self._target):
             return await self._target(value)
         return await _await_if_needed(await run_in_executor(config, self._target, value))
-
-    def _run_all(self, config: RunnableConfig, values: Sequence[Any]) -> list[Any]:
-        function: Any = self._target
-        limits = get_current_limits()
-        results = []
-        with limits.acquire_permit(), set_context_variable(var_child_runnable_config, config):
-            for value in values:
-                limits.check_deadline()
-                results.append(self._refuse_awaitable(function(value)))
-        return results
-
-    async def _arun_all(self, config: RunnableConfig, values: Sequence[Any]) -> list[Any]:
-        """Call in one thread, off the event loop, and await any awaitable results on the loop."""
-        function: Any = self._target
-        limits = get_current_limits()
-        results: list[Any] = []
-
-        def run_all() -> None:
-            for value in values:
-                limits.check_deadline()
-                results.append(function(value))  # appended one by one: after a failure they must be closed
-
-        with await limits.aacquire_permit(), set_context_variable(var_child_runnable_config, config):
-            try:
-                await run_in_executor(config, run_all)
-                return [await _await_if_needed(one) for one in results]
-            finally:
-                _close_coroutines(results)
 
     @contextmanager
     def _convert_errors(self) -> Iterator[None]:
@@ -361,16 +319,10 @@ class Call:
     def _refuse_awaitable(self, result: Any) -> Any:
         if not inspect.isawaitable(result):
             return result
-        _close_coroutines([result])
+        if inspect.iscoroutine(result):
+            result.close()  # so that Python does not warn that it was not awaited
         msg = f"the {self._part} is async: use ainvoke, or pass a plain function"
         raise self._failure(msg)
-
-
-def _close_coroutines(results: Sequence[Any]) -> None:
-    """Close coroutines that will not be awaited, so that Python does not warn about them."""
-    for one in results:
-        if inspect.iscoroutine(one):
-            one.close()
 
 
 _PLAIN_TYPES = (float, int, str, list, dict)

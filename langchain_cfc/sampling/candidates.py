@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import partial
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.utils import is_async_callable
 
 from langchain_cfc.candidates import Scalar
 from langchain_cfc.errors import CollectionError, DescriptionError, DrawError
@@ -204,7 +206,10 @@ class Description:
     """
 
     def __init__(self, answer: Target | None, metadata: Target | None) -> None:
-        self._extract = None if answer is None else Call("answer extractor", answer, DescriptionError)
+        # A plain function takes less time than starting a thread for each text.
+        self._is_plain = not (answer is None or isinstance(answer, Runnable) or is_async_callable(answer))
+        extract = partial(_map_texts, answer) if self._is_plain else answer
+        self._extract = None if extract is None else Call("answer extractor", extract, DescriptionError)
         self._describe = None if metadata is None else Call("metadata function", metadata, DescriptionError)
         self.has_extractor = answer is not None
 
@@ -225,7 +230,8 @@ class Description:
         known[""] = ""  # what is no answer
         new = [text for text in dict.fromkeys(texts) if text not in known]
         if new:
-            answers = yield from self._extract.invoke_in_turn(new, add_tags(config, "cfc:answer"))
+            invoke = self._extract.invoke_one if self._is_plain else self._extract.invoke_each
+            answers = yield from invoke(new, add_tags(config, "cfc:answer"))
             for text, answer in zip(new, answers, strict=True):
                 known[text] = _check_answer(texts.index(text), answer)
         return [known[text] for text in texts]
@@ -248,6 +254,10 @@ class Description:
             "booleans"
         )
         raise DescriptionError(msg)
+
+
+def _map_texts(function: Callable[[str], Any], texts: Sequence[str]) -> list[Any]:
+    return list(map(function, texts))
 
 
 def _check_answer(slot: int, answer: Any) -> str:

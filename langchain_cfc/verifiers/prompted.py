@@ -73,7 +73,7 @@ class PromptedModel:
     ) -> Steps[list[Any]]:
         """Send requests about one prompt concurrently; `write_requests` gets the question's text."""
         if self._make_question is not None:
-            [prompt] = yield from self._make_question.invoke_in_turn([prompt], config)
+            prompt = yield from self._make_question.invoke_one(prompt, config)
         # Many chat templates refuse two messages of one role in a row, so a single human message with text
         # only is quoted like a text.
         content = read_prompt(prompt, _HINT, VerifierError)

@@ -92,17 +92,8 @@ def ainvoke_each(call: Call, values: Sequence[Any]) -> list[Any]:
     return asyncio.run(arun_flow(call.invoke_each(values, CONFIG)))
 
 
-def invoke_all(call: Call, values: Sequence[Any]) -> list[Any]:
-    return run_flow(call.invoke_in_turn(values, CONFIG))
-
-
-def ainvoke_all(call: Call, values: Sequence[Any]) -> list[Any]:
-    return asyncio.run(arun_flow(call.invoke_in_turn(values, CONFIG)))
-
-
 both_ways = pytest.mark.parametrize("run", [invoke_one, ainvoke_one])
-with_several = pytest.mark.parametrize("run", [invoke_each, ainvoke_each, invoke_all, ainvoke_all])
-asynchronously = pytest.mark.parametrize("run", [ainvoke_each, ainvoke_all])
+with_several = pytest.mark.parametrize("run", [invoke_each, ainvoke_each])
 Run = Callable[[Call, Any], Any]
 
 
@@ -293,17 +284,15 @@ def test_call_returns_results_in_the_order_of_its_values(target: Target, values:
     assert run(make_call(target), values) == [2 * value for value in values]
 
 
-@asynchronously
 @pytest.mark.parametrize("target", [adouble, AsyncDoubler(), RunnableLambda(adouble), double_in_coroutine])
-def test_async_call_returns_results_in_the_order_of_its_values(target: Target, run: Run) -> None:
-    assert run(make_call(target), [3, 1, 2]) == [6, 2, 4]
+def test_async_call_returns_results_in_the_order_of_its_values(target: Target) -> None:
+    assert ainvoke_each(make_call(target), [3, 1, 2]) == [6, 2, 4]
 
 
-@pytest.mark.parametrize("run", [invoke_each, invoke_all])
 @pytest.mark.parametrize("target", [adouble, AsyncDoubler(), double_in_coroutine])
-def test_sync_call_with_several_values_refuses_async_targets(target: Target, run: Run) -> None:
+def test_sync_call_with_several_values_refuses_async_targets(target: Target) -> None:
     with pytest.raises(VerifierError, match="the verifier is async"):
-        run(make_call(target), [1, 2, 3])
+        invoke_each(make_call(target), [1, 2, 3])
 
 
 @with_several
@@ -313,31 +302,15 @@ def test_failure_of_one_value_among_several_is_the_error(wrap: Callable[[Any], T
         run(make_call(wrap(lambda value: 1 // value)), [1, 0, 2])
 
 
-@asynchronously
-@pytest.mark.parametrize("early", [False, True])
-def test_failed_call_leaves_no_coroutine_unawaited(early: bool, run: Run) -> None:
-    """Neither one that was made before the failure, nor one after it: its warning would fail this test."""
-
-    async def later(value: int) -> float:
-        await asyncio.sleep(0)
-        return 1 / value
-
-    def target(value: int) -> Any:
-        return 1 / value if early and value == 0 else later(value)
-
-    with pytest.raises(VerifierError, match="failed with ZeroDivisionError"):
-        run(make_call(target), [1, 0, 2])
-
-
 @with_several
 def test_runnables_called_for_several_values_inherit_the_config(run: Run) -> None:
     assert run(make_call(find_tags), [1, 2]) == [["mine"]] * 2
     assert find_tags(1) == []
 
 
-def test_invoke_each_is_concurrent_and_invoke_cheaply_sequential() -> None:
-    def gauged(call: Callable[[Call, Any], Any], parties: int) -> int:
-        gauge, meeting = ConcurrencyCounter(), threading.Barrier(parties)
+def test_invoke_each_is_concurrent() -> None:
+    def gauged(call: Callable[[Call, Any], Any]) -> int:
+        gauge, meeting = ConcurrencyCounter(), threading.Barrier(4)
 
         def target(_: int) -> None:
             with gauge.counted():
@@ -346,8 +319,7 @@ def test_invoke_each_is_concurrent_and_invoke_cheaply_sequential() -> None:
         call(make_call(target), range(4))
         return gauge.most
 
-    assert gauged(invoke_all, 1) == gauged(ainvoke_all, 1) == 1
-    assert gauged(invoke_each, 4) == gauged(ainvoke_each, 4) == 4
+    assert gauged(invoke_each) == gauged(ainvoke_each) == 4
 
 
 # ---- failures of odd kinds
@@ -436,8 +408,6 @@ def test_call_wraps_a_timeout_error_of_the_target(run: Run) -> None:
         (ainvoke_one, 0),
         (invoke_each, range(5)),
         (ainvoke_each, range(5)),
-        (invoke_all, range(5)),
-        (ainvoke_all, range(5)),
     ],
 )
 @pytest.mark.parametrize("flows", [False, True])
