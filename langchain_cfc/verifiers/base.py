@@ -67,8 +67,7 @@ _HINT = (
     "expected one score in [0, 1] per candidate, smaller is better; "
     "from_evaluator wraps one that judges single candidates"
 )
-_MEAN_HINT = "scores lie in [0, 1], smaller is better; with weight 0, outputs are only recorded"
-_OUTPUT_HINT = "one of several verifiers returns one finite number per candidate, or None without a verdict"
+_MEAN_HINT = "scores lie in [0, 1], smaller is better; with weight 0 it does not count"
 
 
 # Most verifiers return floats only, and callers of these need not check for None.
@@ -125,29 +124,13 @@ def read_token_logprobs(message: Any) -> list[Mapping[str, Any]]:
     return entries if all(isinstance(one, Mapping) for one in entries) else []
 
 
-def check_scores(scores: Any, n: int) -> list[float | None]:
+def check_scores(scores: Any, n: int, owner: str = "the verifier") -> list[float | None]:
     """Return n scores as floats or None; raise a `VerifierError` unless there are n, all in [0, 1]."""
-    values = list_values(scores, n, "the verifier", what="scores", hint=_HINT, failure=VerifierError)
+    values = list_values(scores, n, owner, what="scores", hint=_HINT, failure=VerifierError)
     numbers = _to_floats(values)
     for slot, number in enumerate(numbers):
         if number is not None and not 0.0 <= number <= 1.0:  # NaN fails this as well
-            msg = f"the verifier's score of candidate {slot} is {_quote_value(values[slot])}: {_HINT}"
-            raise VerifierError(msg)
-    return numbers
-
-
-def check_outputs(outputs: Any, n: int, name: str) -> list[float | None]:
-    """Return the n raw outputs of a named verifier; raise a `VerifierError` unless all are finite or None."""
-    values = list_values(
-        outputs, n, f"the verifier {name!r}", what="scores", hint=_OUTPUT_HINT, failure=VerifierError
-    )
-    numbers = _to_floats(values)
-    for slot, number in enumerate(numbers):
-        if number is not None and not math.isfinite(number):
-            msg = (
-                f"the output of the verifier {name!r} for candidate {slot} is {_quote_value(values[slot])}: "
-                f"{_OUTPUT_HINT}"
-            )
+            msg = f"{owner}: the score of candidate {slot} is {_quote_value(values[slot])}; {_HINT}"
             raise VerifierError(msg)
     return numbers
 
@@ -161,9 +144,6 @@ def list_values(
     values: Any, n: int, owner: str, *, what: str, hint: str, failure: type[CFCError]
 ) -> list[Any]:
     """Return the n values of a verifier or labeler as a list; raise `failure` unless there are n in order."""
-    if isinstance(values, np.ma.MaskedArray):
-        msg = f"{owner} returned a masked array, whose masked values would count as {what}: {hint}"
-        raise failure(msg)
     cause: Exception | None = None
     listed: list[Any] | None = None
     # The keys of a mapping, the members of a set and the parts of a text are not in the order of candidates.
@@ -234,24 +214,20 @@ class _VerifierCall:
     candidates is given all n, because their number matters.
     """
 
-    def __init__(self, verifier: Verifier) -> None:
+    def __init__(self, verifier: Verifier, name: str = "the verifier") -> None:
+        self._name = name
         self._call = make_silent_call("verifier", verifier, VerifierError, ("prompt", "candidates"), _HINT)
         self._compares = getattr(verifier, "separate_scores", None) is not True
 
-    def score(
-        self,
-        check: Callable[[Any, int], list[float | None]],
-        given: VerifierInput,
-        config: RunnableConfig,
-    ) -> Steps[list[float | None]]:
-        """Return a checked number for each candidate; None for what is no answer, or without a verdict."""
+    def score(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float | None]]:
+        """Return a checked score for each candidate; None for what is no answer, or without a verdict."""
         draws = given["candidates"]
         answers = [slot for slot, one in enumerate(draws) if one.no_answer is None]
         if not answers:
             return [None] * len(draws)
         slots = list(range(len(draws))) if self._compares else answers
         asked: VerifierInput = {**given, "candidates": [draws[slot] for slot in slots]}
-        found = check((yield from self._call.invoke_one(asked, config)), len(slots))
+        found = check_scores((yield from self._call.invoke_one(asked, config)), len(slots), self._name)
         verdicts = dict(zip(slots, found, strict=True))
         return [verdicts[slot] if one.no_answer is None else None for slot, one in enumerate(draws)]
 
@@ -260,17 +236,16 @@ class VerifierEnsemble:
     """Several verifiers that are called with the same candidates, concurrently; the score is their mean.
 
     Args:
-        verifiers: By their names in the records' `scores`. Their outputs are scores in [0, 1], smaller is
-            better; those of a verifier with weight 0 are only recorded, and may be any finite numbers.
+        verifiers: By their names in the records' `scores`.
         weights: Weight of each verifier in the mean, at least 0 and not all 0; only their ratios matter. None
-            for equal weights.
+            for equal weights. With weight 0 its scores are only recorded.
 
     Raises:
         InputError: If there is no verifier, or the weights are not one such number for each.
     """
 
     def __init__(self, verifiers: Mapping[str, Verifier], weights: Mapping[str, float] | None = None) -> None:
-        self._calls = {name: _VerifierCall(verifier) for name, verifier in verifiers.items()}
+        self._calls = {name: _VerifierCall(one, f"the verifier {name!r}") for name, one in verifiers.items()}
         self._weights = _normalise_weights(verifiers, weights)
         # Equal ratios give equal names, bit for bit, in any order.
         is_equal = len(set(self._weights.values())) == 1
@@ -287,34 +262,23 @@ class VerifierEnsemble:
         return tuple(self._calls)
 
     def compute_outputs(
-        self, given: VerifierInput, config: RunnableConfig, *, in_turn: bool = False
+        self, given: VerifierInput, config: RunnableConfig
     ) -> Steps[dict[str, list[float | None]]]:
-        """Return the n raw outputs of each verifier, by name; None for a candidate without its verdict.
-
-        The verifiers are called concurrently, or one after the other.
+        """Return the n scores of each verifier, by name; None for a candidate without its verdict.
 
         Raises:
-            VerifierError: If a verifier fails, or returns anything but n finite numbers; the error names it.
+            VerifierError: If a verifier fails, or returns anything but n scores; the error names it.
         """
-
-        def score(name: str) -> Steps[list[float | None]]:
-            return self._calls[name].score(partial(check_outputs, name=name), given, config)
-
-        if in_turn:
-            found = {}
-            for name in self.names:
-                found[name] = yield from score(name)
-            return found
         outcomes = yield call_each(
-            lambda name: run_flow(score(name)),
-            lambda name: arun_flow(score(name)),
+            lambda name: run_flow(self._calls[name].score(given, config)),
+            lambda name: arun_flow(self._calls[name].score(given, config)),
             self.names,
             hold_permits=False,
         )
         return dict(zip(self.names, unwrap_outcomes(outcomes), strict=True))
 
     def compute_means(self, outputs: Mapping[str, Sequence[float]]) -> list[float]:
-        """Return the weighted means of n outputs by name; `VerifierError` unless they lie in [0, 1]."""
+        """Return the weighted means of n recorded outputs by name; `VerifierError` unless in [0, 1]."""
         for name in (name for name, weight in self._weights.items() if weight):
             for value in outputs[name]:
                 if not 0.0 <= value <= 1.0:
@@ -380,13 +344,13 @@ class CandidateScorer:
         self._only_computes = True
 
     def score_without_calls(self, given: VerifierInput) -> VerifierScores | None:
-        """Return the scores at once if the verifiers only compute; None if one makes a call, or fails.
+        """Return the scores at once if a verifier only computes; None if it makes a call, or fails.
 
-        No run is traced. Once a verifier has made a call, this returns None without trying.
+        No run is traced. Once it has made a call, or there are several, this returns None without trying.
         """
         if not self._only_computes:
             return None
-        steps = self.score(given, {}, in_turn=True)
+        steps = self.score(given, {})
         try:
             next(steps)
         except StopIteration as end:
@@ -398,9 +362,7 @@ class CandidateScorer:
         self._only_computes = False
         return None
 
-    def score(
-        self, given: VerifierInput, config: RunnableConfig, *, in_turn: bool = False
-    ) -> Steps[VerifierScores]:
+    def score(self, given: VerifierInput, config: RunnableConfig) -> Steps[VerifierScores]:
         """Return the checked scores, with the raw outputs if there are several verifiers.
 
         Raises:
@@ -408,8 +370,8 @@ class CandidateScorer:
         """
         n = len(given["candidates"])
         if isinstance(self._verifier, _VerifierCall):
-            return VerifierScores((yield from self._verifier.score(check_scores, given, config)))
-        outputs = yield from self._verifier.compute_outputs(given, config, in_turn=in_turn)
+            return VerifierScores((yield from self._verifier.score(given, config)))
+        outputs = yield from self._verifier.compute_outputs(given, config)
         rows = [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
         complete = [slot for slot, row in enumerate(rows) if None not in row.values()]
         known: dict[str, list[Any]] = {

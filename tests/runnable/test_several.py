@@ -180,5 +180,5 @@ def test_score_of_several_verifiers_is_their_mean(
     given = verifiers if weights is None else VerifierEnsemble(verifiers, weights)
     result = invoke(make_chain(verifier=given), "x")
     assert {one.score for one in result.candidates} == {mean}
-    with pytest.raises(VerifierError, match=r"'b' returned 1\.5, which cannot be averaged"):
+    with pytest.raises(VerifierError, match=r"'b': the score of candidate 0 is 1\.5"):
         invoke(make_chain(verifier={**verifiers, "b": lambda _p, c: [1.5] * len(c)}), "x")

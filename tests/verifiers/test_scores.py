@@ -18,7 +18,6 @@ from langchain_cfc.verifiers.base import (
     VerifierEnsemble,
     VerifierInput,
     VerifierScores,
-    check_outputs,
     check_scores,
 )
 
@@ -83,7 +82,6 @@ def test_check_scores_error_describes_the_expected_return_value() -> None:
 
 def test_check_scores_keeps_none_for_a_candidate_without_a_verdict() -> None:
     assert check_scores([0.5, None, 1], 3) == [0.5, None, 1.0]
-    assert check_outputs([7, None], 2, "judge") == [7.0, None]
 
 
 def score_three(scorer: CandidateScorer) -> VerifierScores:
@@ -111,10 +109,10 @@ def test_ensemble_refuses_weights_that_give_no_mean(weights: dict[str, float]) -
 
 
 def test_ensemble_averages_by_weight_and_only_records_weight_zero() -> None:
-    three = {"one": returning(0, 1, None), "two": returning(1, 1, 1), "raw": returning(-7, 9, 3)}
+    three = {"one": returning(0, 1, None), "two": returning(1, 1, 1), "raw": returning(0.7, 0.9, 0.3)}
     scored = score_three(CandidateScorer(VerifierEnsemble(three, {"one": 1, "two": 3, "raw": 0})))
     assert scored.verdicts == [0.75, 1.0, None]
-    assert scored.outputs == [{"one": 0, "two": 1, "raw": -7}, {"one": 1, "two": 1, "raw": 9}, None]
+    assert scored.outputs == [{"one": 0, "two": 1, "raw": 0.7}, {"one": 1, "two": 1, "raw": 0.9}, None]
 
 
 def test_fingerprints_of_ensembles_differ_only_with_the_ratios_of_weights() -> None:
