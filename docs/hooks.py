@@ -35,7 +35,7 @@ OUTSIDE = (
     "integrations/server/Containerfile",
     "integrations/server/compose/*.yaml",
     "langchain_cfc/certificates/cuts.py",
-    "langchain_cfc/certificates/judged.py",
+    "integrations/collect/src/langchain_cfc_collect/judged.py",
     "langchain_cfc/certificates/shown_claims.py",
     "langchain_cfc/artifact/batch.py",
     "langchain_cfc/artifact/attempts.py",

@@ -22,7 +22,6 @@ from langchain_cfc.artifact.facts import (
     CertifiedBot,
     Confidence,
     PackedArray,
-    PeopleEvidence,
     ReferenceHistogram,
 )
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
@@ -81,7 +80,6 @@ class ArtifactContent(ArtifactData):
     bot: CertifiedBot | None = None
     batch: BatchScores | None = None
     people_certificates: list[PeopleCertificate] = Field(default=[])
-    people_evidence: list[PeopleEvidence] = Field(default=[])
     reference: list[ReferenceHistogram] = Field(default=[])
     draws: str | None = None
     attempts: list[Attempt] = Field(default=[])
@@ -146,7 +144,7 @@ class ArtifactContent(ArtifactData):
     @cached_property
     def frozen_digest(self) -> str:
         """Digest of what certificates are about: the artifact without them, and without counts for drift."""
-        certified = ("attempts", "certificates", "people_certificates", "people_evidence", "reference")
+        certified = ("attempts", "certificates", "people_certificates", "reference")
         bare: dict[str, Any] = {"bot": None, **{name: [] for name in certified}}
         return self.model_copy(update=bare).digest
 

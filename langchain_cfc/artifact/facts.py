@@ -6,7 +6,7 @@ import base64
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -326,44 +326,6 @@ def compute_monitored_values(
     if stops:
         statistics["draws"] = draws.counts.astype(np.float64)
     return {**statistics, **{name: features[:, column] for column, name in enumerate(feature_map.names)}}
-
-
-class PeopleEvidence(ArtifactData):
-    """Data that a bound by people is computed from: prompts in the order in which they were bet on.
-
-    Attributes:
-        about: What the certificate is about, `sets` or `answers`, as the next two.
-        alpha: Level of the certificate.
-        cut: Cut of the certificate; None for sets.
-        share: Approximate share of the prompts that people were asked to label.
-        strata: The stratum of each prompt as a digit, see `certificates.judged`.
-        outcomes: For each prompt `+` if its promise is kept, `-` if it is broken, and `.` if it has no label.
-        inclusion: Probability with which people were asked to label each prompt.
-    """
-
-    about: Literal["sets", "answers"]
-    alpha: Alpha
-    cut: Share | None = None
-    share: Share
-    strata: Annotated[str, Field(pattern="^[0-3]*$")]
-    outcomes: Annotated[str, Field(pattern="^[-+.]*$")]
-    inclusion: PackedArray
-
-    @property
-    def subject(self) -> tuple[str, str, float | None]:
-        """What it is about, as of its certificate."""
-        return self.about, self.alpha, self.cut
-
-    @model_validator(mode="after")
-    def _check_lengths(self) -> PeopleEvidence:
-        inclusion = self.inclusion.unpack()
-        if not inclusion.shape == (len(self.strata),) == (len(self.outcomes),):
-            msg = "expected a stratum, an outcome and a probability for each prompt"
-            raise ValueError(msg)
-        if not ((inclusion > 0.0) & (inclusion <= 1.0)).all():
-            msg = "expected probabilities in (0, 1]"
-            raise ValueError(msg)
-        return self
 
 
 def make_threshold_rule(

@@ -71,7 +71,6 @@ class CalibrationArtifact(ArtifactContent):
             exists only because its labels passed a test.
         people_certificates: Certificates from people's labels, at most one about the sets of each level and
             one about the answers of each certified rate.
-        people_evidence: Data behind these certificates, so that `inspect --verify` can recompute them.
         reference: Histograms of the prompts, to detect drift; empty if there is nothing to compare with.
         draws: Text form of the draw rule, which stops after n candidates at the latest; None if n are always
             drawn.

@@ -122,8 +122,3 @@ def _check_people(artifact: ArtifactContent) -> Iterator[str]:
             yield "a certificate by people is about a rate that the artifact does not hold"
         if one.unit != artifact.unit or one.set_rule not in {None, artifact.set_rule}:
             yield "a certificate by people is about sets of another kind"
-    evident = [evidence.subject for evidence in artifact.people_evidence]
-    prompts = {one.subject: one.prompts for one in artifact.people_certificates}
-    for evidence, subject in zip(artifact.people_evidence, evident, strict=True):
-        if evident.count(subject) > 1 or prompts.get(subject) != len(evidence.outcomes):
-            yield "evidence of people is about another certificate"

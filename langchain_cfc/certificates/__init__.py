@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from langchain_cfc.certificates.batches import BatchFigures, replay_batches
 from langchain_cfc.certificates.coverage import certify, compute_outcomes
-from langchain_cfc.certificates.cuts import certify_mean_score, state_abstentions
+from langchain_cfc.certificates.cuts import certify_mean_score
 from langchain_cfc.certificates.shown_claims import certify_shown_claims
 
 __all__ = [
@@ -14,5 +14,4 @@ __all__ = [
     "certify_shown_claims",
     "compute_outcomes",
     "replay_batches",
-    "state_abstentions",
 ]

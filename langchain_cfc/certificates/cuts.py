@@ -70,10 +70,6 @@ Sources: given the k-th order statistic those below are independent draws from t
 (David and Nagaraja 2003, "Order statistics", Theorem 2.5); fixed sequence testing (Maurer, Hothorn and
 Lehmacher 1995); the fallback procedure (Wiens and Dmitrienko 2005, "The fallback procedure for evaluating a
 single family of hypotheses"); Learn then Test (Angelopoulos, Bates, Candes, Jordan and Lei 2021).
-
-*What no method can avoid.* Let mu be the share of wrong answers if every prompt is answered. A bot that
-abstains on a share a gives at least mu - a wrong answers, out of 1 - a. So a rate of r needs a >= (mu - r) /
-(1 - r), with equality where only wrong answers are withheld.
 """
 
 from __future__ import annotations
@@ -108,7 +104,6 @@ from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.guarantee import WrongRateCertificate
 from langchain_cfc.guarantee.certified import divide_delta
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.support.text import format_percent
 from langchain_cfc.support.units import UnitTraits
 
 # The first sequence's share of delta, and the share of the prompts at which the second one starts.
@@ -185,16 +180,6 @@ def certify_mean_score(
         by_group=by_group,
     )
     return artifact.model_copy(update={"bot": bot})
-
-
-def compute_least_abstention(wrong_rate: float, max_wrong_rate: float) -> float:
-    """Compute the share of prompts that every bot must abstain on; see the module.
-
-    Examples:
-        >>> round(compute_least_abstention(0.25, 0.05), 4), compute_least_abstention(0.04, 0.05)
-        (0.2105, 0.0)
-    """
-    return max(0.0, (wrong_rate - max_wrong_rate) / (1.0 - max_wrong_rate))
 
 
 @dataclass(frozen=True)
@@ -403,22 +388,3 @@ def _explain_stricter_rate(rate: str, stricter: WrongRateCertificate) -> str:
         f"The cut certified for {stricter.max_wrong_rate} also keeps this rate, with the same confidence: "
         f"choose {stricter.max_wrong_rate}."
     )
-
-
-def state_abstentions(bot: CertifiedBot) -> str | None:
-    """State on how many prompts bot mode abstains at each certified rate, and on how many every method must.
-
-    Return None if no cut on the curve answers all prompts: the model's wrong-answer rate is then unknown.
-    """
-    everyone = bot.curve[-1] if bot.curve else None
-    if everyone is None or everyone.max_mean_score != EVERY_PROMPT:
-        return None
-    wrong_rate = everyone.wrong / everyone.answered
-    shares = [
-        f"at most {format_percent(rate)} wrong at least "
-        f"{format_percent(compute_least_abstention(wrong_rate, rate))} (this one: "
-        f"{format_percent(1.0 - one.groups[0].answered / one.prompts)})"
-        for one in bot.certificates
-        for rate in [float(one.max_wrong_rate)]
-    ]
-    return bot.certificates[0].traits.must.format(format_percent(wrong_rate), ", for ".join(shares))

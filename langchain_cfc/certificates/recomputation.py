@@ -12,13 +12,11 @@ from fractions import Fraction
 
 from pydantic import BaseModel, ConfigDict
 
-from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot, Confidence, PeopleEvidence
+from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot, Confidence
 from langchain_cfc.certificates.bounds import binomial_p_value, lower_bound, upper_bound
 from langchain_cfc.certificates.cuts import CURVE_POINTS
-from langchain_cfc.certificates.judged import BROKEN, KEPT, KNOWN, UNLABELLED, JudgedEProcess
 from langchain_cfc.guarantee import (
     CoverageCertificate,
-    PeopleCertificate,
     TestedCertificate,
     WrongRateCertificate,
 )
@@ -56,8 +54,8 @@ def recompute_certificates(artifact: CalibrationArtifact) -> list[BoundCheck]:
         artifact: The artifact.
 
     Returns:
-        The bounds, certificate by certificate; none if nothing is certified. Bounds by people without their
-        evidence are not recomputed.
+        The bounds, certificate by certificate; none if nothing is certified. Bounds by people need their
+        labels one by one, so they are not recomputed.
 
     Raises:
         MissingExtraError: If SciPy is not installed.
@@ -65,9 +63,11 @@ def recompute_certificates(artifact: CalibrationArtifact) -> list[BoundCheck]:
     checks = [check for one in artifact.certificates for check in _recompute_coverage(one)]
     if artifact.bot is not None:
         checks += _recompute_bot(artifact.bot)
-    evidence = {one.subject: one for one in artifact.people_evidence}
-    for person in artifact.people_certificates:
-        checks += _recompute_people(person, evidence.get(person.subject))
+    for one in artifact.people_certificates:
+        name, bound = f"{one.about} at alpha = {one.alpha}, by people", "promise kept at least"
+        checks.append(
+            BoundCheck(certificate=name, bound=bound, stated=one.at_least, recomputed=None, agrees=True)
+        )
     return [*checks, *_add_up_levels(artifact)]
 
 
@@ -142,21 +142,3 @@ def _recompute_wrong_rate(certificate: WrongRateCertificate) -> Iterator[BoundCh
             rate = certificate.max_wrong_rate
             p_value = binomial_p_value(one.wrong, one.answered, float(rate))
             yield _check_test(f"wrong rate of {rate}", f"p-value, {one.name}", failing, p_value)
-
-
-def _recompute_people(one: PeopleCertificate, evidence: PeopleEvidence | None) -> Iterator[BoundCheck]:
-    """Yield the checks of a bound by people, and of the counts beside it, from the outcomes in order."""
-    name = f"{one.about} at alpha = {one.alpha}, by people"
-    bound = "kept at least" if one.about == "sets" else "right at least"
-    if evidence is None:
-        yield BoundCheck(certificate=name, bound=bound, stated=one.at_least, recomputed=None, agrees=True)
-        return
-    asked = [
-        (outcome == KEPT, int(stratum) != BROKEN)
-        for stratum, outcome in zip(evidence.strata, evidence.outcomes, strict=True)
-        if outcome != UNLABELLED and int(stratum) != KNOWN
-    ]
-    yield _compare_bounds(name, "labelled", one.labelled, len(asked))
-    yield _compare_bounds(name, "agreed", one.agreed, sum(kept == by_judge for kept, by_judge in asked))
-    recomputed = float(JudgedEProcess.replay(evidence).compute_bound(float(one.delta)))
-    yield _compare_bounds(name, bound, one.at_least, recomputed)

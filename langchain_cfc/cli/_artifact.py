@@ -10,7 +10,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot
-from langchain_cfc.certificates import state_abstentions
 from langchain_cfc.cli.formatting import format_group, make_table, print_lines, print_list
 from langchain_cfc.guarantee import CoverageCertificate, describe_attempt, format_bound, format_share
 from langchain_cfc.support.display import summarise
@@ -117,8 +116,6 @@ def _list_bot_mode(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
         yield "", "Each of these rates holds separately, with its confidence; choose one before serving."
     for reason in artifact.bot.refused.values():
         yield "Refused", reason
-    if abstentions := state_abstentions(artifact.bot):
-        yield "", abstentions
 
 
 def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:

@@ -298,8 +298,8 @@ class PeopleCertificate(Certificate):
     """A bound from people's labels of a random part of the prompts and a judge's labels of all of them.
 
     It holds with confidence 1 - delta no matter when people stopped labelling or how the judge errs, for
-    prompts independent and identically distributed with those judged; see `certificates.judged`. Several
-    such certificates do not hold jointly: each has its own confidence.
+    prompts independent and identically distributed with those judged. The companion langchain-cfc-collect
+    makes it and derives the bound. Several such certificates do not hold jointly: each has its own confidence.
 
     Attributes:
         about: `sets` (a set keeps its promise) or `answers` (an answer of the bot is right).

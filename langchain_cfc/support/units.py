@@ -33,7 +33,6 @@ class UnitTraits:
         single: The noun for what a bot gives.
         drawn: What was drawn for a prompt, to be formatted with its number.
         attainable: What prompts have that can keep a promise, to be formatted with the number drawn.
-        must: What every bot must hold back, to be formatted with the wrong share of all and those shares.
         axes: What a curve of this bot shows, horizontally and vertically.
         kept: What is left of claims, to be formatted with the shares of claims shown, of answers without one,
             and of unsupported ones before and after.
@@ -59,10 +58,6 @@ class UnitTraits:
     single: str = "answer"
     drawn: str
     attainable: str = "have a right answer among the {} drawn"
-    must: str = (
-        "If it answered every question, {} of its answers would be wrong. So a bot must leave some without "
-        "an answer: for {}."
-    )
     axes: tuple[str, str] = ("questions answered", "wrong, of those answered")
     kept: str = ""
     excluded: tuple[str, ...] = ()
@@ -79,7 +74,6 @@ _OF_RUNS: Mapping[str, Any] = {
     "unshown": "Not unattended",
     "drawn": "each with its guarded calls",
     "attainable": "have no wrong call",
-    "must": "If every run went through, {} would have a wrong call. So some must not: for {}.",
 }
 
 UNITS: Mapping[Subject, UnitTraits] = {

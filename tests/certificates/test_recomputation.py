@@ -53,7 +53,7 @@ def made() -> dict[str, CalibrationArtifact]:
         return {name: make() for name, make in MAKERS.items()}
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", sorted(MAKERS.keys() - {"people"}))
 def test_recompute_certificates_agrees_with_genuine_ones(
     name: str, made: dict[str, CalibrationArtifact]
 ) -> None:
@@ -67,7 +67,6 @@ NAMES = {
     "claims": {"kept at least, 1", "covered at least, 1", "sum of levels"},
     "draw rule": {"kept at least, 1", "covered at least, 1", "sum of levels"},
     "confidence": {"sum of levels"},
-    "people": {"labelled", "agreed", "kept at least"},
 }
 
 
@@ -76,7 +75,7 @@ def test_recompute_certificates_names_each_check(name: str, made: dict[str, Cali
     checks = recompute_certificates(made[name])
     assert {one.bound for one in checks} == NAMES[name]
     named = {one.certificate.partition(" at alpha = ")[2] for one in checks if one.bound != "sum of levels"}
-    assert named <= {"0.3", "0.3, by people"}
+    assert named <= {"0.3"}
 
 
 def test_recompute_certificates_of_a_plain_artifact_is_empty() -> None:
@@ -103,13 +102,6 @@ TAMPERED: list[tuple[str, str, Callable[[Any], Any]]] = [
     ("bot", "bot.certificates.0.level", lambda level: 4.0 * level),
     ("bot", "bot.certificates.0.delta", lambda _: "0.000001"),
     ("bot", "bot.certificates.1.groups.0.wrong", lambda count: 3 * count),
-    ("people", "people_certificates.0.at_least", lambda bound: bound - 0.05),
-    ("people", "people_certificates.0.at_least", lambda bound: bound + 0.05),
-    ("people", "people_certificates.0.delta", lambda _: "0.01"),
-    ("people", "people_certificates.0.agreed", lambda count: count - 1),
-    ("people", "people_certificates.0.labelled", lambda count: count + 1),
-    ("people", "people_evidence.0.outcomes", lambda outcomes: outcomes.replace("+", "-", 3)),
-    ("people", "people_evidence.0.share", lambda share: share / 2),
 ]
 
 
@@ -145,10 +137,6 @@ STRAY: list[tuple[str, str, Any]] = [
     ("people", "people_certificates.0.alpha", "0.2"),
     ("people", "people_certificates.0.artifact_digest", "sha256:1"),
     ("people", "people_certificates.0.agreed", 201),
-    ("people", "people_certificates.0.prompts", 201),
-    ("people", "people_evidence.0.alpha", "0.2"),
-    ("people", "people_evidence.0.outcomes", "+"),
-    ("people", "people_evidence.0.strata", "9" * 200),
 ]
 
 
@@ -177,11 +165,5 @@ def test_inspect_verify_command_states_what_was_recomputed(
     assert ran.data["signature_verified"] is False
 
 
-def test_people_certificate_without_evidence_is_not_recomputed(
-    made: dict[str, CalibrationArtifact], tmp_path: Path
-) -> None:
-    bare = made["people"].model_copy(update={"people_evidence": []})
-    bare.save(tmp_path / "bare.json")
-    loaded = CalibrationArtifact.load(tmp_path / "bare.json")
-    assert [(one.recomputed, one.agrees) for one in recompute_certificates(loaded)] == [(None, True)]
-    assert loaded.frozen_digest == made["people"].frozen_digest
+def test_people_certificate_is_not_recomputed(made: dict[str, CalibrationArtifact]) -> None:
+    assert [(one.recomputed, one.agrees) for one in recompute_certificates(made["people"])] == [(None, True)]

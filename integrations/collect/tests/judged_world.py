@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-
-from langchain_cfc.certificates.judged import DOUBTED, JudgedEProcess, assign_strata, compute_inclusion
+from langchain_cfc_collect.judged import DOUBTED, JudgedEProcess, assign_strata, compute_inclusion
 
 if TYPE_CHECKING:
     from langchain_cfc.support.arrays import BoolArray, FloatArray

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from langchain_cfc_collect import PeopleReport, PeopleSample
+from langchain_cfc_collect.judged import JudgedEProcess
 from langchain_cfc_lab.report import render_report
 
 from integrations.collect.tests.filling import fill_in, read_rows_of, write_rows
@@ -17,7 +18,6 @@ from integrations.collect.tests.judged_world import DELTA, World, count_labels
 from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate, evaluate
 from langchain_cfc.certificates import certify
 from langchain_cfc.certificates.coverage import compute_outcomes
-from langchain_cfc.certificates.judged import JudgedEProcess
 from langchain_cfc.certificates.recomputation import recompute_certificates
 from langchain_cfc.errors import InputError, OverlapError, RecordError
 from langchain_cfc.records import ClaimsRecord, tabulate, write_records

@@ -4,7 +4,7 @@ The prompts are new, independent, and distributed like future prompts. A judge (
 of them; the certificate does not rely on its labels being right. People label a random part: a hash of the
 prompt's id selects it with a probability that grows with the judge's doubt, and another hash gives the order.
 The ids, the judge's labels and the share fix both before any person sees the sheet. So the rows labelled from
-the top are a valid sample whenever people stop. `certificates.judged` derives the bound.
+the top are a valid sample whenever people stop. `judged` derives the bound.
 
 *What is judged.* For the sets of a level: whether each set keeps its promise, that is, holds a correct answer
 or is flagged; for claims, whether at most k unsupported claims are left. The sheet has every answer of a set,
@@ -27,20 +27,9 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from langchain_cfc.artifact import CalibrationArtifact, PackedArray, PeopleEvidence, tabulate_held_out
+from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.coverage import check_origin, compute_outcomes, compute_records_digest
-from langchain_cfc.certificates.judged import (
-    BROKE,
-    KEPT,
-    LARGEST_TARGET,
-    LEAST_SHARE,
-    UNLABELLED,
-    JudgedEProcess,
-    JudgedPrompts,
-    assign_strata,
-    compute_inclusion,
-)
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.guarantee import PeopleCertificate, WrongRateCertificate
 from langchain_cfc.records import LabelledRecord, Provenance, Records
@@ -49,6 +38,14 @@ from langchain_cfc.support.suggestions import suggest_share
 from langchain_cfc.support.units import Unit
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha, format_delta
 from langchain_cfc_collect.human import Sheet, read_sheet
+from langchain_cfc_collect.judged import (
+    LARGEST_TARGET,
+    LEAST_SHARE,
+    JudgedEProcess,
+    JudgedPrompts,
+    assign_strata,
+    compute_inclusion,
+)
 from langchain_cfc_collect.review import check_sheet_path, list_labels, write_rows
 
 # Number of prompts to label next that a report lists.
@@ -231,7 +228,6 @@ class PeopleSample:
         state = JudgedEProcess.start(self.share)
         labelled = agreed = row = 0
         bounds = [(0, 0.0)]
-        seen: list[str] = []
         for row, record_id in enumerate([*judged.ids, None]):
             if record_id is None or (needs[row] and outcomes[record_id] is None):
                 break
@@ -241,7 +237,6 @@ class PeopleSample:
                 labelled += 1
                 agreed += kept == bool(judged.by_judge[row])
             state = state.update(*prompts.get(row), np.array(kept))
-            seen.append((KEPT if kept else BROKE) if prompts.sampled[row] else UNLABELLED)
             if prompts.sampled[row]:
                 bounds.append((labelled, float(state.compute_bound(float(text)))))
         at_least = float(state.compute_bound(float(text)))
@@ -262,7 +257,7 @@ class PeopleSample:
             next_ids=tuple(rest[:_MAX_NEXT_IDS]),
             bounds=tuple(dict([*bounds, (labelled, at_least)]).items()),
         )
-        return (self._certify(report, "".join(seen)) if report.is_certified else self.artifact), report
+        return (self._certify(report, row) if report.is_certified else self.artifact), report
 
     def _read_outcomes(self, sheet: Sheet) -> dict[str, bool | None]:
         """Return whether the promise is kept, by id of the prompts on the sheet; None if still open."""
@@ -316,13 +311,13 @@ class PeopleSample:
             if needs and record is not None:
                 yield record_id, record, np.flatnonzero(slots).tolist()
 
-    def _certify(self, report: PeopleReport, outcomes: str) -> CalibrationArtifact:
-        """Return the artifact with a new certificate, in place of one from no more labels of the prompts."""
+    def _certify(self, report: PeopleReport, prompts: int) -> CalibrationArtifact:
+        """Return the artifact with a certificate by so many prompts, in place of one from no more labels."""
         artifact = self.artifact
         made = PeopleCertificate(
             alpha=self.alpha,
             delta=report.delta,
-            prompts=len(outcomes),
+            prompts=prompts,
             records_digest=self.digest,
             artifact_digest=artifact.frozen_digest,
             about=report.about,
@@ -343,19 +338,7 @@ class PeopleSample:
                     "start from the artifact without that certificate"
                 )
                 raise InputError(msg)
-        strata, inclusion, _ = self.judged.prompts.get(slice(len(outcomes)))
-        evidence = PeopleEvidence(
-            about=made.about,
-            alpha=self.alpha,
-            cut=made.cut,
-            share=self.share,
-            strata="".join(map(str, strata.tolist())),
-            outcomes=outcomes,
-            inclusion=PackedArray.pack(inclusion),
-        )
-        kept = [one for one in artifact.people_evidence if one.subject != made.subject]
-        update = {"people_certificates": [*others, made], "people_evidence": [*kept, evidence]}
-        return artifact.model_copy(update=update)
+        return artifact.model_copy(update={"people_certificates": [*others, made]})
 
 
 def _choose_target(

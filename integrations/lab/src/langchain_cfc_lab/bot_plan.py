@@ -13,12 +13,7 @@ from langchain_cfc.candidates import LabelledBatch, check_unit
 from langchain_cfc.certificates import BatchFigures, replay_batches
 from langchain_cfc.certificates.batches import BATCH_SIZES
 from langchain_cfc.certificates.bounds import clopper_pearson, required_size
-from langchain_cfc.certificates.cuts import (
-    FIRST_SHARE,
-    SECOND_START,
-    compute_least_abstention,
-    list_shares,
-)
+from langchain_cfc.certificates.cuts import FIRST_SHARE, SECOND_START, list_shares
 from langchain_cfc.decision import AnswerSets
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
@@ -160,7 +155,8 @@ def plan_bot(
             steps.append(BotStep(answered=count / len(independent), wrong_rate=share, prompts_needed=fewest))
         return BotRatePlan(
             max_wrong_rate=float(rate),
-            least_abstention=compute_least_abstention(int(wrong[-1]) / size, float(rate)),
+            # A bot that abstains on a share a gives at least mu - a wrong answers, out of 1 - a.
+            least_abstention=max(0.0, float((Fraction(int(wrong[-1]), size) - rate) / (1 - rate))),
             fewest_answered=required_size(0.0, rate, level),
             steps=steps[::-1],
         )

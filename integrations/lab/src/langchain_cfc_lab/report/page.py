@@ -9,7 +9,6 @@ from pathlib import PurePath
 from typing import Any
 
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.certificates import state_abstentions
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import EvaluationReport
@@ -233,7 +232,7 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
     yield _Section(
         id="bot",
         heading="How many of the claims shown are unsupported" if claims else "Answering or abstaining",
-        words=(*certified, *bot.refused.values(), *filter(None, [state_abstentions(bot)])),
+        words=(*certified, *bot.refused.values()),
         figures=(make_figure("figure-cuts", artifact.plot(create_axes(4.1)), *words),) if bot.curve else (),
         tables=(
             *([tables.tabulate_rates(bot, evaluation.answers)] if bot.certificates else []),

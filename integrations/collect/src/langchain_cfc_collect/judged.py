@@ -48,14 +48,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from langchain_cfc.artifact import PeopleEvidence
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 
 # Strata of prompts: the judge says that the promise is kept, and is sure or in doubt; it says that the
 # promise is broken; or the outcome is known without a label.
 SURE, DOUBTED, BROKEN, KNOWN = range(4)
-# Outcomes in the evidence of a certificate.
-KEPT, BROKE, UNLABELLED = "+", "-", "."
 # A judge whose doubt is at least this is not sure.
 _LEAST_DOUBT = 0.25
 # Prior counts of each stratum: kept and broken promises, and prompts.
@@ -167,21 +164,6 @@ class JudgedEProcess:
             included=by_stratum + share * _PRIOR_PROMPTS,
             refit_every=max(1, round(1.0 / share)),
         )
-
-    @classmethod
-    def replay(cls, evidence: PeopleEvidence) -> JudgedEProcess:
-        """Replay the bets on the prompts in the evidence of a certificate."""
-        state = cls.start(evidence.share)
-        inclusion = evidence.inclusion.unpack()
-        rows = zip(evidence.strata, inclusion, evidence.outcomes, strict=True)
-        for stratum, probability, outcome in rows:
-            state = state.update(
-                np.array(int(stratum)),
-                np.array(probability),
-                np.array(outcome != UNLABELLED),
-                np.array(outcome == KEPT),
-            )
-        return state
 
     @property
     def predictions(self) -> FloatArray:

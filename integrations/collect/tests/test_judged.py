@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from langchain_cfc.certificates.judged import (
+from langchain_cfc_collect.judged import (
     BROKEN,
     DOUBTED,
     KNOWN,
@@ -20,6 +19,7 @@ from langchain_cfc.certificates.judged import (
     compute_inclusion,
     compute_payoffs,
 )
+
 from langchain_cfc.support.arrays import FloatArray
 
 
