@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from langchain_cfc.artifact.attempt_files import open_attempts
-from langchain_cfc.artifact.attempts import Attempt, AttemptLedger, PlannedAttempt, Previous
+from langchain_cfc.artifact.attempts import AttemptLedger, PlannedAttempt, Previous
 from langchain_cfc.artifact.batch import BatchScores, BatchSelection
 from langchain_cfc.artifact.content import LevelState
 from langchain_cfc.artifact.facts import (
     AttainableGroup,
+    Attempt,
     CalibrationFacts,
     CertifiedBot,
     Confidence,

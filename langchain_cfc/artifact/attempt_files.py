@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from langchain_cfc.artifact.attempts import Attempt, AttemptLedger, Previous
+from langchain_cfc.artifact.attempts import AttemptLedger, Previous
+from langchain_cfc.artifact.facts import Attempt
 from langchain_cfc.artifact.model import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import ArtifactError, InputError, UnattainableTargetError

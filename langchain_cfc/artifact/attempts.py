@@ -41,57 +41,17 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from pydantic import Field
 
-from langchain_cfc.artifact.facts import ArtifactData
+from langchain_cfc.artifact.content import ArtifactContent
+from langchain_cfc.artifact.facts import HASH_BYTES, Attempt
 from langchain_cfc.candidates import LabelledBatch, list_ids_and_clusters
 from langchain_cfc.errors import InputError, OverlapError, UnattainableTargetError
 from langchain_cfc.guarantee.certified import compute_share
 from langchain_cfc.support.arrays import BoolArray
-
-if TYPE_CHECKING:
-    from langchain_cfc.artifact.content import ArtifactContent
-
-# Bytes of a hash: two among 100,000 prompts are equal by chance with probability 2e-5.
-_HASH_BYTES = 6
-
-
-class Attempt(ArtifactData):
-    """One attempt to certify something, or a look at labels.
-
-    Attributes:
-        kind: `certificate`, or `look` at figures by setting from the labels.
-        prompts: Hashes of the prompts' ids, clusters and inputs, 6 bytes each, ascending, in base64. They do
-            not reveal the names, and are the same for every seed.
-        records: Digest of the labelled prompts with their scores; changed labels are another attempt.
-        settings: Digest of everything else that determines the test; for a look, what was printed.
-        number: k, counted among the attempts on overlapping labels; None for a look.
-        certified: Whether something was certified; None for a look.
-    """
-
-    kind: Literal["certificate", "look"]
-    prompts: Annotated[str, Field(pattern="^([A-Za-z0-9+/]{8})*$")]
-    records: str
-    settings: str
-    number: Annotated[int, Field(ge=1)] | None = None
-    certified: bool | None = None
-
-    @cached_property
-    def names(self) -> frozenset[bytes]:
-        """The hashes of the prompts' ids, clusters and inputs."""
-        packed = base64.b64decode(self.prompts)
-        return frozenset(packed[at : at + _HASH_BYTES] for at in range(0, len(packed), _HASH_BYTES))
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """What distinguishes it from other attempts."""
-        return (self.kind, self.prompts, self.records, self.settings)
-
 
 # Whatever holds the attempts that were made before.
 Previous: TypeAlias = "AttemptLedger | ArtifactContent | UnattainableTargetError | None"
@@ -234,7 +194,7 @@ class PlannedAttempt:
 
 def _hash_names(names: Iterable[str]) -> list[bytes]:
     return [
-        hashlib.sha256(f"attempt\0{name}".encode("utf-8", "surrogatepass")).digest()[:_HASH_BYTES]
+        hashlib.sha256(f"attempt\0{name}".encode("utf-8", "surrogatepass")).digest()[:HASH_BYTES]
         for name in names
     ]
 

@@ -14,10 +14,10 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from langchain_cfc.artifact import files
-from langchain_cfc.artifact.attempts import Attempt
 from langchain_cfc.artifact.batch import BatchScores
 from langchain_cfc.artifact.facts import (
     ArtifactData,
+    Attempt,
     CalibrationFacts,
     CertifiedBot,
     Confidence,

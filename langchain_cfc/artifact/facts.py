@@ -6,7 +6,8 @@ import base64
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Annotated, NamedTuple
+from functools import cached_property
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -26,6 +27,9 @@ from langchain_cfc.thresholds import (
     Level,
     format_alpha,
 )
+
+# Bytes of a hash in `Attempt`: two among 100,000 prompts are equal by chance with probability 2e-5.
+HASH_BYTES = 6
 
 
 class ArtifactData(Displayed, OmitsDefaults):
@@ -109,6 +113,38 @@ class Confidence(ArtifactData):
     delta: Delta
     attempt: Annotated[int, Field(ge=1)]
     level: Annotated[float, Field(gt=0.0, lt=1.0)]
+
+
+class Attempt(ArtifactData):
+    """One attempt to certify something, or a look at labels.
+
+    Attributes:
+        kind: `certificate`, or `look` at figures by setting from the labels.
+        prompts: Hashes of the prompts' ids, clusters and inputs, 6 bytes each, ascending, in base64. They do
+            not reveal the names, and are the same for every seed.
+        records: Digest of the labelled prompts with their scores; changed labels are another attempt.
+        settings: Digest of everything else that determines the test; for a look, what was printed.
+        number: k, counted among the attempts on overlapping labels; None for a look.
+        certified: Whether something was certified; None for a look.
+    """
+
+    kind: Literal["certificate", "look"]
+    prompts: Annotated[str, Field(pattern="^([A-Za-z0-9+/]{8})*$")]
+    records: str
+    settings: str
+    number: Annotated[int, Field(ge=1)] | None = None
+    certified: bool | None = None
+
+    @cached_property
+    def names(self) -> frozenset[bytes]:
+        """The hashes of the prompts' ids, clusters and inputs."""
+        packed = base64.b64decode(self.prompts)
+        return frozenset(packed[at : at + HASH_BYTES] for at in range(0, len(packed), HASH_BYTES))
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What distinguishes it from other attempts."""
+        return (self.kind, self.prompts, self.records, self.settings)
 
 
 class TradeOff(ArtifactData):

@@ -85,11 +85,13 @@ def _shorten_usage_errors(ctx: Any) -> Iterator[None]:
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # typer prints the help
             raise
-        said = escape_controls(" ".join(error.format_message().split())).replace("Value error, ", "")
-        typer.echo(
-            f"{typer.style('error:', fg='red', bold=True)} {said}\n  {ctx.command_path} --help", err=True
-        )
+        said = " ".join(error.format_message().split()).replace("Value error, ", "")
+        _print_error(f"{said}\n  {ctx.command_path} --help")
         raise typer.Exit(error.exit_code) from None
+
+
+def _print_error(text: str) -> None:
+    typer.echo(f"{typer.style('error:', fg='red', bold=True)} {escape_controls(text)}", err=True)
 
 
 # What else people call the column of the questions, whose option has one name in every command.
@@ -236,11 +238,8 @@ def _make_failing_command(name: str, home: str, msg: str) -> Any:
     """Return a stand-in for a command that cannot be loaded; it fails and says why."""
 
     def fail() -> None:
-        from langchain_cfc.cli.formatting import report_errors
-        from langchain_cfc.errors import InputError
-
-        with report_errors():
-            raise InputError(msg)
+        _print_error(msg)
+        raise typer.Exit(2)
 
     fail.__doc__ = f"Cannot be loaded; see {home}."
     return _make_command(name, fail, {"ignore_unknown_options": True, "allow_extra_args": True})

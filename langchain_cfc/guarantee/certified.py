@@ -299,7 +299,7 @@ class PeopleCertificate(Certificate):
 
     It holds with confidence 1 - delta no matter when people stopped labelling or how the judge errs, for
     prompts independent and identically distributed with those judged. The companion langchain-cfc-collect
-    makes it and derives the bound. Several such certificates do not hold jointly: each has its own confidence.
+    makes it and derives the bound. Several of them do not hold jointly: each has its own confidence.
 
     Attributes:
         about: `sets` (a set keeps its promise) or `answers` (an answer of the bot is right).
