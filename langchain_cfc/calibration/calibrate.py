@@ -21,7 +21,7 @@ from langchain_cfc.calibration.checks import (
     check_orientation,
     warn_if_conditional_on_score,
 )
-from langchain_cfc.calibration.config import CUTS_NEED, CalibrationConfig
+from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.calibration.fit import (
     CalibrationData,
     fit_feature_map,
@@ -141,7 +141,7 @@ def _calibrate(
     announce_step("fitting features")
     feature_map = fit_feature_map(given, parts["fit"], labelled)
     if config.certifies_claims:
-        require_fit_split(parts["fit"], CUTS_NEED)
+        require_fit_split(parts["fit"], "cuts on the scores of claims must be fixed on")
     if config.is_adaptive and config.given_levels is None:
         feature_map = fit_adaptive_alpha(
             feature_map, parts["fit"], rule, config.alphas, share=config.kept_share, size=len(labelled)

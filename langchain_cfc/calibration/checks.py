@@ -145,11 +145,13 @@ def check_attainable(
     """Refuse an option's level that is out of reach overall; warn if it is so for guaranteed groups."""
     if not is_attainable(strictest, size, reached) and not allow_unattainable:
         needed = compute_smallest_size(strictest, Fraction(reached) / Fraction(size))
-        more = f"add questions (at least {needed})" if needed else "improve the model"
+        more = f"Add questions (at least {needed})" if needed else "Improve the model"
+        if reached < size:
+            more = f"Draw more answers, {more[0].lower()}{more[1:]}"
         msg = (
             f"{option} = {strictest} is out of reach: the promise can be kept for {reached:.9g} of "
             f"{size:.9g} questions (attainable coverage {reached / size:.3f}).\n"
-            f"Draw more answers, {more}, or "
+            f"{more}, or "
         )
         if reached:
             least = f"{compute_smallest_alpha(size, reached):g}"

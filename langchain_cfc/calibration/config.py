@@ -35,8 +35,6 @@ DEFAULT_FIT_FRACTION = 0.2
 DEFAULT_MAPS = (
     "hat(mean_score, 5), hat(min_score, 5) for claims of which none may be unsupported, or 1 for a bot"
 )
-# What the fit split is for with `max_wrong_rate` and claims, for errors.
-CUTS_NEED = "cuts on the scores of claims must be fixed on"
 
 # Headings in the help of the command line.
 _PROMISE = {"rich_help_panel": "What is promised"}

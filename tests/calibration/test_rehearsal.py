@@ -28,8 +28,8 @@ def rehearse(prompts: int, **promise: Any) -> str:
 def test_rehearse_calibration_refuses_exactly_the_unattainable_sizes(alpha: str, smallest: int) -> None:
     # (N + 1) (1 - alpha) <= N: at alpha = 0.1 from N = 9 on, at 0.05 from 19 on.
     said = [rehearse(prompts, alpha=alpha) for prompts in range(6, 50)]
-    refused = [re.search(r"needs at least (\d+) questions .* there are (\d+)", one) for one in said if one]
-    assert {int(one[1]) for one in refused if one is not None} == {smallest}
-    assert max(int(one[2]) for one in refused if one is not None) == smallest - 1
+    refused = [re.search(r"for (\d+) of .*\nAdd questions \(at least (\d+)\)", one) for one in said if one]
+    assert {int(one[2]) for one in refused if one is not None} == {smallest}
+    assert max(int(one[1]) for one in refused if one is not None) == smallest - 1
     assert None not in refused
     assert said[-1] == ""

@@ -271,12 +271,12 @@ TOPICS = [
         (
             FORMS["pairs"][:8],
             {"alpha": 0.1},
-            "0.1 is out of reach: it needs at least 9 questions .* there are [2-8] ",
+            r"0.1 is out of reach: .* for [2-8] of .*\nAdd questions \(at least 9\)",
         ),
         (
             FORMS["pairs"],
             {"alpha": None, "max_wrong_rate": [0.01, 0.05]},
-            "0.05 needs 77 questions even if no answer is wrong",
+            "A rate of 0.05 wrong answers is not certified: it takes about 77 ",
         ),
         (FORMS["pairs"], {"out": "/"}, "cannot write /: it is not a regular file"),
         (FORMS["pairs"], {"out": "a.json", "store": "./a.json"}, "out: a.json is also the store"),
