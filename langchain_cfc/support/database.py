@@ -213,54 +213,11 @@ class DatabaseStore:
             msg = f"{self.name} is damaged: {'; '.join(found)}. Restore a backup"
             raise StoreError(msg)
 
-    def measure_size(self) -> int:
-        """Return the size in bytes of the SQLite file and journal, or of PostgreSQL's tables and indexes."""
-        if self.is_sqlite:
-            real = self.path.resolve()
-            files = (real, real.with_name(f"{real.name}-wal"))
-            return sum(file.stat().st_size for file in files if file.is_file())
-        sizes = (f"SELECT pg_total_relation_size('{table}')" for table in self._list_own_tables())
-        with self.begin_read() as connection:
-            return sum(int(connection.exec_driver_sql(size).scalar_one()) for size in sizes)
-
-    def reclaim_space(self) -> None:
-        """Return the space of removed content to the file system; remaining content is never at risk."""
-        commands = ["VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"]
-        if not self.is_sqlite:
-            commands = [f"VACUUM FULL {table}" for table in self._list_own_tables()]
-        with self.explain_errors("write"), self.engine.connect() as connection:
-            connection.execution_options(isolation_level="AUTOCOMMIT")  # neither runs in a transaction
-            for command in commands:
-                connection.exec_driver_sql(command)
-
-    def _list_own_tables(self) -> list[str]:
-        return sorted(self._list_tables() & set(self._facts.metadata.tables))
-
     @contextmanager
     def begin_write(self) -> Iterator[Connection]:
         """Open a transaction that is durably committed at the end, or rolled back after an error."""
         with self.explain_errors("write"), self.engine.begin() as connection:
             yield connection
-
-    def connect_without_sync(self) -> Connection:
-        """Return a connection of its own, whose commits do not wait for the disk in SQLite.
-
-        They survive a kill of the process, since the operating system has them, and a power cut after `sync`.
-        """
-        connection = self.engine.connect()
-        if self.is_sqlite:
-            connection.detach()  # so that it does not return to the pool with this setting
-            connection.connection.cursor().execute("PRAGMA synchronous = NORMAL")
-        return connection
-
-    def sync(self) -> None:
-        """Wait until the disk has everything that is committed to an SQLite file."""
-        try:
-            with Path(f"{self.path.resolve()}-wal").open("rb+") as journal:
-                os.fsync(journal.fileno())
-        except OSError as error:
-            msg = f"cannot write {self.name}: {error.strerror}"
-            raise StoreError(msg) from error
 
     @contextmanager
     def explain_errors(self, what: str) -> Iterator[None]:
@@ -304,16 +261,6 @@ class DatabaseStore:
             yield
         finally:
             lock.release()
-
-    def is_in_use(self) -> bool:
-        """Return whether a run holds the store's lock now."""
-        try:
-            with self.lock():
-                return False
-        except StoreBusyError:
-            return True
-        except StoreError:  # a store that cannot be written has no run
-            return False
 
     @contextmanager
     def _advisory_lock(self, timeout: float) -> Iterator[None]:
