@@ -286,7 +286,7 @@ NOTHING_CORRECT = [(question, f"another {number}") for number, (question, _) in 
         (PAIRS, {"max_wrong_rate": None}, r"build_bot\(..., max_wrong_rate=0.05\)"),
         (PAIRS, {"alpha": 0.1}, "for answer sets .* calibrate_chain"),
         (PAIRS, {"unit": "claims"}, "pass verifier= and labeler="),
-        (PAIRS[:20], {}, "A rate of 0.1 wrong answers is not certified: it takes about 31 "),
+        (PAIRS[:20], {}, "A rate of 0.1 wrong answers is not certified: it takes about 33 "),
         (PAIRS, {"features": "group(topic)", "wrong_rate_groups": True}, "no metadata 'topic'"),
         ([("a", ""), ("b", "")], {}, "reference"),
         ("missing.csv", {}, "missing.csv"),

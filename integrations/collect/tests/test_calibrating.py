@@ -276,7 +276,7 @@ TOPICS = [
         (
             FORMS["pairs"],
             {"alpha": None, "max_wrong_rate": [0.01, 0.05]},
-            "A rate of 0.05 wrong answers is not certified: it takes about 77 ",
+            "A rate of 0.05 wrong answers is not certified: it takes about 81 ",
         ),
         (FORMS["pairs"], {"out": "/"}, "cannot write /: it is not a regular file"),
         (FORMS["pairs"], {"out": "a.json", "store": "./a.json"}, "out: a.json is also the store"),

@@ -18,7 +18,6 @@ from integrations.collect.tests.judged_world import DELTA, World, count_labels
 from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate, evaluate
 from langchain_cfc.certificates import certify
 from langchain_cfc.certificates.coverage import compute_outcomes
-from langchain_cfc.certificates.recomputation import recompute_certificates
 from langchain_cfc.errors import InputError, OverlapError, RecordError
 from langchain_cfc.records import ClaimsRecord, tabulate, write_records
 from tests.certificates.prompts import prompts
@@ -102,9 +101,6 @@ def test_people_sample_certifies_sets_labelled_by_a_judge(
     certified, report = sample.certify(sheet)
     assert report.is_certified
     assert report.expected_labels == 0
-    checks = recompute_certificates(certified)
-    assert [one.recomputed for one in checks][-1] == report.at_least
-    assert all(one.agrees for one in checks)
     assert report.labelled == report.to_label
     assert [bound for _, bound in report.bounds] == sorted(bound for _, bound in report.bounds)
     # The truth is known here: the bound is below how often sets keep the promise by the true labels.
