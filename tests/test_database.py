@@ -97,9 +97,7 @@ def test_locked_store_is_busy_for_every_other_run(path: Path) -> None:
 
 def test_other_databases_and_versions_are_refused(path: Path, tmp_path: Path) -> None:
     Notes(path, create=True).close()
-    with pytest.raises(
-        StoreError, match=r"is a store of version 1, but .* reads version 2: write them"
-    ):
+    with pytest.raises(StoreError, match=r"is a store of version 1, but .* reads version 2: write them"):
         LaterNotes(path)
     other = tmp_path / "other.db"
     engine = sqlalchemy.create_engine(f"sqlite:///{other}")

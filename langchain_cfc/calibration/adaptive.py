@@ -37,7 +37,6 @@ from dataclasses import replace
 import numpy as np
 
 from langchain_cfc.calibration.fit import require_fit_split
-from langchain_cfc.calibration.logistic import expit, fit_logistic
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.features import AdaptiveAlpha, FeatureMap, name_records_in_errors
 from langchain_cfc.set_rules import SetRule
@@ -50,6 +49,8 @@ LEVEL_STEP, MAX_LEVEL = 0.05, 0.95
 KNOTS = 3
 # Penalty of the regression's slope, in prompts.
 SLOPE_PENALTY = 0.5
+# Largest gradient per prompt at which its objective counts as minimal, and the most steps and halvings.
+_GRADIENT_TOLERANCE, _MAX_NEWTON_STEPS, _MAX_HALVINGS = 1e-12, 100, 30
 
 
 def fit_adaptive_alpha(
@@ -126,5 +127,45 @@ def _estimate_reachable(counts: IntArray, reachable: IntArray) -> FloatArray:
     x = np.column_stack([np.ones(len(ranks)), ranks / scale if scale > 0.0 else ranks])
     # Add half a prompt of each kind in the middle, so that the estimate is never 0 or 1.
     shares, weights = np.append(reachable / counts, 0.5), np.append(counts, 1.0)
-    theta = fit_logistic(np.vstack([x, [1.0, 0.0]]), shares, weights, SLOPE_PENALTY)
-    return expit(x @ theta)
+    return _expit(x @ _fit_logistic(np.vstack([x, [1.0, 0.0]]), shares, weights))
+
+
+def _fit_logistic(x: FloatArray, shares: FloatArray, weights: FloatArray) -> FloatArray:
+    """Fit a logistic regression of shares on a constant and one input, with a ridge penalty on its slope.
+
+    With log-odds z_i = b + c x_i, shares y_i and weights v_i, it minimises sum_i v_i [log(1 + exp(z_i)) - y_i
+    z_i] + penalty / 2 c^2. The intercept is free, which keeps the mean probability equal to the mean share.
+
+    Args:
+        x: (k, 2) the constant and the input.
+        shares: (k,) shares, not all 0 and not all 1.
+        weights: (k,) weights above 0.
+
+    Returns:
+        (2,) the intercept and the slope.
+    """
+    size, penalties = float(weights.sum()), np.array([0.0, SLOPE_PENALTY])
+
+    def objective(theta: FloatArray) -> float:
+        z = x @ theta
+        losses = np.logaddexp(0.0, z) - shares * z
+        return float(weights @ losses + penalties @ theta**2 / 2.0) / size
+
+    # Damped Newton steps: the objective is strictly convex, so a short enough step always lowers it. Near the
+    # minimum round-off hides the fall, and the gradient decides.
+    theta = np.zeros(2)
+    for _ in range(_MAX_NEWTON_STEPS):
+        p = _expit(x @ theta)
+        gradient = (x.T @ (weights * (p - shares)) + penalties * theta) / size
+        if float(np.abs(gradient).max()) <= _GRADIENT_TOLERANCE:
+            break
+        hessian = ((x.T * (weights * p * (1.0 - p))) @ x + np.diag(penalties)) / size
+        step, before = np.linalg.solve(hessian, gradient), objective(theta)
+        lengths = (2.0**-halvings for halvings in range(_MAX_HALVINGS))
+        theta = theta - step * next((one for one in lengths if objective(theta - one * step) < before), 1.0)
+    return theta
+
+
+def _expit(values: FloatArray) -> FloatArray:
+    """Return the logistic function 1 / (1 + exp(-v)) of each value."""
+    return np.asarray(0.5 + 0.5 * np.tanh(0.5 * values))

@@ -2,8 +2,7 @@
 
 Listing the commands, for `--help` or shell completion, imports none of these modules: they import NumPy and
 LangChain, which takes more than a second. `KNOWN_COMMANDS` therefore repeats the summaries of the commands of
-this package and its companions. Commands of other distributions, those of the companions among them, are
-found by their entry points; one that is not in the table is listed with the summary of its distribution.
+this package and its companions, which are found by their entry points.
 """
 
 from __future__ import annotations
@@ -55,8 +54,6 @@ KNOWN_COMMANDS = {
         "paper": ("lab", "Reproduce the experiments of the CFC paper."),
     },
 }
-# Topic under which `--help` lists commands of other distributions.
-_ADDED_TOPIC = "Added by other packages"
 _KNOWN = {
     name: (topic, *known) for topic, commands in KNOWN_COMMANDS.items() for name, known in commands.items()
 }
@@ -144,7 +141,7 @@ class Group(TyperGroup):
 
 
 class CommandGroup(Group):
-    """Command group that holds this package's commands and those of other distributions."""
+    """Command group that holds this package's commands and those of its companions."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -152,23 +149,15 @@ class CommandGroup(Group):
             self.commands[name] = TyperCommand(name, help=summary, rich_help_panel=topic)
 
     @cached_property
-    def _added_commands(self) -> dict[str, EntryPoint]:
-        """Commands of other distributions, by name; cached, since finding them scans every distribution."""
+    def _of_companions(self) -> dict[str, EntryPoint]:
+        """Installed commands of companions; cached, since finding them scans every distribution."""
         found = entry_points(group=_ENTRY_POINT_GROUP)
-        return {point.name: point for point in found if point.name not in _OBJECT_NAMES}
+        return {one.name: one for one in found if one.name in _KNOWN and one.name not in _OBJECT_NAMES}
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of installed commands: known ones in the table's order, then others sorted."""
+        """Return the names of installed commands, in the table's order; their stubs have the summaries."""
         del ctx  # the same in every context
-        known = [name for name in _KNOWN if name in _OBJECT_NAMES or name in self._added_commands]
-        return [*known, *sorted(set(self._added_commands) - set(known))]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a stub with the command's summary, for lists; no distribution can replace a core command."""
-        del ctx  # the same in every context
-        if cmd_name in self.commands:
-            return self.commands[cmd_name]
-        return _make_stub(self._added_commands[cmd_name]) if cmd_name in self._added_commands else None
+        return [name for name in _KNOWN if name in _OBJECT_NAMES or name in self._of_companions]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Load the command that the first argument names; return name, command and other arguments."""
@@ -181,16 +170,19 @@ class CommandGroup(Group):
         if cmd_name in _OBJECT_NAMES:
             place = EntryPoint(cmd_name, f"langchain_cfc.cli.{_OBJECT_NAMES[cmd_name]}", _ENTRY_POINT_GROUP)
             return _make_command(cmd_name, place.load())
-        if cmd_name in self._added_commands:
-            return _load_added(self._added_commands[cmd_name])
-        if cmd_name in _KNOWN:
-            home = _KNOWN[cmd_name][1]
-            msg = (
-                f"{cmd_name} comes with langchain-cfc-{home}: pip install langchain-cfc-{home}, or in a "
-                f"checkout pip install ./integrations/{home}"
-            )
-            return _make_failing_command(cmd_name, f"langchain-cfc-{home}", msg)
-        return None
+        if cmd_name not in _KNOWN:
+            return None
+        home = f"langchain-cfc-{_KNOWN[cmd_name][1]}"
+        msg = (
+            f"{cmd_name} comes with {home}: pip install {home}, or in a checkout pip install "
+            f"./integrations/{_KNOWN[cmd_name][1]}"
+        )
+        if cmd_name in self._of_companions:
+            try:
+                return _make_command(cmd_name, self._of_companions[cmd_name].load())
+            except Exception as error:  # noqa: BLE001 - another release of the companion may do anything
+                msg = f"this command of {home} cannot be loaded: {type(error).__name__}: {error}"
+        return _make_failing_command(cmd_name, home, msg)
 
 
 class _App(typer.Typer):
@@ -207,21 +199,6 @@ def make_app(**settings: Any) -> typer.Typer:
         "rich_markup_mode": "markdown",
     }
     return _App(**{**shared, **settings})
-
-
-def _make_stub(found: EntryPoint) -> TyperCommand:
-    """Return a stub of another distribution's command, for lists; it cannot be called."""
-    summary = "" if found.dist is None else found.dist.metadata["Summary"] or f"Comes with {found.dist.name}."
-    return TyperCommand(found.name, help=summary.replace("[", r"\["), rich_help_panel=_ADDED_TOPIC)
-
-
-def _load_added(found: EntryPoint) -> Any:
-    try:
-        return _make_command(found.name, found.load())
-    except Exception as error:  # noqa: BLE001 - anything may go wrong in code of others
-        home = found.dist.name if found.dist is not None else "a distribution"
-        msg = f"this command of {home} cannot be loaded: {type(error).__name__}: {error}"
-        return _make_failing_command(found.name, home, msg)
 
 
 def _make_command(name: str, loaded: Any, settings: dict[str, Any] | None = None) -> Any:

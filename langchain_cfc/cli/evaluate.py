@@ -18,7 +18,6 @@ from langchain_cfc.cli.inputs import (
     open_records,
 )
 from langchain_cfc.cli.verdicts import (
-    format_calls,
     format_verdict,
     make_batches_table,
     record_evaluation,
@@ -68,7 +67,5 @@ def _print_evaluation(console: Console, report: EvaluationReport) -> None:
     for sentence in shown.sentences[1:]:
         console.print(escape(sentence))
     console.print(format_verdict(report))
-    if report.subject is None:
-        console.print(f"[dim]{format_calls(report)}[/]")
     for sentence in report.certified_by_people:
         console.print(escape(sentence))

@@ -30,14 +30,6 @@ def record_evaluation(
     kept.record_look(seen, name_evaluation(artifact))
 
 
-def format_calls(report: EvaluationReport) -> str:
-    """Return a line that says how many candidates are drawn for a thousand questions."""
-    each = report.n_candidates if report.mean_draws is None else report.mean_draws
-    most = f", instead of {1000 * report.n_candidates:,} without the rule"
-    saved = "" if report.mean_draws is None else most
-    return f"A thousand questions like these take {1000 * each:,.0f} draws{saved}."
-
-
 def make_batches_table(batches: Iterable[BatchFigures]) -> Table:
     """Make a table of answered and wrong shares of random batches, with the spread of the middle 80 %."""
     title = f"Batches (ask --batch): means of {REPETITIONS} random ones, and the middle 80 % of them"

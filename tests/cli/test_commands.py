@@ -1,9 +1,10 @@
-"""Plugin commands of other distributions, found by their entry points."""
+"""Commands of companions, found by their entry points."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ MODULE = '''
 import sys
 import typer
 
-def greet(name: str, loud: bool = False):
+def report(name: str, loud: bool = False):
     """Greet a person."""
     typer.echo(f"hello {name}{'!' if loud else ''}")
     raise typer.Exit(1)
@@ -23,32 +24,29 @@ def demo():
     """An impostor."""
     typer.echo("impostor")
 
-many = typer.Typer(help="Several in one.")
+store = typer.Typer(help="Several in one.")
 
-@many.command()
+@store.command()
 def first() -> None:
     typer.echo("the first")
 
-@many.command()
+@store.command()
 def second() -> None:
     typer.echo("the second")
 '''
-METADATA = """Metadata-Version: 2.1
-Name: plugged-greeting
-Version: 1.0
-Summary: Greetings [warm ones] for everybody.
-"""
+METADATA = "Metadata-Version: 2.1\nName: plugged-greeting\nVersion: 1.0\n"
 ENTRIES = """[langchain_cfc.commands]
-greet = plugged_greeting:greet
+report = plugged_greeting:report
 demo = plugged_greeting:demo
-many = plugged_greeting:many
-broken = plugged_broken:serve
+store = plugged_greeting:store
+serve = plugged_broken:serve
+greet = plugged_greeting:report
 """
 
 
 @pytest.fixture
 def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A distribution with four commands, as an installer leaves it."""
+    """A distribution with commands, as an installer leaves it, and no companion beside it."""
     info = tmp_path / "plugged_greeting-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(METADATA)
@@ -56,59 +54,61 @@ def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "plugged_greeting.py").write_text(MODULE)
     (tmp_path / "plugged_broken.py").write_text("raise RuntimeError('half installed')\n")
     monkeypatch.syspath_prepend(tmp_path)
+    found = PathDistribution(info).entry_points
+    monkeypatch.setattr("langchain_cfc.cli.commands.entry_points", lambda group: found.select(group=group))
     for module in ("plugged_greeting", "plugged_broken"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     return tmp_path
 
 
 @pytest.mark.usefixtures("plugged")
-def test_plugin_command_receives_its_arguments_and_sets_the_exit_code() -> None:
-    ran = run("greet", "Ada", "--loud")
+def test_command_of_a_companion_receives_its_arguments_and_sets_the_exit_code() -> None:
+    ran = run("report", "Ada", "--loud")
     assert (ran.code, ran.out) == (1, "hello Ada!\n")
-    assert "Greet a person." in run("greet", "--help").out
-    assert run("greet", "-h").out == run("greet", "--help").out
-    assert "loud" in run("greet", "Ada", "--lout").err
-    assert run("many", "second").out == "the second\n"
-
-
-def test_plugin_command_is_unknown_without_its_distribution() -> None:
-    run("greet", "Ada").assert_refused("No such command 'greet'")
+    assert "Greet a person." in run("report", "--help").out
+    assert run("report", "-h").out == run("report", "--help").out
+    assert "loud" in run("report", "Ada", "--lout").err
+    assert run("store", "second").out == "the second\n"
 
 
 @pytest.mark.usefixtures("plugged")
-def test_help_lists_plugin_commands_without_importing_them() -> None:
+def test_unknown_command_is_refused_whatever_offers_it() -> None:
+    run("greet", "Ada").assert_refused("No such command 'greet'")
+    run("compare").assert_refused("compare comes with langchain-cfc-lab: pip install langchain-cfc-lab")
+
+
+@pytest.mark.usefixtures("plugged")
+def test_help_lists_installed_commands_without_importing_them() -> None:
     listed = run("--help")
     assert listed.code == 0
     assert not {"plugged_greeting", "plugged_broken"} & set(sys.modules)
-    assert listed.out.count("Greetings [warm ones] for everybody.") == 3
-    # Below the package's own topics, in one of their own.
-    own, _, added = listed.out.partition("Added by other packages")
-    assert "Calibrate and check" in own
-    assert all(name in added for name in ("greet", "many", "broken"))
+    assert all(f" {name} " in listed.out for name in ("report", "store", "serve", "inspect"))
+    assert " compare " not in listed.out
+    assert "greet" not in listed.out
     assert run("inspect", "--help").code == 0
 
 
 @pytest.mark.usefixtures("plugged")
-def test_broken_plugin_command_names_its_distribution_and_error() -> None:
-    ran = run("broken", "bot:chain", "--port", "1")
+def test_broken_command_of_a_companion_names_it_and_the_error() -> None:
+    ran = run("serve", "bot:chain", "--port", "1")
     assert ran.code == 2
     said = " ".join(ran.err.split())
-    assert "this command of plugged-greeting cannot be loaded" in said
+    assert "this command of langchain-cfc-server cannot be loaded" in said
     assert "RuntimeError: half installed" in said
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("plugged")
-def test_plugin_cannot_replace_a_built_in_command(tmp_path: Path) -> None:
+def test_no_distribution_can_replace_a_command_of_the_core(tmp_path: Path) -> None:
     ran = run("demo", "--json", "--out", tmp_path / "artifact.json")
     assert ran.code == 0
     assert "impostor" not in ran.out
 
 
-def test_built_in_command_imports_no_plugin(plugged: Path) -> None:
+def test_command_of_the_core_imports_no_other(plugged: Path) -> None:
     program = (
         "import sys; from langchain_cfc.cli.commands import app\n"
-        "try: app(['plan', '--help'])\n"
+        "try: app(['inspect', '--help'])\n"
         "except SystemExit: pass\n"
         "assert 'plugged_greeting' not in sys.modules"
     )
