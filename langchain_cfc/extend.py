@@ -7,7 +7,6 @@ The base classes are in `langchain_cfc.verifiers` and `langchain_cfc.labelers`, 
 
 from __future__ import annotations
 
-from langchain_cfc.records.schema import make_provenance
 from langchain_cfc.sampling.candidates import Description, make_candidate
 from langchain_cfc.sampling.fingerprints import compute_fingerprint, state_settings
 from langchain_cfc.sampling.token_counts import read_usage, sum_usage
@@ -35,7 +34,6 @@ __all__ = [
     "compute_fingerprint",
     "load_object",
     "make_candidate",
-    "make_provenance",
     "read_usage",
     "state_settings",
     "sum_usage",

@@ -20,48 +20,50 @@ _CLAIMS = 0
 _IN_MEMORY = "records"
 
 
-class DatasetChecker:
-    """Checks that all records have the same number of candidates and different ids, across files.
+def check_dataset(
+    records: Iterable[tuple[str, int, LabelledRecord]], provenance: Provenance | None, origin: str
+) -> Iterator[LabelledRecord]:
+    """Yield records after checking that all have the same number of candidates and different ids.
 
-    Keeps the ids, nothing else of a record. A provenance fixes the number of
-    candidates, or claims, and the draw rule; errors name `origin` as the reason.
+    Args:
+        records: Records of any number of files, each with its file and line for errors; only ids are kept.
+        provenance: Fixes the number of candidates, or claims, and the draw rule; None if it is not known.
+        origin: What errors name as the reason.
     """
-
-    def __init__(self, provenance: Provenance | None = None, origin: str = "the provenance") -> None:
-        self._max_candidates: int | None = None
-        self._n: int | None = None
-        self._n_origin = origin
-        if provenance is not None:
-            self._n = _CLAIMS if provenance.unit == "claims" else provenance.n
-            self._max_candidates = None if provenance.draws is None else provenance.n
-        self._ids: set[str] = set()
-
-    def add(self, record: LabelledRecord, source: str, line: int) -> None:
-        """Check one more record."""
-        n = len(record.candidates) if isinstance(record, PromptRecord) else _CLAIMS
-        if self._n is None:
-            self._n, self._n_origin = n, f"{source}, line {line}"
-        elif n != self._n and _CLAIMS in {n, self._n}:
-            found, expected = ("claims", "candidates") if n == _CLAIMS else ("candidates", "claims")
-            problem = f"found {found}; expected {expected} for every prompt, by {self._n_origin}"
-            if n == _CLAIMS:
+    n: int | None = None
+    is_shortened = provenance is not None and provenance.draws is not None
+    if provenance is not None:
+        n = _CLAIMS if provenance.unit == "claims" else provenance.n
+    ids: set[str] = set()
+    for source, line, record in records:
+        found = len(record.candidates) if isinstance(record, PromptRecord) else _CLAIMS
+        if n is None:
+            n, origin = found, f"{source}, line {line}"
+        elif found != n and _CLAIMS in {found, n}:
+            kind, expected = ("claims", "candidates") if found == _CLAIMS else ("candidates", "claims")
+            problem = f"found {kind}; expected {expected} for every prompt, by {origin}"
+            if found == _CLAIMS:
                 problem += ' (a header of claims says "unit": "claims")'
-            raise RecordError(source, line, found, problem)
-        elif n != self._n and (self._max_candidates is None or n > self._max_candidates):
-            at_most = "" if self._max_candidates is None else "at most "
-            problem = f"found {n}; expected {at_most}{self._n} for every prompt, by {self._n_origin}"
+            raise RecordError(source, line, kind, problem)
+        elif found != n and not (is_shortened and found < n):
+            at_most = "at most " if is_shortened else ""
+            problem = f"found {found}; expected {at_most}{n} for every prompt, by {origin}"
             raise RecordError(source, line, "candidates", problem)
-        if record.id in self._ids:
+        if record.id in ids:
             problem = f"{short_repr(record.id)} is the id of an earlier record too; expected unique ids"
             raise RecordError(source, line, "id", problem)
-        self._ids.add(record.id)
+        ids.add(record.id)
+        yield record
 
 
 def check_records(
     records: Iterable[LabelledRecord], provenance: Provenance | None = None
 ) -> Iterator[LabelledRecord]:
-    """Yield records after checking that they form one dataset; refuse an empty dataset."""
-    checks = DatasetChecker(provenance)
+    """Yield records, or mappings as records, after the checks of a dataset; refuse an empty one."""
+    return check_dataset(_number_records(records), provenance, "the provenance")
+
+
+def _number_records(records: Iterable[LabelledRecord]) -> Iterator[tuple[str, int, LabelledRecord]]:
     line = 0
     for line, record in enumerate(records, start=1):
         made = record
@@ -71,8 +73,7 @@ def check_records(
         elif not isinstance(record, (PromptRecord, ClaimsRecord)):
             problem = f"found {short_repr(record)}; expected a PromptRecord, or a mapping of its fields"
             raise RecordError(_IN_MEMORY, line, "", problem)
-        checks.add(made, _IN_MEMORY, line)
-        yield made
+        yield _IN_MEMORY, line, made
     if line == 0:
         raise make_empty_dataset_error(_IN_MEMORY)
 

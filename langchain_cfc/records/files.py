@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError, RecordError
-from langchain_cfc.records.dataset import DatasetChecker, check_records
+from langchain_cfc.records.dataset import check_dataset, check_records
 from langchain_cfc.records.jsonl import read_header, read_json_lines
 from langchain_cfc.records.schema import (
     ClaimsRecord,
@@ -108,13 +108,10 @@ class Records:
 
     def read_all(self) -> Iterator[LabelledRecord]:
         """Read all files from the start, with candidates or with claims."""
-        checks = DatasetChecker(self.provenance, f"the provenance of {self.paths[0]}")
-        for path in self.paths:
-            source = str(path)
-            for line, record in read_json_lines(path):
-                checks.add(record, source, line)
-                self.on_read(1)
-                yield record
+        numbered = ((str(path), line, one) for path in self.paths for line, one in read_json_lines(path))
+        for record in check_dataset(numbered, self.provenance, f"the provenance of {self.paths[0]}"):
+            self.on_read(1)
+            yield record
 
 
 def open_records(

@@ -6,7 +6,7 @@ Error messages quote the `description` of a field as the expected value.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import (
@@ -243,26 +243,6 @@ class Provenance(OmitsDefaults, _Model):
     splitter: _Object | None = Field(default=None, description="a JSON object")
     draws: str | None = Field(default=None, description="a draw rule such as 'lead(3, at_most=10)'")
     subject: Literal["runs", "calls"] | None = Field(default=None, description="'runs', 'calls' or nothing")
-
-
-# Known only from responses; it may change while the model's name stays the same.
-MODEL_VERSION = "model_version"
-# The part of an executor's configuration that becomes the provenance of records.
-PROVENANCE_FIELDS = ("n", "generator", "verifier", "labeler", "answer", "unit", "splitter", "draws")
-
-
-def make_provenance(configuration: Mapping[str, Any], models: Sequence[str]) -> Provenance:
-    """Return the provenance of records that an executor with this configuration made.
-
-    `models` are the model names that responses reported; they become the generator's `model_version`.
-    """
-    # Stores of earlier releases do not say whether scores are separate.
-    names = (*PROVENANCE_FIELDS, "separate_scores")
-    fields: dict[str, Any] = {name: configuration.get(name) for name in names}
-    if models:
-        version = models[0] if len(models) == 1 else list(models)
-        fields["generator"] = {**(fields["generator"] or {}), MODEL_VERSION: version}
-    return Provenance(**fields)
 
 
 def name_part(fingerprint: Mapping[str, Any] | None) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from langchain_cfc_collect.human import HumanLabels
     from langchain_cfc_collect.importing import ImportReport, import_samples
     from langchain_cfc_collect.people import PeopleReport, PeopleSample
+    from langchain_cfc_collect.provenance import make_provenance
     from langchain_cfc_collect.rescoring import arescore, rescore
     from langchain_cfc_collect.review import (
         ReviewReport,
@@ -76,6 +77,7 @@ __all__ = [
     "compare_labels",
     "create_review_report",
     "import_samples",
+    "make_provenance",
     "parse_template",
     "read_config",
     "read_examples",
@@ -101,6 +103,7 @@ _NAMES = {
     "human": ("HumanLabels",),
     "importing": ("ImportReport", "import_samples"),
     "people": ("PeopleReport", "PeopleSample"),
+    "provenance": ("make_provenance",),
     "rescoring": ("arescore", "rescore"),
     "review": ("ReviewReport", "create_review_report", "read_people_claims", "write_review"),
     "run": ("CollectionOptions", "CollectionResult"),

@@ -18,7 +18,6 @@ from typing_extensions import Unpack
 
 from langchain_cfc.artifact import CalibrationArtifact, name_evaluation, open_attempts, tabulate_held_out
 from langchain_cfc.calibration import CalibrationConfig, calibrate
-from langchain_cfc.calibration.rehearsal import rehearse_calibration
 from langchain_cfc.claims import Splitter
 from langchain_cfc.errors import ArtifactError, CFCError, CollectionError, InputError, StoreError
 from langchain_cfc.evaluation import EvaluationReport, evaluate
@@ -28,7 +27,6 @@ from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.labelers import Labeler
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.records import Example, tabulate
-from langchain_cfc.records.schema import make_provenance
 from langchain_cfc.sampling import SamplingName
 from langchain_cfc.support.files import check_target
 from langchain_cfc.support.imports import require
@@ -39,6 +37,8 @@ from langchain_cfc.verifiers import Verifier, VerifierEnsemble
 from langchain_cfc_collect.collecting import acollect, run_in_kept_loop
 from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.executor import Components, Executor
+from langchain_cfc_collect.provenance import make_provenance
+from langchain_cfc_collect.rehearsal import rehearse_calibration
 from langchain_cfc_collect.run import CollectionOptions, CollectionResult
 from langchain_cfc_collect.sources.questions import Questions, list_examples
 from langchain_cfc_collect.store import Store

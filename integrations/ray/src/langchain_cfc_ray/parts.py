@@ -23,13 +23,13 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import ray
+from langchain_cfc_collect import make_provenance
 from pyarrow.fs import FileSelector, FileSystem, FileType  # type: ignore[import-untyped]
 from ray.data.block import BlockAccessor
 from ray.data.datasource import Datasink
 from ray.exceptions import RayError
 
 from langchain_cfc.errors import CFCError, CollectionError, InputError, RecordError
-from langchain_cfc.extend import make_provenance
 from langchain_cfc.records import write_records
 
 if TYPE_CHECKING:

@@ -28,12 +28,12 @@ from langchain_cfc.records import (
     require_candidates,
     require_claims,
 )
-from langchain_cfc.records.schema import MODEL_VERSION, PROVENANCE_FIELDS, make_provenance
 from langchain_cfc.support import __version__
 from langchain_cfc.support.database import DatabaseStore, StoreBusyError
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.support.units import Unit
 from langchain_cfc_collect.costs import Budget, BudgetTracker, RequestHistory, Stage, Usage
+from langchain_cfc_collect.provenance import MODEL_VERSION, PROVENANCE_FIELDS, make_provenance
 from langchain_cfc_collect.store import batches, calls, rows, schema
 from langchain_cfc_collect.store.configurations import (
     IMPORTED,

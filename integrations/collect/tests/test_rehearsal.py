@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 import pytest
+from langchain_cfc_collect.rehearsal import rehearse_calibration
 
-from langchain_cfc.calibration.config import CalibrationConfig
-from langchain_cfc.calibration.rehearsal import rehearse_calibration
+from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Example, Provenance
 

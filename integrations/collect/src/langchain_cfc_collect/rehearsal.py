@@ -12,8 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from langchain_cfc.calibration.calibrate import calibrate
-from langchain_cfc.calibration.config import CalibrationConfig
+from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.records import Example, Provenance
