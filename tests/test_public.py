@@ -293,10 +293,7 @@ REPORTS = RECORDS | {"artifact", "calibration", "certificates", "evaluation", "g
 COMPANIONS: dict[str, tuple[set[str], set[str]]] = {
     "collect": (REPORTS | {"claims", "features", "labelers", "no_answers", "runnable"} | SERVING, {"lab"}),
     "lab": (REPORTS | {"decision", "features", "set_rules"}, set()),
-    "monitor": (
-        REPORTS - {"draw_rules", "evaluation", "scoring"} | {"decision", "features", "runnable"},
-        {"lab"},
-    ),
+    "monitor": (REPORTS - {"draw_rules", "scoring"} | {"features", "runnable"}, {"lab"}),
 }
 INTEGRATIONS = PACKAGE.parent / "integrations"
 
