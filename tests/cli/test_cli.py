@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 import subprocess
 import sys
@@ -13,7 +14,9 @@ import pytest
 from langchain_cfc import CalibrationArtifact, calibrate, evaluate, read_records
 from langchain_cfc.certificates import verification
 from langchain_cfc.cli import demo as demo_command
+from langchain_cfc.cli import main
 from langchain_cfc.demo import load_recording
+from langchain_cfc.errors import MissingExtraError
 from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.records import write_records
 from tests.claims import chains as claims
@@ -438,12 +441,42 @@ def test_console_script_prints_its_version() -> None:
     assert ran.stdout.strip() == "0.1.0"
 
 
-def test_console_script_without_typer_names_the_extra() -> None:
-    code = "import sys; sys.modules['typer'] = None; from langchain_cfc.cli import main; main()"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ran.returncode == 2
-    assert "pip install 'langchain-cfc[calibrate]'" in ran.stderr
-    assert ran.stdout == ""
+def test_console_script_without_typer_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    assert ended.value.code == 2
+    assert "pip install 'langchain-cfc[calibrate]'" in said.err
+    assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(RuntimeError("\x1b[2J broken"), 1), (MissingExtraError("broken"), 2), (None, 0)]
+)
+def test_console_script_shows_what_ends_it_without_control_characters(
+    error: Exception | None, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_app() -> None:
+        logging.getLogger("elsewhere").warning("\x1b[2J logged")
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr("langchain_cfc.cli.commands.app", run_app)
+    monkeypatch.setattr(logging, "lastResort", logging.StreamHandler())
+    monkeypatch.setattr(logging.getLogger("elsewhere"), "propagate", False)
+    try:
+        main()
+        ended = 0
+    except SystemExit as stop:
+        ended = int(str(stop.code))
+    said = capsys.readouterr()
+    assert ended == code
+    assert ("broken" in said.err) == (code > 0)
+    assert r"\x1b[2J logged" in said.err
+    assert "\x1b" not in said.err
 
 
 def test_calibrate_overwrites_artifacts_only(records: Path, tmp_path: Path) -> None:
