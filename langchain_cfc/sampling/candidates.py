@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import partial
 from typing import Any
@@ -256,7 +256,7 @@ class Description:
         raise DescriptionError(msg)
 
 
-def _map_texts(function: Callable[[str], Any], texts: Sequence[str]) -> list[Any]:
+def _map_texts(function: Any, texts: Sequence[str]) -> list[Any]:
     return list(map(function, texts))
 
 
