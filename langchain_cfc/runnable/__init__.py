@@ -17,13 +17,8 @@ if TYPE_CHECKING:
     from langchain_cfc.runnable.chat_model import CFCChatModel
     from langchain_cfc.runnable.decision_store import DecisionStore
     from langchain_cfc.runnable.redraws import detach_register
-    from langchain_cfc.runnable.result import (
-        CFCResult,
-        ClaimsResult,
-        ScoredCandidate,
-        ScoredClaim,
-        read_result,
-    )
+    from langchain_cfc.runnable.result import CFCResult, ClaimsResult, ScoredClaim, read_result
+    from langchain_cfc.runnable.result_data import ScoredCandidate
 
 __all__ = [
     "ABSTAIN_MESSAGE",
@@ -52,7 +47,8 @@ _NAMES = {
     "chat_model": ("CFCChatModel",),
     "decision_store": ("DecisionStore",),
     "redraws": ("detach_register",),
-    "result": ("CFCResult", "ClaimsResult", "ScoredCandidate", "ScoredClaim", "read_result"),
+    "result": ("CFCResult", "ClaimsResult", "ScoredClaim", "read_result"),
+    "result_data": ("ScoredCandidate",),
 }
 
 __getattr__, __dir__ = make_lazy(globals(), _NAMES)

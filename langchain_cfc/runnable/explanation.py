@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from langchain_cfc.features import place_question
 from langchain_cfc.features.statistics import format_key
 from langchain_cfc.no_answers import describe_unscored
+from langchain_cfc.runnable.result_data import ResultData, ScoredCandidate
 from langchain_cfc.support.display import Summary, shorten
 from langchain_cfc.support.text import escape_controls, pluralize
 from langchain_cfc.support.units import UNITS
-
-if TYPE_CHECKING:
-    from langchain_cfc.runnable.result import CFCResult, ScoredCandidate
 
 # A level above the threshold by no more than this counts as equal to it (rounding error).
 _ROUND_OFF = 1e-9
@@ -26,7 +22,7 @@ _SINGLE_ANSWER_REASONS = {
 }
 
 
-def explain_reason(result: CFCResult) -> str:
+def explain_reason(result: ResultData) -> str:
     """Return one sentence that explains why the result is an answer or an abstention."""
     claims = getattr(result, "claims", None)
     traits = UNITS[result.guarantee.subject or "answers"]
@@ -59,7 +55,7 @@ def explain_reason(result: CFCResult) -> str:
     return f"No answer, because {because[result.reason]}."
 
 
-def explain_result(result: CFCResult) -> str:
+def explain_result(result: ResultData) -> str:
     """Return the reason for answering or abstaining, the kind of question, and the promise, as text."""
     unscored = (result.unscored if result.guarantee.subject is None else None) or {}
     return " ".join(
@@ -75,7 +71,7 @@ def explain_result(result: CFCResult) -> str:
     )
 
 
-def summarise_result(result: CFCResult) -> Summary:
+def summarise_result(result: ResultData) -> Summary:
     """Return the answer, the reason and the promise, with a table of the distinct answers or the claims.
 
     Without the table it has at most 300 characters: what is promised is never cut.
@@ -91,7 +87,7 @@ def summarise_result(result: CFCResult) -> Summary:
     return Summary(shorten(" | ".join(result.answers), room - len(reason)), (reason, promise), folded, table)
 
 
-def _tabulate_answers(result: CFCResult) -> tuple[list[tuple[str, ...]], str]:
+def _tabulate_answers(result: ResultData) -> tuple[list[tuple[str, ...]], str]:
     """Return rows of the claims or of the distinct answers, with headings, and what they are."""
     claims = getattr(result, "claims", None)
     if claims is not None:
@@ -128,12 +124,12 @@ def _explain_claims(total: int, kept: int, not_located: int) -> str:
     return f"{kept} of the {total} claims of the model's answer passed the check; the others are left out."
 
 
-def _name_unknown(result: CFCResult) -> str:
+def _name_unknown(result: ResultData) -> str:
     """Return the prompt's categories that do not occur in the calibration data, as text."""
     return " and ".join(f"{key} is {result.metadata[key]!r}" for key in result.unknown_categories)
 
 
-def _explain_answer(result: CFCResult) -> str:
+def _explain_answer(result: ResultData) -> str:
     """Return why an answer was given and how many candidates agree on it, without a full stop."""
     n, accepted = len(result.candidates), sum(one.accepted for one in result.candidates)
     if len(result.answers) > 1:
@@ -155,20 +151,20 @@ def _explain_answer(result: CFCResult) -> str:
     return f"{same}; {passed} passed"
 
 
-def _count_agreeing(result: CFCResult) -> int:
+def _count_agreeing(result: ResultData) -> int:
     """Return how many candidates give the best answer, accepted or not."""
     accepted = [one for one in result.candidates if one.accepted]
     best = min(accepted, key=lambda one: (one.score, one.slot)).same_as
     return sum(one.same_as == best for one in result.candidates)
 
 
-def _is_best_alone(result: CFCResult) -> bool:
+def _is_best_alone(result: ResultData) -> bool:
     """Return whether the set holds only the best candidate, added although it is above the threshold."""
     lowest = min(one.level for one in result.candidates if one.accepted and one.level is not None)
     return result.threshold is not None and lowest - result.threshold > _ROUND_OFF
 
 
-def _describe_question(result: CFCResult) -> str:
+def _describe_question(result: ResultData) -> str:
     """Return a sentence on the question's difficulty and groups; empty if neither is known."""
     groups = [
         f"{key}: {escape_controls(str(value))}"
@@ -187,7 +183,7 @@ def _describe_question(result: CFCResult) -> str:
     return f"It counts as {', '.join([kind, *groups])}."
 
 
-def _describe_promise(result: CFCResult) -> str:
+def _describe_promise(result: ResultData) -> str:
     """Return what is promised, what the promise does not say about a single answer, and what is assumed."""
     guarantee = result.guarantee
     assumed = [] if guarantee.binding == "matched" else guarantee.assumptions[-1:]
