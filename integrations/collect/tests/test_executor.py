@@ -25,7 +25,7 @@ from langchain_openai import ChatOpenAI
 
 from integrations.collect.tests.sharing import make_recorded_model, make_silent_options
 from langchain_cfc import CFCRunnable, PromptRecord, calibrate
-from langchain_cfc.errors import AttainabilityWarning, CollectionError, InputError
+from langchain_cfc.errors import AttainabilityWarning, CollectionError, InputError, StoreError
 from langchain_cfc.labelers import NormalisedMatch, NumericMatch
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
@@ -289,6 +289,23 @@ def test_draws_fill_the_concurrency_limit_prompt_by_prompt() -> None:
     assert under_way.most == 3
     # A kill leaves few prompts half drawn.
     assert asked == [one.input for one in examples(40) for _ in range(N)]
+
+
+class FullJournal(Journal):
+    """A journal whose disk is full."""
+
+    async def flush(self) -> None:
+        msg = "no space left"
+        raise StoreError(msg)
+
+
+@pytest.mark.parametrize("stage", ["draw", "score", "label"])
+def test_failure_of_the_store_is_no_failure_of_a_prompt(stage: str) -> None:
+    executor = Executor(Components(RunnableLambda(yield_letters), score_half, RecordingLabeler("a"), N))
+    example, draws = examples(1)[0], [DrawnCandidate(text) for text in yield_letters("?")]
+    given = {"draw": (example,), "score": (example, draws), "label": (example, draws)}[stage]
+    with pytest.raises(StoreError, match="no space left"):
+        asyncio.run(getattr(executor, stage)(*given, journal=FullJournal()))
 
 
 @pytest.mark.parametrize("n", [0, -1, 2.5, "3"])

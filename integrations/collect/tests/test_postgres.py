@@ -142,15 +142,17 @@ def test_discard_labels_resets_labels_and_references(store: Store) -> None:
     stated = {"n": 2, "generator": {"model": "a"}, "labeler": {"id": "strict"}, "made_by": {"labeler": "one"}}
     store.set_configuration(stated)
     store.add(examples(3))
-    for position in range(3):
+    for position in range(2):
         finish(store, position, [DrawnCandidate("right"), DrawnCandidate(f"wrong {position}")])
     doubtful = CollectionStatus.from_store(store).doubtful_labels
     assert [one.answer for one in doubtful][:2] == ["wrong 0", "wrong 1"]
+    write_nonempty(store, rows.insert_draws(2, [DrawnCandidate("right"), DrawnCandidate("odd")], Usage()))
+    write_nonempty(store, rows.insert_scores(2, VerifierScores([0.25, 0.25]), Usage()))
     failed = LabelerError("no label")
     write_nonempty(store, rows.set_error(2, Stage.LABELLED, failed, Usage()))
     with pytest.raises(StoreError, match=r"generator\.model was 'a' and is now 'b'"):
         discard_labels(store, {**stated, "generator": {"model": "b"}, "labeler": {"id": "loose"}}, [])
-    assert store.count_stages()[Stage.LABELLED] == 3
+    assert store.count_stages()[Stage.LABELLED] == 2
     # The extractor is new, too.
     other = {
         **stated,
@@ -348,6 +350,8 @@ def test_two_runs_without_a_lock_cannot_write_the_same_stage_twice(
     known = ("duplicate key", "a stage was written before")
     assert all(any(one in said for one in known) for said in refused), refused
     assert run(url, tmp_path / "third", size=PROMPTS).complete
+    with Store(url) as store:  # candidates that one run drew after the other had finished their prompt
+        store.shrink()
     check_each_prompt_stored_once(url)
 
 

@@ -247,6 +247,11 @@ def test_store_write_is_atomic(path: Path) -> None:
         assert store.count_stages() == {Stage.OPEN: 2, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 1}
         with pytest.raises(StoreError, match="a stage was written before"):
             write_draws(store, 7, [DrawnCandidate("of no prompt")])
+        # Another run, which should not be there, has finished the prompt meanwhile.
+        late = rows.set_error(1, Stage.SCORED, CollectionError("no verdict"), Usage())
+        with pytest.raises(StoreError, match="a stage was written before"):
+            store.write(late)
+        assert store.read_failures() == []
 
 
 # Records

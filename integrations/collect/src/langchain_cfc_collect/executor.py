@@ -21,6 +21,7 @@ from langchain_cfc.execution import (
     Target,
     apply_limits,
     arun_flow,
+    list_causes,
 )
 from langchain_cfc.labelers import CandidateLabeling, Labeler, LabelerInput, Reads
 from langchain_cfc.no_answers import Reasoning
@@ -259,9 +260,12 @@ class Executor:
         try:
             with apply_limits(CallLimits(self._limiter, attempts=calls), self._config):
                 result = await arun_flow(steps)
-        except StoreError:  # a failure of the journal, not of the prompt
-            raise
         except CFCError as error:
+            # A journal that cannot be written fails inside the call that waits for it. The run ends then: to
+            # the prompt, nothing has happened.
+            for cause in list_causes(error):
+                if isinstance(cause, StoreError):
+                    raise cause from None
             result = error
         return Outcome(result, Usage.from_recorder(journal.recorder))
 

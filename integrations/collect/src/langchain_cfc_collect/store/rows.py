@@ -43,7 +43,7 @@ ADD_PROMPTS = insert(_prompts)
 SET_EXAMPLE = define_update(_prompts, ("position",), "id", "example")
 _SET_CONTEXT = define_update(_prompts, ("position",), "context")
 _SET_CLAIMS = define_update(_prompts, ("position",), "claims")
-_SET_ERROR = define_update(_prompts, ("position",), "error")
+_SET_ERROR = define_update(_prompts, ("position", "stage"), "error")
 # A stage follows the one before it, once. Numbers are literal, because rows go to the driver directly.
 SET_DRAWN, _SET_SCORED, _SET_LABELLED = (
     define_update(_prompts, ("position",), column, stage=literal_column(str(int(stage))), **more).where(
@@ -55,7 +55,7 @@ SET_DRAWN, _SET_SCORED, _SET_LABELLED = (
         (Stage.LABELLED, "labels", {}),
     )
 )
-STAGE_UPDATES = (SET_DRAWN, _SET_SCORED, _SET_LABELLED)
+STAGE_UPDATES = (SET_DRAWN, _SET_SCORED, _SET_LABELLED, _SET_ERROR)
 _ADD_DRAWS = insert(_draws)
 _DELETE_DRAWS, _STRIP_DRAWS = (
     delete(_draws).where(_draws.c.number.between(bindparam("where_first"), bindparam("where_last")))
@@ -363,10 +363,11 @@ def insert_labels(position: int, labels: Labels, usage: Usage, *, keep_messages:
 
 
 def set_error(position: int, stage: Stage, error: CFCError, usage: Usage) -> list[Write]:
-    """Return the writes that mark a prompt as failed; its finished stages stay."""
+    """Return the writes that mark a prompt as failed in a stage; its finished stages stay."""
     # Characters that cannot be encoded are escaped.
     text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
-    return [_set(_SET_ERROR, position, "error", text), *insert_calls(position, stage, usage)]
+    statement, [failed] = _set(_SET_ERROR, position, "error", text)
+    return [(statement, [failed | {"where_stage": int(stage) - 1}]), *insert_calls(position, stage, usage)]
 
 
 def combine_writes(many: Iterable[Iterable[Write]]) -> list[Write]:
