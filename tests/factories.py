@@ -18,7 +18,7 @@ from langchain_cfc.decision import AnswerSets
 from langchain_cfc.labelers import LabelerInput
 from langchain_cfc.records import Claim, ClaimsRecord
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.thresholds import ConditionalThreshold, format_delta
+from langchain_cfc.thresholds import ConditionalThreshold, format_alpha
 from langchain_cfc.verifiers import VerifierInput
 from tests.fakes import TEXTS, N, ScriptedModel, verify
 
@@ -147,7 +147,7 @@ def plan_first_test(labelled: LabelledBatch) -> PlannedAttempt:
 
 def find_delta(level: str) -> str:
     """The delta of which a first test has this level."""
-    return format_delta(Decimal(level) / Decimal("0.8"))
+    return format_alpha(Decimal(level) / Decimal("0.8"), "delta")
 
 
 def leave_sets_empty(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,6 @@ from langchain_cfc.thresholds import (
     Level,
     Thresholds,
     format_alpha,
-    format_delta,
 )
 
 if TYPE_CHECKING:
@@ -174,7 +173,7 @@ class CalibrationArtifact(ArtifactContent):
 
     @cached_property
     def _rules(self) -> dict[str, ConditionalThreshold | GroupedThreshold]:
-        delta = None if self.confidence is None else format_delta(self.confidence.level)
+        delta = None if self.confidence is None else format_alpha(self.confidence.level, "delta")
         adaptive = self.feature_map.adaptive_alpha
         return {
             level.alpha: make_threshold_rule(

@@ -31,7 +31,6 @@ from langchain_cfc.calibration.fit import (
     require_fit_split,
     select_independent,
     split_prompts,
-    take_parts,
 )
 from langchain_cfc.calibration.reference import make_reference_histograms
 from langchain_cfc.candidates import LabelledBatch
@@ -50,7 +49,7 @@ from langchain_cfc.support import __version__
 from langchain_cfc.support.files import read_creation_time
 from langchain_cfc.support.progress import announce_step
 from langchain_cfc.support.units import UNITS, Unit
-from langchain_cfc.thresholds import Level, format_delta
+from langchain_cfc.thresholds import Level, format_alpha
 
 
 def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
@@ -175,7 +174,7 @@ def _calibrate(
         data,
         config,
         alphas,
-        delta=None if confidence is None else format_delta(confidence.level),
+        delta=None if confidence is None else format_alpha(confidence.level, "delta"),
     )
     n = prompts.draws.n
     if not UNITS[config.unit].is_fixed_count:  # the answers drawn for each prompt are counted
@@ -243,7 +242,7 @@ def _is_drawn_by_rule(provenance: Provenance | None) -> bool:
 
 def _select_for_cuts(data: CalibrationData, *, with_fit_split: bool) -> LabelledBatch:
     """Return the prompts whose labels shaped no mean score, one of each cluster."""
-    used = take_parts(data.prompts, data.plan, "fit", "calibration") if with_fit_split else data.labelled
+    used = data.known if with_fit_split else data.labelled
     return used.take(data.plan.select_one_per_cluster(used))
 
 
@@ -259,8 +258,8 @@ def _make_batch_scores(
     if not len(used):
         return None
     wrong = compute_outcomes(artifact, used, None, cut=EVERY_PROMPT).wrong
-    known = take_parts(data.prompts, data.plan, "fit", "calibration").inputs
-    return BatchScores.from_scores(len(used), MEAN_SCORE.compute_values(used.draws)[wrong], known)
+    scores = MEAN_SCORE.compute_values(used.draws)[wrong]
+    return BatchScores.from_scores(len(used), scores, data.known.inputs)
 
 
 def _plan_attempt(
@@ -290,7 +289,7 @@ def _plan_attempt(
     attempt = ledger.plan_attempt(
         used,
         config.digest,
-        compute_records_digest(take_parts(data.prompts, data.plan, "fit", "calibration")),
+        compute_records_digest(data.known),
         harmless_look=None if depends_on_suggestion else "suggest",
         needed=required_size(0.0, Fraction(rates[-1]), config.first_level),
     )

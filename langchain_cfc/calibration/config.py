@@ -26,7 +26,6 @@ from langchain_cfc.support.units import Unit
 from langchain_cfc.thresholds import (
     Level,
     format_alpha,
-    format_delta,
 )
 
 DEFAULT_DELTA = "0.05"
@@ -301,7 +300,7 @@ class CalibrationConfig:
     @property
     def failure_probability(self) -> str:
         """`delta` as decimal text."""
-        return DEFAULT_DELTA if self.delta is None else format_delta(self.delta)
+        return DEFAULT_DELTA if self.delta is None else format_alpha(self.delta, "delta")
 
     @property
     def first_level(self) -> float:

@@ -60,6 +60,12 @@ class CalibrationData:
     features: FloatArray
     success_scores: FloatArray
 
+    @cached_property
+    def known(self) -> LabelledBatch:
+        """The prompts that fit and calibrate, in their given order, clusters whole."""
+        rows = self.plan.list_rows(self.prompts)
+        return self.prompts.take(np.sort(np.concatenate([rows["fit"], rows["calibration"]])))
+
     @property
     def reachable(self) -> BoolArray:
         """(N,) whether a threshold below the cap can cover the prompt."""
@@ -97,12 +103,6 @@ def split_prompts(prompts: LabelledBatch, plan: SplitPlan) -> dict[Part, Labelle
     order = sorted(range(len(prompts)), key=prompts.ids.__getitem__)
     by_id = prompts.take(np.array(order, dtype=np.int64))
     return {name: by_id.take(rows) for name, rows in plan.list_rows(by_id).items()}
-
-
-def take_parts(prompts: LabelledBatch, plan: SplitPlan, *names: Part) -> LabelledBatch:
-    """Return the prompts of some parts together, in their given order."""
-    rows = plan.list_rows(prompts)
-    return prompts.take(np.sort(np.concatenate([rows[name] for name in names])))
 
 
 def select_independent(part: LabelledBatch, plan: SplitPlan, name: Part) -> LabelledBatch:

@@ -34,7 +34,7 @@ from langchain_cfc.records.files import open_records
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.support.progress import announce_step
 from langchain_cfc.support.serialization import canonical_json, compute_sha256
-from langchain_cfc.thresholds import Level, format_delta
+from langchain_cfc.thresholds import Level, format_alpha
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def certify(
         FingerprintError: If the records come from another generator, verifier or extractor.
         MissingExtraError: If SciPy is not installed.
     """
-    text = format_delta(delta)
+    text = format_alpha(delta, "delta")
     levels = artifact.alphas if alpha is None else (artifact.select_level(alpha),)
     if not levels:
         msg = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Annotated, Literal, TypeAlias
 
@@ -15,23 +14,19 @@ from langchain_cfc.support.display import Displayed
 from langchain_cfc.support.serialization import OmitsDefaults
 from langchain_cfc.support.text import format_limit
 from langchain_cfc.support.units import UNITS, Unit, UnitTraits
-from langchain_cfc.thresholds import Level, format_alpha, format_delta
+from langchain_cfc.thresholds import Level, format_alpha
 
 
-def _require_canonical(to_text: Callable[[Level], str]) -> AfterValidator:
-    """Build a validator that accepts only canonical decimal text."""
-
-    def check(text: str) -> str:
-        if to_text(text) != text:
-            msg = f"expected canonical decimal text such as 0.05, got {text!r}"
-            raise ValueError(msg)
-        return text
-
-    return AfterValidator(check)
+def _check_canonical(text: str) -> str:
+    if format_alpha(text) != text:
+        msg = f"expected canonical decimal text such as 0.05, got {text!r}"
+        raise ValueError(msg)
+    return text
 
 
-Alpha: TypeAlias = Annotated[str, _require_canonical(format_alpha)]
-Delta: TypeAlias = Annotated[str, _require_canonical(format_delta)]
+# An error level, a rate or a failure probability, as decimal text.
+Alpha: TypeAlias = Annotated[str, AfterValidator(_check_canonical)]
+Delta: TypeAlias = Alpha
 Count: TypeAlias = Annotated[int, Field(ge=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
 

@@ -41,7 +41,7 @@ from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee.certified import Delta
-from langchain_cfc.thresholds import Level, format_alpha, format_delta
+from langchain_cfc.thresholds import Level, format_alpha
 from langchain_cfc.thresholds.base import MAX_DECIMALS
 
 # Round-off in 60 digits is far below 1e-50; the slack is rounded up by that factor.
@@ -80,7 +80,7 @@ class PaperPAC(BaseModel):
         if type(ridge) not in {int, float} or not 0.0 <= ridge < math.inf:
             msg = f"the ridge of PaperPAC must be a finite number, at least 0; got {ridge!r}"
             raise InputError(msg)
-        super().__init__(delta=format_delta(delta), ridge=ridge, **unknown)
+        super().__init__(delta=format_alpha(delta, "delta"), ridge=ridge, **unknown)
 
     def slack(self, size: int) -> float:
         """Compute the slack eps from the number of calibration prompts.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from heapq import nsmallest
-from typing import Literal, TypeVar, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError, SamplingWarning
@@ -25,10 +25,9 @@ from langchain_cfc.support.suggestions import suggest_share
 Part = Literal["fit", "calibration", "test"]
 # Each part takes its share of the prompts that the parts before it leave; the rest calibrates.
 _HELD_OUT_PARTS: tuple[Part, ...] = ("test", "fit")
+_Share: TypeAlias = Annotated[float, Field(ge=0.0, lt=1.0)]
 SKETCH_SIZE = 256
 _ALL_BITS = 2**64 - 1
-
-T = TypeVar("T")
 
 
 class SplitPlan(BaseModel):
@@ -37,16 +36,8 @@ class SplitPlan(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     seed: str  # Any text; another seed gives another split
-    fit: float  # Share for fitting feature maps, in [0, 1), of the prompts not held out; the rest calibrates
-    test: float  # Share of all prompts held out for evaluation and certificates, in [0, 1)
-
-    @field_validator("fit", "test")
-    @classmethod
-    def _check_share(cls, value: float) -> float:
-        if not 0.0 <= value < 1.0:
-            msg = f"a split's share must lie in [0, 1), got {value}"
-            raise ValueError(msg)
-        return value
+    fit: _Share  # Share for fitting feature maps, of the prompts not held out; the rest calibrates
+    test: _Share  # Share of all prompts held out for evaluation and certificates
 
     def find_part(self, record_id: str, cluster: str | None) -> Part:
         """Return the part of a prompt, by the hash of its cluster, or of its id if it has none.
@@ -179,20 +170,6 @@ def cluster_repeated_inputs(labelled: LabelledBatch) -> LabelledBatch:
     )
     warnings.warn(msg, SamplingWarning, stacklevel=2)
     return replace(labelled, clusters=tuple(clusters))
-
-
-def draw_sample(items: Iterable[T], size: int, name: Callable[[T], str]) -> list[T]:
-    """Draw a random sample in random order: the items whose names have the smallest hashes, with seed 0.
-
-    Args:
-        items: Any number of items, which are read once; at most `size` of them are kept in memory.
-        size: Number of items to draw; all of them, if there are no more.
-        name: Returns the name of an item. Whether an item is drawn does not depend on where it stands.
-
-    Returns:
-        The sample. A larger one begins with a smaller one (bottom-k sampling: Cohen and Kaplan 2007).
-    """
-    return nsmallest(size, items, lambda item: _compute_hashes([name(item)], "0", "sample"))
 
 
 def _list_hashed_names(ids: Iterable[str], clusters: Iterable[str | None]) -> list[str]:

@@ -11,7 +11,6 @@ from langchain_cfc.thresholds.base import (
     compute_conformal_rank,
     compute_tau,
     format_alpha,
-    format_delta,
 )
 from langchain_cfc.thresholds.certificate import Certificate
 from langchain_cfc.thresholds.conditional import ConditionalThreshold
@@ -29,5 +28,4 @@ __all__ = [
     "compute_conformal_rank",
     "compute_tau",
     "format_alpha",
-    "format_delta",
 ]

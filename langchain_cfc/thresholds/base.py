@@ -82,21 +82,6 @@ def format_alpha(alpha: Level, name: str = "alpha") -> str:
     return text
 
 
-def format_delta(delta: Level) -> str:
-    """Convert a failure probability to canonical decimal text.
-
-    Args:
-        delta: Probability that a guarantee with confidence 1 - delta fails, 0 < delta < 1.
-
-    Returns:
-        Plain decimal text as from `format_alpha`.
-
-    Raises:
-        InputError: If it is not a number strictly between 0 and 1.
-    """
-    return format_alpha(delta, "delta")
-
-
 def compute_tau(alpha: Level) -> Fraction:
     """Compute the target coverage tau = 1 - alpha as a fraction.
 
@@ -156,7 +141,7 @@ def compute_confident_rank(size: int, tau: Fraction, delta: Level | Fraction) ->
         >>> [compute_confident_rank(size, compute_tau(0.1), 0.1) for size in (21, 22, 200, 1000, 9000)]
         [22, 22, 186, 913, 8137]
     """
-    allowed = delta if isinstance(delta, Fraction) else Fraction(format_delta(delta))
+    allowed = delta if isinstance(delta, Fraction) else Fraction(format_alpha(delta, "delta"))
     if not 0 < allowed < 1:
         msg = f"delta must lie strictly between 0 and 1; got {allowed}"
         raise InputError(msg)

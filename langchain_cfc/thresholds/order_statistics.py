@@ -18,7 +18,7 @@ from langchain_cfc.thresholds.base import (
     compute_confident_rank,
     compute_conformal_rank,
     compute_tau,
-    format_delta,
+    format_alpha,
 )
 
 
@@ -74,7 +74,7 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
         """Convert delta to canonical decimal text."""
         super().__post_init__()
         if self.delta is not None:
-            object.__setattr__(self, "delta", format_delta(self.delta))
+            object.__setattr__(self, "delta", format_alpha(self.delta, "delta"))
 
     @property
     def dimension(self) -> int:

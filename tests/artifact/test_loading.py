@@ -240,7 +240,7 @@ def test_load_refuses_a_missing_field_anywhere(complete_content: dict[str, Any])
         ("features.terms.1.categories", [None], "categories"),
         ("provenance.n", 0, r"provenance\.n"),
         ("provenance", 1, "provenance: "),
-        ("calibration.split.fit", 1.5, "share"),
+        ("calibration.split.fit", 1.5, r"calibration\.split\.fit"),
         ("calibration.split.seed", 0, r"calibration\.split\.seed"),
         ("calibration.sketch", [1], r"calibration\.sketch"),
         ("calibration.split.test", 0, "not in the canonical form"),

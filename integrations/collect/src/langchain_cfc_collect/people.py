@@ -36,7 +36,7 @@ from langchain_cfc.records import LabelledRecord, Provenance, Records
 from langchain_cfc.support.arrays import BoolArray
 from langchain_cfc.support.suggestions import suggest_share
 from langchain_cfc.support.units import Unit
-from langchain_cfc.thresholds import Level, compute_tau, format_alpha, format_delta
+from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 from langchain_cfc_collect.human import Sheet, read_sheet
 from langchain_cfc_collect.judged import (
     LARGEST_TARGET,
@@ -221,7 +221,7 @@ class PeopleSample:
                 other prompts, more labels or another delta.
             RecordError: If a row is not from the sample, contradicts another, or is missing.
         """
-        text = format_delta(delta)
+        text = format_alpha(delta, "delta")
         outcomes = self._read_outcomes(read_sheet(Path(sheet), partly=True))
         judged, prompts = self.judged, self.judged.prompts
         needs = prompts.needs_label

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from langchain_cfc.certificates.bounds import binomial_p_value
 from langchain_cfc.errors import InputError
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.thresholds import Level, compute_tau, format_delta
+from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 
 MAX_CUTS = 20
 
@@ -107,7 +107,7 @@ class SamplingRule:
                 f"got {len(scores)}: label more prompts"
             )
             raise InputError(msg)
-        level = format_delta(delta)
+        level = format_alpha(delta, "delta")
         order, test = slice(0, None, 2), slice(1, None, 2)
         # The cuts must not depend on the testing half.
         shares = np.linspace(0.0, 1.0, MAX_CUTS)

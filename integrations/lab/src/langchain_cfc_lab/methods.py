@@ -39,7 +39,7 @@ from langchain_cfc.thresholds import (
     GroupedThreshold,
     Thresholds,
     compute_tau,
-    format_delta,
+    format_alpha,
 )
 from langchain_cfc_lab.baselines import SamplingRule
 from langchain_cfc_lab.comparison_report import Family
@@ -310,7 +310,9 @@ class ThresholdMethod(Method):
             return GroupedThreshold(level)
         if self.rule == "confident":
             # As in `calibrate`: the first attempt to certify with the labels gets this part of delta.
-            return GroupedThreshold(level, delta=format_delta(float(Fraction(DELTA) * compute_share(1))))
+            return GroupedThreshold(
+                level, delta=format_alpha(float(Fraction(DELTA) * compute_share(1)), "delta")
+            )
         return ConditionalThreshold(level, window=None)
 
 

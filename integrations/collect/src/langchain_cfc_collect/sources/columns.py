@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from heapq import nsmallest
 from io import StringIO
 from itertools import pairwise
 from token import NL, STRING
@@ -28,7 +29,6 @@ from pydantic import (
 from langchain_cfc.errors import InputError, LabelerError, RecordError
 from langchain_cfc.no_answers import is_invisible
 from langchain_cfc.records.schema import Example, validate_fields
-from langchain_cfc.records.splits import draw_sample
 from langchain_cfc.support.json_text import check_json, parse_json, short_repr
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.support.suggestions import suggest_name
@@ -502,8 +502,13 @@ class Examples:
             return self._check()
         # Ids that are digests change when a reference is corrected, which must not change the sample.
         is_digest = self._columns.id is None
-        names = (lambda one: canonical_json(one.input)) if is_digest else (lambda one: one.id)
-        return iter(draw_sample(self._check(), self._limit, names))
+
+        def compute_hash(one: Example) -> bytes:
+            name = canonical_json(one.input) if is_digest else one.id
+            return hashlib.sha256(f"0\0sample\0{name}".encode("utf-8", "surrogatepass")).digest()
+
+        # Bottom-k sampling (Cohen and Kaplan 2007): a larger sample begins with a smaller one.
+        return iter(nsmallest(self._limit, self._check(), key=compute_hash))
 
     def _check(self) -> Iterator[Example]:
         """Yield the good rows; raise at the end if there is none, or bad rows are refused."""
