@@ -9,12 +9,12 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializa
 from langchain_core.runnables.base import coerce_to_runnable
 from pydantic import BaseModel, ConfigDict, SkipValidation
 
-from langchain_cfc.errors import AbstentionError, ServingError
+from langchain_cfc.errors import AbstentionError, InputError, ServingError
 from langchain_cfc.execution import FlowRunnable, Step, Steps, add_tags, share_limiter
 from langchain_cfc.runnable.result import CFCResult
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
 
 Output = TypeVar("Output")
@@ -98,6 +98,16 @@ class AnsweringRunnable(RunnableSerializable[Any, Output]):
         """Serve several prompts; see `Runnable.abatch_as_completed`."""
         async for one in super().abatch_as_completed(inputs, share_limiter(config, len(inputs)), **kwargs):
             yield one
+
+
+def refuse_share_of_one(named: Mapping[str, Any]) -> None:
+    """Raise an InputError if arguments of one call name the promise of a batch."""
+    if "max_wrong_share" in named:
+        msg = (
+            "max_wrong_share is about a batch: call answer_batch on the CFCRunnable. One question is served "
+            "under max_wrong_rate or max_wrong_of_all"
+        )
+        raise InputError(msg)
 
 
 class OrElse(FlowRunnable[Any, Any], AnsweringRunnable[Any]):

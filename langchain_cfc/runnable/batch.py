@@ -188,16 +188,6 @@ class QuestionBatch:
         )
 
 
-def refuse_share_of_one(named: Mapping[str, Any]) -> None:
-    """Raise an InputError if arguments of one call name the promise of a batch."""
-    if "max_wrong_share" in named:
-        msg = (
-            "max_wrong_share is about a batch: call answer_batch on the CFCRunnable. One question is served "
-            "under max_wrong_rate or max_wrong_of_all"
-        )
-        raise InputError(msg)
-
-
 def _make_failed(guarantee: Guarantee) -> CFCResult:
     return CFCResult(
         abstained=True,

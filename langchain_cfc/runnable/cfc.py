@@ -33,12 +33,7 @@ from langchain_cfc.execution import (
 )
 from langchain_cfc.guarantee import Binding, Guarantee
 from langchain_cfc.no_answers import Reasoning
-from langchain_cfc.runnable.answering import AnsweringRunnable
-from langchain_cfc.runnable.batch import (
-    BatchResult,
-    refuse_share_of_one,
-)
-from langchain_cfc.runnable.batch_run import BatchServer
+from langchain_cfc.runnable.answering import AnsweringRunnable, refuse_share_of_one
 from langchain_cfc.runnable.binding import (
     ModelVersionWatcher,
     check_binding,
@@ -61,6 +56,9 @@ from langchain_cfc.verifiers.base import CandidateScorer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from langchain_cfc.runnable.batch import BatchResult
+    from langchain_cfc.runnable.batch_run import BatchServer
 
 # Fields that hold the user's own objects; shown and serialised by name only.
 _PART_FIELDS = ("generator", "verifier", "splitter", "answer", "metadata")
@@ -160,7 +158,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     _pipeline: ServingPipeline = PrivateAttr()
     _promises: dict[Promise, ServedPromise] = PrivateAttr()
     _runner: FlowRunner = PrivateAttr()
-    _batches: BatchServer = PrivateAttr()
+    _binding: Binding = PrivateAttr()
 
     @property
     def OutputType(self) -> type[CFCResult]:  # noqa: N802 - LangChain's name
@@ -226,7 +224,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             "splitter": (splitter, self.splitter_id),
         }
         parts = {name: parts[name] for name in UNITS[artifact.unit].parts}
-        binding = check_binding(artifact, parts, self.reasoning)
+        self._binding = check_binding(artifact, parts, self.reasoning)
         limiter = None if self.max_concurrency is None else ConcurrencyLimiter(self.max_concurrency)
         self._runner = FlowRunner(limiter, self.timeout, self.show_rejected)
         self._pipeline = ServingPipeline(
@@ -239,9 +237,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             generator=canonical_json(compute_fingerprint(self.generator, reasoning=self.reasoning)),
             splitter=None if splitter is None else ClaimSplitter(splitter),
         )
-        verifier_text = canonical_json(compute_fingerprint(self.verifier))
-        self._batches = BatchServer(self._pipeline, self._runner, binding, verifier_text)
-        self._promises = {one: self._make_served_promise(one, binding) for one in artifact.promises}
+        self._promises = {one: self._make_served_promise(one) for one in artifact.promises}
 
     def _choose_splitter(self) -> Splitter | None:
         """Return the splitter, None for whole answers; refuse arguments that the unit does not allow."""
@@ -268,9 +264,18 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     def _dump_part(self, part: Any) -> str | None:
         return _get_name(part)
 
-    def _make_served_promise(self, promise: Promise, binding: Binding) -> ServedPromise:
+    @property
+    def _batches(self) -> BatchServer:
+        # Imported late, because most runnables serve no batch.
+        from langchain_cfc.runnable.batch_run import BatchServer
+
+        verifier = canonical_json(compute_fingerprint(self.verifier))
+        return BatchServer(self._pipeline, self._runner, self._binding, verifier)
+
+    def _make_served_promise(self, promise: Promise) -> ServedPromise:
         """Return a promise with its cut, and its guarantee for every level that may be stated."""
         artifact, alpha, rate = self.artifact, promise.level, promise.max_wrong_rate
+        binding = self._binding
         stated = (None, *artifact.list_stated_levels(alpha))
         keys = [None if one is None else float(one) for one in stated]
         if rate is not None:

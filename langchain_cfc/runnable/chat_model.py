@@ -38,8 +38,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
 from langchain_cfc.errors import AbstentionError, InputError
 from langchain_cfc.execution import Step, Steps, arun_flow, run_flow, set_context_variable
 from langchain_cfc.execution.langgraph_compat import NOSTREAM, make_message_id
-from langchain_cfc.runnable.answering import ABSTAIN_MESSAGE, Answer
-from langchain_cfc.runnable.batch import refuse_share_of_one
+from langchain_cfc.runnable.answering import ABSTAIN_MESSAGE, Answer, refuse_share_of_one
 from langchain_cfc.runnable.binding import make_argument_error
 from langchain_cfc.runnable.chat_arguments import (
     Arguments,
