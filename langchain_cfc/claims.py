@@ -306,6 +306,7 @@ class ClaimSplitter:
     """
 
     def __init__(self, splitter: Splitter) -> None:
+        self.part = splitter
         self._call = make_silent_call("splitter", splitter, SplitterError, hint=_HINT)
 
     def split(self, answer: DrawnCandidate, config: RunnableConfig) -> Steps[list[Span]]:
@@ -329,6 +330,13 @@ class ClaimSplitter:
             list_values(found, 0, "the splitter", what="spans", hint=_HINT, failure=SplitterError)
         spans = _place_by_words(text, [_read_span(text, one) for one in found])
         return sorted(spans, key=lambda one: one.place or (len(text), len(text)))
+
+    def make_candidates(
+        self, answer: DrawnCandidate, config: RunnableConfig
+    ) -> Steps[tuple[list[Span], list[DrawnCandidate]]]:
+        """Split a drawn answer, and return its spans with the candidates that they make."""
+        spans = yield from self.split(answer, config)
+        return spans, make_claim_candidates(answer, spans)
 
 
 def _read_span(answer: str, given: Any) -> Span:

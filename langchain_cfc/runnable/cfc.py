@@ -24,7 +24,6 @@ from pydantic import (
 
 from langchain_cfc.artifact import CalibrationArtifact, Promise
 from langchain_cfc.artifact.model import open_artifact
-from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter
 from langchain_cfc.errors import AbstentionError, FingerprintError, InputError
 from langchain_cfc.execution import (
     ConcurrencyLimiter,
@@ -57,6 +56,7 @@ from langchain_cfc.verifiers.base import CandidateScorer
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from langchain_cfc.claims import ClaimSplitter
     from langchain_cfc.runnable.batch import BatchResult
     from langchain_cfc.runnable.batch_run import BatchServer
 
@@ -138,7 +138,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     verifier: SkipValidation[Verifier | VerifierEnsemble]
     artifact: CalibrationArtifact
     output: Unit = "answers"
-    splitter: SkipValidation[Splitter | None] = None
+    splitter: SkipValidation[Target | None] = None
     answer: SkipValidation[Target | None] = None
     metadata: SkipValidation[Target | None] = None
     alpha: Level | None = None
@@ -221,7 +221,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             "generator": (self.generator, self.generator_id),
             "verifier": (self.verifier, self.verifier_id),
             "answer": (self.answer, self.answer_id),
-            "splitter": (splitter, self.splitter_id),
+            "splitter": (splitter and splitter.part, self.splitter_id),
         }
         parts = {name: parts[name] for name in UNITS[artifact.unit].parts}
         self._binding = check_binding(artifact, parts, self.reasoning)
@@ -235,11 +235,11 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             versions=ModelVersionWatcher(artifact) if list_calibrated_models(artifact) else None,
             show_rejected=self.show_rejected,
             generator=canonical_json(compute_fingerprint(self.generator, reasoning=self.reasoning)),
-            splitter=None if splitter is None else ClaimSplitter(splitter),
+            splitter=splitter,
         )
         self._promises = {one: self._make_served_promise(one) for one in artifact.promises}
 
-    def _choose_splitter(self) -> Splitter | None:
+    def _choose_splitter(self) -> ClaimSplitter | None:
         """Return the splitter, None for whole answers; refuse arguments that the unit does not allow."""
         unit = self.artifact.unit
         if self.output != unit:
@@ -253,7 +253,10 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
                     raise InputError(msg)
         if "splitter" not in parts:
             return None
-        return SentenceSplitter() if self.splitter is None else self.splitter
+        # Imported late: few chains split answers.
+        from langchain_cfc.claims import ClaimSplitter, SentenceSplitter
+
+        return ClaimSplitter(SentenceSplitter() if self.splitter is None else self.splitter)
 
     def __repr_args__(self) -> Any:
         """Show parts by name only: a model's headers, addresses and request bodies may hold secrets."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage
@@ -14,12 +14,14 @@ from langchain_core.messages.tool import invalid_tool_call
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import Self
 
-from langchain_cfc.claims import Span, restore_text
 from langchain_cfc.decision import Reason
 from langchain_cfc.errors import InputError
 from langchain_cfc.runnable.explanation import explain_reason, explain_result, summarise_result
 from langchain_cfc.runnable.result_data import ResultData, ScoredCandidate
 from langchain_cfc.support.display import Displayed, Summary, make_frame, shorten
+
+if TYPE_CHECKING:
+    from langchain_cfc.claims import Span
 
 # The fields of the result that messages hold by default.
 _MESSAGE_FIELDS: Any = {
@@ -233,6 +235,8 @@ class ClaimsResult(CFCResult):
         `kept` and `scores` hold one value per claim, `described` the other fields of a result. `hidden` says
         whether to leave out dropped text.
         """
+        from langchain_cfc.claims import restore_text  # late: few chains split answers
+
         text = restore_text(answer, spans, kept) or None
         return cls.model_validate(
             {

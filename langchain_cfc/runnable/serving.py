@@ -7,14 +7,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.artifact import CalibrationArtifact, Promise, has_separate_scores
 from langchain_cfc.candidates import CandidateBatch
-from langchain_cfc.claims import ClaimSplitter, Span, make_claim_candidates
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.execution import Steps
 from langchain_cfc.guarantee import Guarantee
@@ -28,6 +27,9 @@ from langchain_cfc.sampling.token_counts import sum_usage
 from langchain_cfc.sampling.usage import add_handler
 from langchain_cfc.verifiers.base import CandidateScorer, IncrementalScorer, VerifierScores
 from langchain_cfc.verifiers.prompts import convert_to_calibrated_kind
+
+if TYPE_CHECKING:
+    from langchain_cfc.claims import ClaimSplitter, Span
 
 
 @dataclass(frozen=True)
@@ -176,12 +178,12 @@ class ServingPipeline:
         )
         if self.versions is not None:
             self.versions.check(recorder.versions)
-        spans, claims = list[Span](), None
+        spans: Sequence[Span] = ()
+        claims = None
         if self.splitter is None:
             scored = yield from scorer.score(draws)
         else:
-            spans = yield from self.splitter.split(draws[0], config)
-            claims = make_claim_candidates(draws[0], spans)
+            spans, claims = yield from self.splitter.make_candidates(draws[0], config)
             scored = yield from scorer.score_claims(claims, draws)
         unscored = count_unscored(draws, scored, claims)
         common = {
