@@ -48,6 +48,13 @@ def is_transparent(part: Any) -> TypeGuard[RunnableBindingBase[Any, Any]]:
     return isinstance(part, RunnableRetry)
 
 
+def is_configured_per_call(part: Any) -> bool:
+    """Return whether a part may be another one in each call, so that it is not known yet what answers."""
+    # Not imported here, which takes a while: without the module there is no such part.
+    module = sys.modules.get("langchain_core.runnables.configurable")
+    return module is not None and isinstance(part, module.DynamicRunnable)
+
+
 def is_known_module(module: str) -> bool:
     """Return whether a module belongs to Python or to a LangChain package, by its name."""
     top = module.partition(".")[0]

@@ -19,7 +19,6 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables.base import RunnableBindingBase
-from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel, SecretStr
 
@@ -28,6 +27,7 @@ from langchain_cfc.execution.langgraph_compat import get_tracing_params
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.sampling.code_identity import (
     find_named_class,
+    is_configured_per_call,
     is_default,
     is_described_by_base,
     is_known_code,
@@ -154,7 +154,7 @@ def is_unnamed(key: str) -> bool:
 def _describe_model(part: Any, bound: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fingerprint of a model, or of what states one; empty for any other part."""
     # Wrappers forward the attributes of the wrapped part, without their own changes to it.
-    if isinstance(part, (RunnableBindingBase, DynamicRunnable)):
+    if isinstance(part, RunnableBindingBase) or is_configured_per_call(part):
         return {}
     # `getattr` alone would instantiate a model that is only made when called, if the attribute is missing.
     own = getattr(part, "fingerprint", None) if inspect.getattr_static(part, "fingerprint", None) else None

@@ -9,12 +9,12 @@ from typing import Any
 from langchain_core.language_models import BaseLanguageModel
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.runnables.base import RunnableBindingBase, coerce_to_runnable
-from langchain_core.runnables.configurable import RunnableConfigurableAlternatives
 from pydantic import BaseModel
 
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.execution import Call, call_by_keys, describe_error
 from langchain_cfc.execution.langgraph_compat import is_made_at_each_call
+from langchain_cfc.sampling.code_identity import is_configured_per_call
 from langchain_cfc.sampling.fingerprints import PASS_THROUGH
 from langchain_cfc.support.imports import check_installed, require
 from langchain_cfc.support.json_text import short_repr
@@ -278,7 +278,7 @@ def _silence_fields(part: Any, *, fresh: bool) -> Any:
     """Return a copy of a pydantic object with silent models in its fields; itself if nothing changes."""
     fields = {name: vars(part)[name] for name in type(part).model_fields if name in vars(part)}
     inner = {name: _silence_value(value, fresh=fresh) for name, value in fields.items()}
-    if isinstance(part, RunnableConfigurableAlternatives):
+    if "alternatives" in inner and is_configured_per_call(part):
         inner["alternatives"] = {
             key: one if isinstance(one, Runnable) else partial(_make_silent, one, fresh=fresh)
             for key, one in inner["alternatives"].items()
