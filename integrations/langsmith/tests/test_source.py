@@ -265,13 +265,6 @@ def test_collect_from_langsmith_stores_the_dataset_version(folder: Path, langsmi
         assert store.configuration["source"] == f"langsmith:facts?as_of={version.isoformat()}"
 
 
-def test_collect_from_langsmith_can_be_resumed(folder: Path) -> None:
-    assert collect(folder, "--limit", "10").code == 0
-    assert len(records(folder)) == 10
-    assert collect(folder).code == 0
-    assert len(records(folder)) == 40
-
-
 def test_collect_notices_a_dataset_edited_between_runs(folder: Path, langsmith: LangSmith) -> None:
     assert collect(folder, "--limit", "10").code == 0
     with Store(folder / "facts.db") as store:
@@ -290,31 +283,6 @@ def test_collect_notices_a_dataset_edited_between_runs(folder: Path, langsmith: 
     [edited] = (one for one in records(folder) if one.input == "question 3")
     assert not any(candidate.correct for candidate in edited.candidates)
     assert run("collect", "--config", folder / "collect.toml", "--source", noted).code == 2
-
-
-def test_collect_from_a_file_does_not_notice_an_edited_question(folder: Path, langsmith: LangSmith) -> None:
-    # The same rows as a file, which says nothing of its version.
-    def written() -> None:
-        import json
-
-        content = langsmith.datasets["facts"].versions[-1][1].values()
-        lines = [json.dumps({**one["inputs"], **one["outputs"], **one["metadata"]}) for one in content]
-        (folder / "facts.jsonl").write_text("\n".join(lines))
-
-    options = ("--source", str(folder / "facts.jsonl"), "--set", 'source.metadata=["topic"]')
-    written()
-    assert collect(folder, "--limit", "10", *options).code == 0
-    number = int(str(records(folder)[0].input).rpartition(" ")[2])
-    langsmith.edit("facts", {langsmith.ids("facts")[number]: {"inputs": {"question": "edited?"}}})
-    written()
-    assert collect(folder, *options).code == 0
-    assert len(records(folder)) == 41
-    # Another reference of the same question is noticed.
-    langsmith.edit("facts", {langsmith.ids("facts")[5]: {"outputs": {"answers": ["edited"]}}})
-    written()
-    ran = collect(folder, *options)
-    assert ran.code == 2
-    assert "(--relabel)" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -16,22 +16,11 @@ from langchain_cfc_monitor.metrics import MetricsReader, PrometheusCollector, ob
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
-from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
-from langchain_cfc.demo import demo_chain, load_recording
+from langchain_cfc import CalibrationArtifact, CFCRunnable
 from langchain_cfc.errors import StoreError
 from tests.recordings import list_facts
 
 SERVED = 20
-
-
-@pytest.fixture(scope="module")
-def artifact() -> CalibrationArtifact:
-    return calibrate(load_recording(), alpha="0.3", features="mean_score")
-
-
-@pytest.fixture(scope="module")
-def chain(artifact: CalibrationArtifact) -> CFCRunnable:
-    return demo_chain(artifact)
 
 
 @pytest.fixture

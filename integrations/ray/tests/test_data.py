@@ -40,7 +40,6 @@ from integrations.ray.tests.working import (
     quiet,
     script,
 )
-from langchain_cfc import calibrate
 from langchain_cfc.errors import CollectionError, InputError, RecordError
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import LabelledRecord, PromptRecord, Provenance, read_records, write_records
@@ -78,21 +77,6 @@ def parts(tmp_path: Path) -> Parts:
 
 
 # A chain of one's own
-
-
-@pytest.mark.usefixtures("cluster")
-def test_collect_prompts_makes_the_records_of_collect(tmp_path: Path, parts: Parts) -> None:
-    factory = partial(make_noting_parts, tmp_path / "log", 0.001)
-    parts.write(collect_prompts(questions(tmp_path), factory, batch_size=16))
-    merged = parts.merge(tmp_path / "records.jsonl")
-    assert (merged.labelled, merged.failed) == (SIZE, {})
-    made = read_records(tmp_path / "records.jsonl")
-    collect(examples(SIZE), make_noting_parts(tmp_path / "log2", 0.001), tmp_path / "store.db", OPTIONS)
-    with Store(tmp_path / "store.db") as store:
-        assert made.provenance == store.read_provenance()
-        assert sort_records(made) == sort_records(store.read_records())
-    assert {len(one.candidates) for one in made} == {N}
-    assert calibrate(made, alpha=0.2, features="1").provenance == made.provenance
 
 
 @pytest.mark.parametrize("unit", ["answers", "claims"])

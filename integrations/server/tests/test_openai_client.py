@@ -111,11 +111,6 @@ def test_other_tools_and_formats_are_refused_before_drawing(
     assert len(upstream[1].requests) == drawn
 
 
-def test_openai_client_lists_models(client: openai.OpenAI) -> None:
-    assert "bot" in [one.id for one in client.models.list()]
-    assert client.models.retrieve("careful/bot").id == "careful/bot"
-
-
 @pytest.mark.parametrize(
     ("kind", "code", "more"),
     [

@@ -25,36 +25,6 @@ def _copy_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "RECORDING", Path(shutil.copy(RECORDING, copied)))
 
 
-@pytest.mark.long
-def test_several_wrong_rates_work_from_calibrate_to_report(tmp_path: Path) -> None:
-    artifact, question = tmp_path / "bot.json", "What is the currency of Singapore?"
-    options = ["--max-wrong-rate", "0.1", "--max-wrong-rate", "0.2", "--test-fraction", "0.2"]
-    assert run("calibrate", RECORDING, "-o", artifact, *options).code == 0
-    asked: list[str | Path] = ["ask", artifact, question, "--replay", "demo"]
-    run(*asked).assert_refused("several promises (--max-wrong-rate 0.1, --max-wrong-rate 0.2)")
-    assert "0.3 is not certified" in run(*asked, "--max-wrong-rate", "0.3").err
-    strict, loose = (run(*asked, "--max-wrong-rate", rate) for rate in ("0.1", "0.2"))
-    assert (strict.code, loose.code) == (1, 0)
-    assert "at most 10 % get a wrong answer" in " ".join(strict.out.split())
-    assert "at most 20 % get a wrong answer" in " ".join(loose.out.split())
-    # What decided is shown: the mean score, and no threshold.
-    for ran in (strict, loose):
-        assert "score 0.78 (limit 0." in ran.out
-        assert "threshold" not in ran.out
-    # Nothing is promised about sets, so nothing is shown of them.
-    measured = run("evaluate", artifact, RECORDING)
-    assert measured.code == 0
-    assert "bot, at most 10 % wrong" in measured.out
-    assert "Consistent with the certificate: " in measured.out
-    assert "all questions" not in measured.out
-    assert "Flagged" not in run("inspect", artifact).out
-    page = tmp_path / "page.html"
-    assert run("report", artifact, RECORDING, "-o", page).code == 0
-    words = page.read_text()
-    for rate in ("10 %", "20 %"):
-        assert f"at most {rate} get a wrong answer" in words
-
-
 def test_pages_and_details_of_a_bot_speak_of_answers_and_not_of_sets(tmp_path: Path) -> None:
     artifact, page = tmp_path / "bot.json", tmp_path / "page.html"
     options = ["--max-wrong-rate", "0.1", "--test-fraction", "0.3"]

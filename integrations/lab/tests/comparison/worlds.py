@@ -138,24 +138,6 @@ def _make_rows(numbers: Iterable[int]) -> IntArray:
     return np.array(list(numbers), dtype=np.int64)
 
 
-def list_differences(one: Any, other: Any, path: str = "") -> list[str]:
-    """Where two reports, as plain data, differ."""
-    if isinstance(one, dict):
-        if list(one) != list(other):
-            return [f"{path}: {list(one)} and {list(other)}"]
-        return [found for key in one for found in list_differences(one[key], other[key], f"{path}/{key}")]
-    if isinstance(one, (list, tuple)):
-        if len(one) != len(other):
-            return [f"{path}: {len(one)} and {len(other)} entries"]
-        several = zip(one, other, strict=True)
-        return [
-            found
-            for place, pair in enumerate(several)
-            for found in list_differences(*pair, f"{path}/{place}")
-        ]
-    return [] if one == other else [f"{path}: {one!r} and {other!r}"]
-
-
 def list_numbers(data: Any) -> list[float]:
     if isinstance(data, dict):
         return [number for value in data.values() for number in list_numbers(value)]
