@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 from langchain_cfc_monitor import CFCMonitor
+from langchain_cfc_monitor.evidence import Evidence
 from langchain_cfc_monitor.sequential_tests import DriftTest
 from langchain_cfc_monitor.status import list_curves
-from langchain_cfc_monitor.store import Evidence
 from scipy import stats
 
 from integrations.monitor.tests.drifting import make_observations, swap_model

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from langchain_cfc_monitor import CFCMonitor, Label
+from langchain_cfc_monitor.evidence import MAX_POINTS, Curve
 from langchain_cfc_monitor.page import write_page
-from langchain_cfc_monitor.store import MAX_POINTS, Curve
 
 from integrations.monitor.tests.watching import run
 from langchain_cfc import CalibrationArtifact, calibrate

@@ -22,9 +22,10 @@ from langchain_cfc.support.json_text import check_regular_file, parse_object, re
 from langchain_cfc.support.plugins import is_plugin_source, load_plugin
 from langchain_cfc.support.suggestions import suggest_share
 from langchain_cfc_monitor.callbacks import ResultCallback
+from langchain_cfc_monitor.evidence import Evidence
 from langchain_cfc_monitor.observed import DAY, Label, ObservedResult, parse_label
 from langchain_cfc_monitor.status import EvidenceCurve, Limits, MonitorStatus, list_curves, make_status
-from langchain_cfc_monitor.store import Evidence, Failure, MonitorStore
+from langchain_cfc_monitor.store import Failure, MonitorStore
 from langchain_cfc_monitor.traffic import Traffic, check_time
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from langchain_cfc.guarantee import format_share
 from langchain_cfc.runnable.binding import list_other_models
 from langchain_cfc.support.text import format_percent
 from langchain_cfc.support.units import UNITS, UnitTraits
+from langchain_cfc_monitor.evidence import Evidence
 from langchain_cfc_monitor.observed import ANSWERED, DAY, EMPTY, FLAGGED, Data, format_time
 from langchain_cfc_monitor.sequential_tests import CoverageTest, SequentialTest
-from langchain_cfc_monitor.store import Evidence, ResultCounts, compute_share
+from langchain_cfc_monitor.store import ResultCounts, compute_share
 
 _LARGEST_LOG = 700.0  # its exponential is still a finite float
 _OUTCOME_WORDS = {EMPTY: "left with an empty set", FLAGGED: "flagged as not certifiable"}
