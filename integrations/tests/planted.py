@@ -6,11 +6,19 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from langchain_openai import ChatOpenAI
+
 from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.records import Provenance
 
 N = 3
+
+
+def make_model(url: str | None, **settings: Any) -> ChatOpenAI:
+    """A client of a server on this machine, which does not repeat requests."""
+    given: dict[str, Any] = {"model": "planted", "api_key": "none", "max_retries": 0, **settings}
+    return ChatOpenAI(base_url=url, **given)
 
 
 def make_planted_artifact(

@@ -19,6 +19,7 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 
 from integrations.tests.graphs import run_ainvoke, run_invoke
+from integrations.tests.planted import make_model
 from langchain_cfc import CalibrationArtifact, CFCRunnable
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script
@@ -82,7 +83,7 @@ def judge(_: Any, candidates: Sequence[Any]) -> list[float]:
 
 
 def model_at(url: str, **settings: Any) -> ChatOpenAI:
-    return ChatOpenAI(model="recorded", base_url=url, api_key="none", max_retries=0, **settings)  # type: ignore[arg-type]  # it takes text
+    return make_model(url, model="recorded", **settings)
 
 
 def chain_at(url: str, artifact: CalibrationArtifact, **fields: Any) -> CFCRunnable:

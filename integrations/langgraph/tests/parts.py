@@ -13,6 +13,7 @@ from langgraph.graph import MessagesState
 from typing_extensions import TypedDict
 
 from integrations.tests.graphs import make_one_node_graph
+from integrations.tests.planted import make_model
 from langchain_cfc import CalibrationArtifact, CFCRunnable
 from langchain_cfc.verifiers import SequenceProbability
 from tests.serving.openai_bodies import Answer
@@ -47,16 +48,8 @@ def topic(prompt: Any) -> dict[str, str]:
 
 def make_chain(path: Path | str, url: str, **fields: Any) -> CFCRunnable:
     """The bot on an artifact that was saved; its model streams wherever it is let."""
-    model = ChatOpenAI(
-        model="planted",
-        base_url=url,
-        api_key="none",  # type: ignore[arg-type]  # it takes text
-        max_retries=0,
-        logprobs=True,
-        streaming=True,
-    )
     parts: dict[str, Any] = {
-        "generator": model,
+        "generator": make_model(url, logprobs=True, streaming=True),
         "generator_id": BOT,
         "verifier": SequenceProbability(),
         "artifact": CalibrationArtifact.load(path),

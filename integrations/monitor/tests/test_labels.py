@@ -16,7 +16,7 @@ from langchain_cfc_monitor import CFCMonitor, Label
 from langchain_cfc_monitor.observed import ObservedResult
 from langchain_cfc_monitor.store import MonitorStore
 
-from integrations.monitor.tests.watching import truths
+from integrations.monitor.tests.watching import truths, watch_results
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.demo.replay import make_replay_parts
@@ -32,15 +32,7 @@ def test_labels_alarm_if_the_certified_rate_is_not_kept(
     tmp_path: Path,
 ) -> None:
     def labelled(wrong: float) -> Any:
-        rng = np.random.default_rng(3)
-        with CFCMonitor(artifact, tmp_path / f"{wrong}.db") as monitor:
-            labels = []
-            for one, result in zip(served, results, strict=True):
-                name = monitor.record(result)
-                broken = rng.random() < wrong
-                labels.append(Label(name, [False] * artifact.n if broken else truths(one)))
-            assert monitor.label(*labels) == len(labels)
-            assert monitor.label(*labels) == 0
+        with watch_results(artifact, tmp_path / f"{wrong}.db", served, results, wrong) as monitor:
             return monitor.read_status()
 
     sound, broken = labelled(0.0), labelled(0.5)
@@ -234,15 +226,10 @@ def test_monitor_watches_a_promise_with_confidence_without_certificate(tmp_path:
     split, chain = made.calibration.split, demo_chain(made)
     asked = [one for one in list_facts() if split.find_part(one.id, one.cluster) == "test"]
 
-    def watched(broken: float) -> list[Any]:
-        rng = np.random.default_rng(23)
-        with CFCMonitor(made, tmp_path / f"{broken}.db") as monitor:
-            names = [monitor.record(chain.invoke(one.input)) for one in asked]
-            labels = [
-                Label(name, [False] * made.n if rng.random() < broken else truths(one))
-                for name, one in zip(names, asked, strict=True)
-            ]
-            monitor.label(*labels)
+    results = [chain.invoke(one.input) for one in asked]
+
+    def watched(wrong: float) -> list[Any]:
+        with watch_results(made, tmp_path / f"{wrong}.db", asked, results, wrong) as monitor:
             return [one for one in monitor.read_status().tests if one.kind == "kept"]
 
     assert made.confidence is not None

@@ -15,6 +15,7 @@ from integrations.monitor.tests.watching import (
     WEAKER,
     make_weaker_chain,
     truths,
+    watch_results,
     write_swapped_records,
 )
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
@@ -65,21 +66,6 @@ def rename_as_served(record: PromptRecord) -> PromptRecord:
 @pytest.fixture(scope="module")
 def results(weaker: CFCRunnable, asked: Sequence[PromptRecord]) -> list[CFCResult]:
     return [weaker.invoke(one.input) for one in asked]
-
-
-def watch_results(
-    artifact: CalibrationArtifact,
-    store: Path | str,
-    asked: Sequence[PromptRecord],
-    results: Sequence[CFCResult],
-    **settings: Any,
-) -> CFCMonitor:
-    """A monitor that has seen results and knows all labels."""
-    monitor = CFCMonitor(artifact, store, **settings)
-    for one, result in zip(asked, results, strict=True):
-        monitor.record(result, one.id)
-    monitor.label(*(Label(one.id, truths(one)) for one in asked))
-    return monitor
 
 
 def test_recalibrate_keeps_a_promise_that_the_old_artifact_breaks(

@@ -74,6 +74,13 @@ def test_monitor_keeps_results_while_the_database_is_away(
     assert monitor.lost == 0
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store that several processes may write to."""
+    is_file = request.param == "sqlite"
+    return str(tmp_path / "monitor.db") if is_file else request.getfixturevalue("server").database()
+
+
 def start_writers(where: str, artifact: Path, names: Sequence[str], results: int, rate: float) -> list[Any]:
     command = [sys.executable, "-m", "integrations.monitor.tests.writing", where, str(artifact)]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
@@ -87,16 +94,10 @@ def start_writers(where: str, artifact: Path, names: Sequence[str], results: int
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("kind", "rate"),
-    [("sqlite", 300 if LONG else 60), pytest.param("postgres", 1000, marks=pytest.mark.long)],
-)
 def test_monitor_loses_and_doubles_no_result_of_several_processes(
-    kind: str, rate: int, artifact: CalibrationArtifact, tmp_path: Path, request: pytest.FixtureRequest
+    where: str, artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
-    where = str(tmp_path / "monitor.db")
-    if kind == "postgres":
-        where = request.getfixturevalue("server").database()
+    rate = 1000 if where.startswith("postgres") else (300 if LONG else 60)
     saved = tmp_path / "artifact.json"
     artifact.save(saved)
     writers = 8 if LONG else 3
@@ -114,13 +115,9 @@ def test_monitor_loses_and_doubles_no_result_of_several_processes(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_killed_writer_of_a_monitor_loses_at_most_its_last_second(
-    kind: str, artifact: CalibrationArtifact, tmp_path: Path, request: pytest.FixtureRequest
+    where: str, artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
-    where = str(tmp_path / "monitor.db")
-    if kind == "postgres":
-        where = request.getfixturevalue("server").database()
     saved = tmp_path / "artifact.json"
     artifact.save(saved)
     processes = start_writers(where, saved, [f"p{number}" for number in range(3)], 10_000, 100)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from langchain_cfc import CalibrationArtifact, CFCRunnable, PromptRecord
+import numpy as np
+from langchain_cfc_monitor import CFCMonitor, Label
+
+from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord
 from langchain_cfc.demo import load_recording
 from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.records import Records, read_records, write_records
@@ -17,6 +22,23 @@ WEAKER = ROOT / "examples" / "escalation" / "cheap.jsonl.gz"
 
 def truths(record: PromptRecord) -> list[bool | None]:
     return [one.correct for one in record.candidates]
+
+
+def watch_results(
+    artifact: CalibrationArtifact,
+    store: Path | str,
+    asked: Sequence[PromptRecord],
+    results: Sequence[CFCResult],
+    wrong: float = 0.0,
+    **settings: Any,
+) -> CFCMonitor:
+    """A monitor that has seen results and knows all labels; of some, all candidates are said to be wrong."""
+    monitor, rng = CFCMonitor(artifact, store, **settings), np.random.default_rng(3)
+    for one, result in zip(asked, results, strict=True):
+        monitor.record(result, one.id)
+    labels = [Label(one.id, [False] * artifact.n if rng.random() < wrong else truths(one)) for one in asked]
+    assert monitor.label(*labels) == len(labels)
+    return monitor
 
 
 def run(*arguments: str | Path) -> Ran:

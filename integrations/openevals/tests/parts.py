@@ -10,8 +10,8 @@ from typing import Any
 from unittest import mock
 
 from langchain_openai import ChatOpenAI
-from pydantic import SecretStr
 
+from integrations.tests.planted import make_model
 from langchain_cfc.labelers import LabelerInput
 from tests.factories import labeler_input
 from tests.serving.openai_bodies import Answer
@@ -45,5 +45,4 @@ def hosted(script: Script) -> Iterator[str]:
 
 
 def client(url: str, **settings: Any) -> ChatOpenAI:
-    given = {"model": "judging", "temperature": 0.0, **settings}
-    return ChatOpenAI(base_url=url, api_key=SecretStr("none"), max_retries=0, **given)
+    return make_model(url, **{"model": "judging", "temperature": 0.0, **settings})

@@ -13,7 +13,7 @@ from langchain_cfc_monitor import CFCMonitor
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_openai import ChatOpenAI
 
-from integrations.tests.planted import make_planted_artifact
+from integrations.tests.planted import make_model, make_planted_artifact
 from langchain_cfc import CalibrationArtifact, CFCRunnable
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script
@@ -123,12 +123,7 @@ def _note(what: str) -> None:
 
 
 def model() -> ChatOpenAI:
-    return ChatOpenAI(
-        model="planted",
-        base_url=os.environ["BOTS_UPSTREAM"],
-        api_key="none",  # type: ignore[arg-type]  # it takes text
-        max_retries=0,
-    )
+    return make_model(os.environ["BOTS_UPSTREAM"])
 
 
 def chain(**changes: Any) -> CFCRunnable:

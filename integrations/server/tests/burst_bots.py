@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from typing import Any
 
 from langchain_core.runnables import Runnable
-from langchain_openai import ChatOpenAI
 
 from integrations.server.tests.bots import EASY, chain
 from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate
@@ -45,10 +43,4 @@ def make_artifact() -> CalibrationArtifact:
 
 def models() -> dict[str, Runnable[Any, Any]]:
     """A chain around a real client, which spends CPU time on every candidate."""
-    model = ChatOpenAI(
-        model="planted",
-        base_url=os.environ["BOTS_UPSTREAM"],
-        api_key="none",  # type: ignore[arg-type]  # it takes text
-        max_retries=0,
-    )
-    return {"bot": chain(generator=model, metadata=None)}
+    return {"bot": chain(metadata=None)}

@@ -14,22 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from langchain_core.runnables import Runnable
-from langchain_openai import ChatOpenAI
 
 from integrations.server.tests import bots
+from integrations.tests.planted import make_model
 from langchain_cfc.verifiers import SequenceProbability
 
 
 def models() -> dict[str, Runnable[Any, Any]]:
     """Bots by name; at SIGUSR1 the process writes down what it holds."""
     signal.signal(signal.SIGUSR1, _weigh)
-    without_logprobs = ChatOpenAI(
-        model="planted",
-        base_url=os.environ["SOAK_WITHOUT_LOGPROBS"],
-        api_key="none",  # type: ignore[arg-type]  # it takes text
-        max_retries=0,
-        logprobs=True,
-    )
+    without_logprobs = make_model(os.environ["SOAK_WITHOUT_LOGPROBS"], logprobs=True)
     chosen = bots.models()
     return {
         **{name: chosen[name] for name in ("bot", "careful/bot", "helped", "broken")},

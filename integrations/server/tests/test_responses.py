@@ -11,10 +11,10 @@ import openai
 import pytest
 from langchain_cfc_server.parameters import PARAMETERS
 from langchain_cfc_server.schema import DecidedResponse
-from langchain_openai import ChatOpenAI
 
 from integrations.server.tests.bots import EASY, EMOJI, GOOD, HARD, MARK, TOOL, UNSURE
 from integrations.server.tests.parts import TOKEN, Server, make_request
+from integrations.tests.planted import make_model
 
 RESPONSES = "/v1/responses"
 
@@ -74,13 +74,7 @@ def test_response_events_are_numbered_and_contain_only_the_decision(server: Serv
 
 
 def test_chat_openai_reads_responses(server: Server) -> None:
-    model = ChatOpenAI(
-        model="bot",
-        base_url=f"{server.url}/v1",
-        api_key=TOKEN,  # type: ignore[arg-type]  # it takes text
-        max_retries=0,
-        use_responses_api=True,
-    )
+    model = make_model(f"{server.url}/v1", model="bot", api_key=TOKEN, use_responses_api=True)
     assert model.invoke(EASY).text == GOOD
     assert "".join(chunk.text for chunk in model.stream(EASY)) == GOOD
 

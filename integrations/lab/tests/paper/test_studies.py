@@ -288,10 +288,6 @@ def test_conditional_sets_are_larger_on_the_shipped_recording() -> None:
         assert level.methods["CFC-FULL"].coverage <= level.methods["ICP"].coverage + 0.01
 
 
-def break_file(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-
-
 @pytest.mark.parametrize(
     ("name", "place", "text", "problem"),
     [
@@ -340,7 +336,7 @@ def test_samples_that_cannot_be_read_are_one_error(
 ) -> None:
     folder = write_archive(tmp_path)
     (folder / place).parent.mkdir(parents=True, exist_ok=True)
-    break_file(folder / place, text)
+    (folder / place).write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=problem):
         reproduce_study(name, folder)
 

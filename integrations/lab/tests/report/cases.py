@@ -101,7 +101,7 @@ class Case:
     hardest: HardestPrompts
 
 
-def make_case(records: Sequence[LabelledRecord], *, show_text: bool = True, **options: Any) -> Case:
+def make_case(records: Sequence[LabelledRecord], **options: Any) -> Case:
     """Calibrate on a part of records and evaluate on the rest."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttainabilityWarning)  # the page itself says which groups
@@ -111,5 +111,5 @@ def make_case(records: Sequence[LabelledRecord], *, show_text: bool = True, **op
     return Case(
         artifact,
         evaluate(artifact, table, alpha=alpha),
-        find_hardest_prompts(artifact, table, alpha, texts=records if show_text else None),
+        find_hardest_prompts(artifact, table, alpha, texts=records),
     )

@@ -165,25 +165,6 @@ def test_report_page_spells_out_invisible_characters(hostile_html: str) -> None:
     hostile_html.encode()
 
 
-def test_report_page_contains_no_prompt_text_without_show_text(facts: Case, facts_page: Reader) -> None:
-    records = {record.id: record for record in list_facts()}
-    hidden = make_case(
-        list(records.values()),
-        show_text=False,
-        alpha="0.2",
-        features="mean_score",
-        provenance=load_recording().provenance,
-    )
-    read = read_page(hidden)
-    assert "Add --show-text to see the questions." in read.text
-    ids = [one.id for one in hidden.hardest.prompts]
-    assert len(ids) == 10
-    texts = [str(records[name].input) for name in ids]
-    assert all(name in read.text for name in ids)
-    assert not [text for text in texts if text in read.text]
-    assert all(str(records[one.id].input) in facts_page.text for one in facts.hardest.prompts)
-
-
 def test_report_page_headlines_a_broken_promise(facts: Case) -> None:
     broken = facts.evaluation.model_copy(update={"contradicted": ["group(topic)=capital"]})
     read = Reader(render_report(artifact=facts.artifact, evaluation=broken))
@@ -294,11 +275,6 @@ def test_report_page_of_a_rate_among_all_questions_shows_answered_and_wrong() ->
 
 def test_report_page_contains_no_store_password(facts: Case) -> None:
     assert "secret" not in read_page(facts, sources=Sources(records=("postgresql://me:secret@host/db",))).text
-
-
-def test_render_report_refuses_the_evaluation_of_another_artifact(facts: Case, hostile: Case) -> None:
-    with pytest.raises(InputError, match="the evaluation is of another artifact"):
-        render_report(facts.artifact, hostile.evaluation)
 
 
 def test_write_report_refuses_another_file_before_drawing(facts: Case, hostile: Case, tmp_path: Path) -> None:
