@@ -42,7 +42,8 @@ class CallPolicy:
         attempts: Maximum number of times that a call with a transient failure is made, at least 1.
         timeout: Seconds that one call may take, above 0; None for no limit.
         batch: Whether requests of ChatOpenAI and ChatAnthropic go through their providers' batches, at half
-            the price and taking up to 24 hours per stage. The other limits then apply to live calls only.
+            the price and taking up to 24 hours per stage. The limits of rate and time then apply to stages
+            that call other models only.
 
     Raises:
         InputError: If a value is out of range.

@@ -114,7 +114,7 @@ class Executor:
         make_calls: Callable[[Any], StageCalls] | None = None,
     ) -> None:
         policy = policy or CallPolicy()
-        self._limiter = ConcurrencyLimiter(policy.concurrency) if make_calls is None else None
+        self._limiter = ConcurrencyLimiter(policy.concurrency)
         self._make_calls = make_calls or partial(StageCalls, policy, policy.create_rate_limiter())
         self._rule = _parse_rule(components)
         n = components.n if self._rule is None else self._rule.at_most

@@ -51,7 +51,7 @@ Write: TypeAlias = tuple[Statement, list[Row]]
 
 FORMAT = "langchain-cfc/collection"
 # Version of the tables below.
-VERSION = 3
+VERSION = 4
 
 metadata = MetaData()
 
