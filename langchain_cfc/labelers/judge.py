@@ -26,7 +26,7 @@ class JudgeLabels(BaseLabeler):
     it counts as wrong, which costs answers but no promise, and it is counted.
 
     A judge makes mistakes, and a guarantee that was calibrated on its labels is about what the judge calls
-    correct. Have people label a sample: `compare_labels` measures the judge, `PeopleSample` certifies.
+    correct. Have people label a sample: `create_review_report` measures the judge, `PeopleSample` certifies.
 
     Args:
         judge: A function or Runnable, plain or async, that returns True or False, or 1 or 0. Wrap one that

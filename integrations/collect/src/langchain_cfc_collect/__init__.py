@@ -10,11 +10,6 @@ from langchain_cfc.support.imports import make_lazy
 # Type checkers know this name; importing it would take longer than the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from langchain_cfc_collect.agreement import (
-        Agreement,
-        IntervalEstimate,
-        compare_labels,
-    )
     from langchain_cfc_collect.bot import abuild_bot, build_bot
     from langchain_cfc_collect.calibrating import ChainOptions, acalibrate_chain, calibrate_chain
     from langchain_cfc_collect.calls import CallPolicy
@@ -42,7 +37,6 @@ if TYPE_CHECKING:
     from langchain_cfc_collect.store.store import Store
 
 __all__ = [
-    "Agreement",
     "Budget",
     "CallPolicy",
     "ChainOptions",
@@ -56,7 +50,6 @@ __all__ = [
     "Executor",
     "HumanLabels",
     "ImportReport",
-    "IntervalEstimate",
     "Journal",
     "Outcome",
     "PeopleReport",
@@ -74,7 +67,6 @@ __all__ = [
     "build_bot",
     "calibrate_chain",
     "collect",
-    "compare_labels",
     "create_review_report",
     "import_samples",
     "make_provenance",
@@ -88,11 +80,6 @@ __all__ = [
 ]
 
 _NAMES = {
-    "agreement": (
-        "Agreement",
-        "IntervalEstimate",
-        "compare_labels",
-    ),
     "bot": ("abuild_bot", "build_bot"),
     "calibrating": ("ChainOptions", "acalibrate_chain", "calibrate_chain"),
     "calls": ("CallPolicy",),
@@ -105,7 +92,12 @@ _NAMES = {
     "people": ("PeopleReport", "PeopleSample"),
     "provenance": ("make_provenance",),
     "rescoring": ("arescore", "rescore"),
-    "review": ("ReviewReport", "create_review_report", "read_people_claims", "write_review"),
+    "review": (
+        "ReviewReport",
+        "create_review_report",
+        "read_people_claims",
+        "write_review",
+    ),
     "run": ("CollectionOptions", "CollectionResult"),
     "sources.columns": ("Columns", "Examples", "read_examples"),
     "sources.files": ("Row", "Rows"),

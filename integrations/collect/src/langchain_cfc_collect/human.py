@@ -205,7 +205,7 @@ class HumanLabels(BaseLabeler):
       tick, and the words for true, false, yes and no in several languages, in any letter case.
 
     Further fields are ignored. A line may be repeated with the same label. If several people disagree,
-    resolve it first; `compare_labels` measures how often they do.
+    resolve it first.
 
     CSV may be separated by commas, semicolons, tabs or vertical bars. If a column's name begins with an
     apostrophe, an apostrophe at the start of its cells is not part of them: it keeps spreadsheet programs

@@ -2,7 +2,7 @@
 
 **The sample.** It has k random prompts, and one random slot of the n slots of each prompt. So every slot of
 every record is equally likely to be chosen, and the rows are independent: shares among them estimate shares
-among all candidates, counts are binomial, and `compare_labels` applies directly. One prompt stands for a
+among all candidates, and counts are binomial. One prompt stands for a
 cluster (paraphrases, a conversation), as in calibration. More rows than prompts are refused, because a second
 candidate of the same prompt adds little information to the first, and costs people as much.
 
@@ -23,7 +23,10 @@ in starts with an apostrophe. So do the names of these columns, which tells `Hum
 **What a filled sheet says.** Let each row of a sheet be a candidate drawn at random among all, one per
 prompt, as `write_review` draws them. Then two counts are binomial: of the w wrong candidates, the number
 labelled correct, with w and e0; and of the c correct ones, the number labelled wrong, with c and e1. Both
-intervals are those of `estimate_rate`.
+intervals are those of Clopper and Pearson. A guarantee is overstated by wrong candidates that are labelled
+correct, whose share is e0. It says nothing about which: a judge may err where the verifier errs, on the
+answers that are served. What a promise is worth in truth is certified by people's labels of a random sample,
+see `PeopleSample`.
 """
 
 from __future__ import annotations
@@ -32,10 +35,14 @@ import csv
 import hashlib
 import io
 import os
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
+from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError, RecordError, VerifierError
 from langchain_cfc.records import (
     Candidate,
@@ -51,7 +58,6 @@ from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.support.files import atomic_writer
 from langchain_cfc.support.units import UNITS, Unit
 from langchain_cfc.verifiers.prompts import read_prompt
-from langchain_cfc_collect.agreement import Agreement, compare_labels
 from langchain_cfc_collect.human import TEXT_MARK, HumanLabels, Sheet, format_value, make_key, read_sheet
 
 COLUMNS = ("id", "input", "reference", "text")
@@ -283,7 +289,17 @@ def _format_input(value: Any) -> Any:
         return value
 
 
-class ReviewReport(Agreement):
+class IntervalEstimate(BaseModel):
+    """Estimated share with its two-sided confidence interval at 95 %."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    value: float | None  # the observed share; None without any observation
+    low: float
+    high: float
+
+
+class ReviewReport(BaseModel):
     """Comparison of labels with people's labels, which are taken to be right.
 
     Attributes:
@@ -291,32 +307,45 @@ class ReviewReport(Agreement):
             instead of correct or wrong.
         rows: Number of different candidates on the sheet.
         unfilled: Number of candidates on the sheet that are not judged yet.
+        correct_called_correct: Number of correct candidates that are labelled correct.
+        correct_called_wrong: Number of correct candidates that are labelled wrong.
+        wrong_called_correct: Number of wrong candidates that are labelled correct.
+        wrong_called_wrong: Number of wrong candidates that are labelled wrong.
+        prompts: Number of independent prompts that these candidates are from.
+        error_on_correct: Share of the correct candidates that are labelled wrong, e1.
+        error_on_wrong: Share of the wrong candidates that are labelled correct, e0.
         notes: Caveats.
     """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     unit: Unit
     rows: int
     unfilled: int
+    correct_called_correct: int
+    correct_called_wrong: int
+    wrong_called_correct: int
+    wrong_called_wrong: int
+    prompts: int
+    error_on_correct: IntervalEstimate
+    error_on_wrong: IntervalEstimate
     notes: tuple[str, ...]
 
 
-def create_review_report(
-    records: Iterable[LabelledRecord], sheet: str | Path, *, confidence: float = 0.95
-) -> ReviewReport:
+def create_review_report(records: Iterable[LabelledRecord], sheet: str | Path) -> ReviewReport:
     """Compare the labels of records with people's labels on a sheet.
 
     Args:
         records: The records that the sheet is a sample of.
         sheet: The sheet, filled in at least in part. Its rows must be a random sample of candidates, like
             those of `write_review`; rows that people chose to judge say little about the others.
-        confidence: Confidence level of the intervals, in (0, 1).
 
     Returns:
-        The confusion table, rates of mistakes and kappa.
+        The confusion table and the rates of mistakes.
 
     Raises:
-        InputError: If the sheet cannot be read or no row is filled in, a record labels a reviewed candidate
-            both correct and wrong, or the confidence is out of range.
+        InputError: If the sheet cannot be read or no row is filled in, or a record labels a reviewed
+            candidate both correct and wrong.
         RecordError: If a row of the sheet cannot be used or is not from these records, or the records are
             not one dataset.
         MissingExtraError: If SciPy is not installed.
@@ -327,15 +356,41 @@ def create_review_report(
         msg = f"no row of {people.source} is filled in: write yes or no in its last column"
         raise InputError(msg)
     labelled, unit = _find_labels(records, people)
-    labels, prompts = zip(*(labelled[key] for key in truths), strict=True)
-    found = compare_labels(labels, list(truths.values()), prompts, confidence)
+    counts = Counter((labelled[key][0], truth) for key, truth in truths.items())
+    on_correct, on_wrong = (
+        _estimate_rate(counts[not side, side], [labelled[key][1] for key in truths if truths[key] is side])
+        for side in (True, False)
+    )
+    prompts = len({labelled[key][1] for key in truths})
     return ReviewReport(
-        **dict(found),
         unit=unit,
         rows=len(people.rows),
         unfilled=len(people.rows) - len(truths),
-        notes=tuple(_create_notes(found, unit, len(people.rows), len(truths))),
+        correct_called_correct=counts[True, True],
+        correct_called_wrong=counts[False, True],
+        wrong_called_correct=counts[True, False],
+        wrong_called_wrong=counts[False, False],
+        prompts=prompts,
+        error_on_correct=on_correct,
+        error_on_wrong=on_wrong,
+        notes=tuple(_create_notes([*truths.values()], prompts, unit, len(people.rows))),
     )
+
+
+def _estimate_rate(part: int, prompts: Sequence[str]) -> IntervalEstimate:
+    """Return the share `part` / number of candidates with its interval, given each candidate's prompt.
+
+    The interval is that of Clopper and Pearson. If prompts have several candidates, the i-th m_i, the
+    variance of the share is largest if mistakes come together. Then it equals the variance of
+    (sum m_i)^2 / sum m_i^2 independent ones (Kish 1965, "Survey Sampling"), and the interval for that number
+    is used as an approximation.
+    """
+    total = len(prompts)
+    if total == 0:
+        return IntervalEstimate(value=None, low=0.0, high=1.0)
+    size = total**2 / sum(count**2 for count in Counter(prompts).values())
+    low, high = clopper_pearson(part * size / total, size)
+    return IntervalEstimate(value=part / total, low=low, high=high)
 
 
 def _find_labels(
@@ -376,21 +431,18 @@ def check_all_found(sheet: Sheet, found: Container[tuple[str, str]], met: Contai
     raise RecordError(sheet.source, line, "text", problem)
 
 
-def _create_notes(found: Agreement, unit: Unit, rows: int, filled: int) -> Iterator[str]:
-    noun, sides = UNITS[unit].item, (UNITS[unit].wrong, UNITS[unit].correct)
-    correct = found.correct_called_correct + found.correct_called_wrong
+def _create_notes(truths: Sequence[bool], prompts: int, unit: Unit, rows: int) -> Iterator[str]:
+    noun, sides, filled = UNITS[unit].item, (UNITS[unit].wrong, UNITS[unit].correct), len(truths)
     if filled < rows:
         yield (
             f"{rows - filled} of {rows} rows are not filled in and were left out. If they are the hard ones, "
             "all results here are too optimistic."
         )
-    if found.prompts < filled:
+    if prompts < filled:
         yield (
-            f"The {filled} {noun}s are from only {found.prompts} independent prompts. The intervals of "
+            f"The {filled} {noun}s are from only {prompts} independent prompts. The intervals of "
             "the rates account for that and are approximate."
         )
-    for what, count in zip(sides, (filled - correct, correct), strict=True):
-        if count == 0:
+    for what, truth in zip(sides, (False, True), strict=True):
+        if truth not in truths:
             yield f"People found no {what} {noun}, so it is unknown how these are labelled."
-    if found.kappa is None:
-        yield f"Both sides give every {noun} the same label, as chance alone would: kappa is undefined."

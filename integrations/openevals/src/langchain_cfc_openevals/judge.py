@@ -302,7 +302,7 @@ def make_judge_labeler(
 
     A result without a score, a score outside the scale, or one between False and True without a limit raises
     a `LabelerError`. A calibration on its labels promises answers that the judge calls correct. Have people
-    label a sample, and see `langchain_cfc_collect.compare_labels` and `PeopleSample`.
+    label a sample, and see `langchain_cfc_collect.create_review_report` and `PeopleSample`.
 
     Args:
         model: A chat model, or the name of one. It should not be the verifier's: `collect` warns about that.

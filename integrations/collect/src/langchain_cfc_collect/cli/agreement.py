@@ -13,7 +13,6 @@ from rich.table import Table
 
 from langchain_cfc.cli.formatting import make_table, print_list, print_result, report_errors, track_progress
 from langchain_cfc.cli.inputs import AsJson
-from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import read_records
 from langchain_cfc.support.units import UNITS
 from langchain_cfc_collect.review import ReviewReport, create_review_report
@@ -43,8 +42,6 @@ def _print_report(console: Console, report: ReviewReport, *, sheet: str) -> None
         "prompts\n"
     )
     console.print(_make_confusion_table(report), "", _make_rates_table(report), "")
-    if report.kappa is not None:
-        console.print(f"Cohen's kappa [bold]{report.kappa:.2f}[/] (0: chance, 1: full agreement)\n")
     console.print(
         f"A promise counts what these labels call {wrong}: {wrong} ones labelled {right} make it look better "
         f"than it is, {right} ones labelled {wrong} only cost answers. To certify an artifact by people's "
@@ -64,7 +61,7 @@ def _make_confusion_table(report: ReviewReport) -> Table:
 
 
 def _make_rates_table(report: ReviewReport) -> Table:
-    table = make_table("mistakes of the labels, %", "share", f"{format_share(report.confidence)} interval")
+    table = make_table("mistakes of the labels, %", "share", "95 % interval")
     right, wrong = UNITS[report.unit].correct, UNITS[report.unit].wrong
     rates = {
         f"{wrong} ones labelled {right}": report.error_on_wrong,
