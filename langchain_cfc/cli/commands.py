@@ -34,7 +34,7 @@ KNOWN_COMMANDS = {
         "init": ("collect", "Propose the settings of a collection from a few real answers."),
         "plan": ("lab", "Plan how many prompts to label, at what cost, for which alpha."),
         "collect": ("collect", "Draw, score and label n candidates for each prompt of a dataset."),
-        "store": ("collect", "Export, import, rescore, check or shrink a store."),
+        "store": ("collect", "Export, import, rescore or check a store."),
     },
     "Calibrate and check": {
         "suggest": ("lab", "Choose features, set rule or draw rule, with reasons."),

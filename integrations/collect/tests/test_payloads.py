@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import pickle
-import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_cfc_collect import CollectionResult, Components, Store, collect
-from langchain_cfc_collect.store import ShrinkResult
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
 
@@ -25,7 +21,6 @@ from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.verifiers import SequenceProbability
-from tests.cli.running import run
 
 SIZE, N = 6, 2
 
@@ -126,84 +121,15 @@ def test_claims_of_a_stripped_candidate_are_stripped() -> None:
         _ = claim.message
 
 
-# Shrinking
-
-
-def test_shrink_store_removes_messages_and_nothing_else(path: Path) -> None:
+def test_messages_that_were_kept_can_be_deleted_by_sql(path: Path) -> None:
     make_store(path, 200)
     before, size, there = StoreContents.of(path), path.stat().st_size, count_messages(path)
+    delete = "DELETE FROM draws WHERE prompt IN (SELECT position FROM prompts WHERE stage = 3); VACUUM"
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript(delete)
     with Store(path) as store:
-        shrunk = store.shrink()
-        assert shrunk.candidates == 160 * 3
-        assert shrunk.bytes_before == size
-        assert shrunk.bytes_after == path.stat().st_size < 0.6 * size
-        assert store.shrink() == ShrinkResult(0, shrunk.bytes_after, shrunk.bytes_after)
         store.check()
     # Drawn in part, drawn, and scored prompts still have theirs.
-    assert count_messages(path) == there - 480
+    assert count_messages(path) == there - 160 * 3
     assert StoreContents.of(path) == before
-
-
-def test_store_shrink_command_refuses_a_store_in_use(path: Path) -> None:
-    collect_to(path, keep_payloads=True)
-    with Store(path) as store, store.lock():
-        ran = run("store", "shrink", path)
-    assert ran.code == 2
-    assert "another run is using" in ran.err
-    assert count_messages(path) == SIZE * N
-
-
-def test_store_shrink_command_reports_the_bytes_freed(path: Path) -> None:
-    collect_to(path, keep_payloads=True)
-    size = path.stat().st_size
-    said = run("store", "shrink", path, "--json").data
-    assert (said["candidates"], said["bytes_before"]) == (SIZE * N, size)
-    assert said["bytes_after"] == path.stat().st_size
-    assert f"{path.stat().st_size:,} bytes after" in " ".join(run("store", "shrink", path).out.split())
-    assert run("store", "shrink", path.with_name("none.db")).code == 2
-
-
-# Ends itself after so many instructions of SQLite; says how many there were if it got to the end.
-_KILLED = """
-import os, signal, sys
-from sqlalchemy import event
-from langchain_cfc_collect import Store
-steps = 0
-def tick():
-    global steps
-    steps += 1
-    if steps == int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGKILL)
-store = Store(sys.argv[1])
-store.engine.dispose()
-event.listen(store.engine, "connect", lambda connection, _: connection.set_progress_handler(tick, 100))
-store.shrink()
-print(steps)
-"""
-
-
-def shrink_until(path: Path, steps: int) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", _KILLED, str(path), str(steps)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    # While messages are removed, and while pages are rewritten.
-    "share",
-    [0.4, *(pytest.param(share, marks=pytest.mark.long) for share in (0.2, 0.7, 0.95, 1.0))],
-)
-def test_killed_shrink_leaves_a_store_that_opens_and_shrinks(path: Path, share: float) -> None:
-    make_store(path, 200)
-    original, before = path.read_bytes(), StoreContents.of(path)
-    steps = int(shrink_until(path, 0).stdout)
-    assert steps > 50
-    path.write_bytes(original)
-    assert shrink_until(path, round(share * steps)).returncode == -signal.SIGKILL
-    assert StoreContents.of(path) == before
-    with Store(path) as store:
-        store.check()
-        store.shrink()
-        store.check()
-    assert StoreContents.of(path) == before
-    assert path.stat().st_size < 0.6 * len(original)
+    assert path.stat().st_size < 0.6 * size

@@ -23,7 +23,6 @@ from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store, rows, schema
 from langchain_cfc_collect.store.schema import Write
-from langchain_core.messages import AIMessage
 from sqlalchemy import create_engine, select
 
 from integrations.collect.tests import batching
@@ -175,23 +174,6 @@ def test_discard_labels_resets_labels_and_references(store: Store) -> None:
     store.check()
     assert len(list(store.read_records())) == 3
     assert all(one.correct for one in CollectionStatus.from_store(store).doubtful_labels)
-
-
-def test_shrink_store_removes_messages_of_labelled_prompts(store: Store) -> None:
-    store.add(examples(61))
-    noise = random.Random(3)  # noqa: S311 - a simulation
-    for position in range(60):
-        said = {"logprobs": noise.randbytes(4000).hex()}
-        finish(store, position, [DrawnCandidate("a", AIMessage("a", response_metadata=said))] * 2)
-    last = [DrawnCandidate("b", AIMessage("b"))]
-    write_nonempty(store, rows.insert_draws(60, last, Usage()))
-    records = list(store.read_records())
-    shrunk = store.shrink()
-    assert shrunk.candidates == 120
-    assert shrunk.bytes_before > 3 * shrunk.bytes_after
-    store.check()
-    assert list(store.read_records()) == records
-    assert [work.draws for work in store.read_unfinished()] == [last]
 
 
 def run(where: str, log: Path, size: int = 12, **changed: Any) -> CollectionResult:

@@ -29,7 +29,7 @@ from langchain_cfc.records import Example, write_records
 from langchain_cfc.records.files import check_records_target
 from langchain_cfc.records.schema import name_part
 from langchain_cfc.support.database import StoreNotFoundError
-from langchain_cfc_collect.cli.store import print_status, summarize_status
+from langchain_cfc_collect.cli.status import print_status, summarize_status
 from langchain_cfc_collect.collecting import (
     check_references,
     collect,

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from langchain_cfc_collect.store.rows import PAGE_SIZE, StoredPrompt
-from langchain_cfc_collect.store.store import Failure, ShrinkResult, Store, Writer
+from langchain_cfc_collect.store.store import Failure, Store, Writer
 
-__all__ = ["PAGE_SIZE", "Failure", "ShrinkResult", "Store", "StoredPrompt", "Writer"]
+__all__ = ["PAGE_SIZE", "Failure", "Store", "StoredPrompt", "Writer"]

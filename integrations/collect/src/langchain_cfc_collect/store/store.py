@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, delete, func, select, update
+from sqlalchemy import Connection, Dialect, func, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from langchain_cfc.errors import StoreError
@@ -64,15 +64,6 @@ class Failure:
     id: str
     stage: Stage
     error: str
-
-
-@dataclass(frozen=True)
-class ShrinkResult:
-    """Result of shrinking a store: removed messages, and sizes."""
-
-    candidates: int  # number of candidates whose message was removed
-    bytes_before: int  # size of the store before
-    bytes_after: int  # size of the store after
 
 
 class Store(DatabaseStore):
@@ -408,44 +399,6 @@ class Store(DatabaseStore):
         return BudgetTracker(
             budget, self.read_usage(), self.read_batched_usage(), self.read_request_history()
         )
-
-    def shrink(self) -> ShrinkResult:
-        """Remove the messages of labelled prompts, which no later stage reads, and free their disk space.
-
-        Text and data stay, and records do not change. No run may be working on the store, and SQLite needs as
-        much free disk space as the shrunk store takes. Raises `StoreError` if the store is in use or cannot
-        be written.
-        """
-        labelled = select(_prompts.c.position).where(_prompts.c.stage == int(Stage.LABELLED))
-        with self.lock():
-            before = self.measure_size()
-            with self.begin_write() as connection:
-                removed = connection.execute(delete(_draws).where(_draws.c.prompt.in_(labelled))).rowcount
-            self.reclaim_space()
-            return ShrinkResult(removed, before, self.measure_size())
-
-    def measure_size(self) -> int:
-        """Return the size in bytes of the SQLite file and journal, or of PostgreSQL's tables and indexes."""
-        if self.is_sqlite:
-            real = self.path.resolve()
-            files = (real, real.with_name(f"{real.name}-wal"))
-            return sum(file.stat().st_size for file in files if file.is_file())
-        sizes = (f"SELECT pg_total_relation_size('{table}')" for table in self._list_own_tables())
-        with self.begin_read() as connection:
-            return sum(int(connection.exec_driver_sql(size).scalar_one()) for size in sizes)
-
-    def reclaim_space(self) -> None:
-        """Return the space of removed content to the file system; remaining content is never at risk."""
-        commands = ["VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"]
-        if not self.is_sqlite:
-            commands = [f"VACUUM FULL {table}" for table in self._list_own_tables()]
-        with self.explain_errors("write"), self.engine.connect() as connection:
-            connection.execution_options(isolation_level="AUTOCOMMIT")  # neither runs in a transaction
-            for command in commands:
-                connection.exec_driver_sql(command)
-
-    def _list_own_tables(self) -> list[str]:
-        return sorted(self._list_tables() & set(self._facts.metadata.tables))
 
     def connect_without_sync(self) -> Connection:
         """Return a connection of its own, whose commits do not wait for the disk in SQLite.
