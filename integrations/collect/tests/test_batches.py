@@ -345,7 +345,7 @@ def test_waiting_for_a_batch_does_not_count_towards_the_timeout(tmp_path: Path) 
 def test_call_that_waits_for_a_second_batch_releases_its_permit() -> None:
     limiter, running = ConcurrencyLimiter(1), RunningCalls()
     journal = mock.Mock(is_batched=True, flush=mock.AsyncMock())
-    calls = BatchedCalls(CallPolicy(attempts=1), None, running, journal)
+    calls = BatchedCalls(CallPolicy(attempts=1), running, journal)
 
     async def collect_two() -> Any:
         first, second = (asyncio.get_running_loop().create_future() for _ in range(2))

@@ -67,7 +67,7 @@ class Batcher:
         self._on_batch = on_batch
         self._running_calls = RunningCalls()
         # Makes the calls of a stage, given its journal.
-        self.make_calls = partial(BatchedCalls, policy, policy.create_rate_limiter(), self._running_calls)
+        self.make_calls = partial(BatchedCalls, policy, self._running_calls)
         self._stored: set[tuple[int, Stage]] = set()  # stages with stored answers that are not read yet
         self._batched_requests = 0  # number of requests so far that waited for batches
         self._end: asyncio.Future[None]

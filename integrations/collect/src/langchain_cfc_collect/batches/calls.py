@@ -8,8 +8,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.rate_limiters import BaseRateLimiter
-
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, set_context_variable
 from langchain_cfc_collect.calls import CallPolicy, StageCalls
 from langchain_cfc_collect.journal import BatchJournal
@@ -92,19 +90,13 @@ def get_current_call() -> OpenCall | None:
 class BatchedCalls(StageCalls):
     """Makes the calls of one stage of a prompt, whose requests may wait for batches.
 
-    Rate and time limits of the policy apply to stages that call live models only.
+    The time limit of the policy applies to stages that call live models only.
     """
 
     _journal: BatchJournal
 
-    def __init__(
-        self,
-        policy: CallPolicy,
-        rate_limiter: BaseRateLimiter | None,
-        running: RunningCalls,
-        journal: BatchJournal,
-    ) -> None:
-        super().__init__(policy, rate_limiter, journal)
+    def __init__(self, policy: CallPolicy, running: RunningCalls, journal: BatchJournal) -> None:
+        super().__init__(policy, journal)
         self._running_calls = running
 
     async def acall(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
