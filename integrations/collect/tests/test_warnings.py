@@ -105,7 +105,7 @@ def test_notice_comes_before_the_first_call_and_not_for_a_complete_store(tmp_pat
     assert (calls_before, len(model.calls)) == ([0], 2)
 
 
-def test_calibrate_chain_has_the_notice_before_the_first_call() -> None:
+def test_calibrate_chain_has_the_notice_before_the_first_call(tmp_path: Path) -> None:
     class StopError(Exception):
         pass
 
@@ -121,6 +121,7 @@ def test_calibrate_chain_has_the_notice_before_the_first_call() -> None:
             verifier=SelfConsistency(),
             labeler=NormalisedMatch(),
             alpha=0.3,
+            store=tmp_path / "s.db",
             collection=make_silent_options(on_notice=stop),
         )
     model = next(step for step in chain.steps if isinstance(step, CountingModel))

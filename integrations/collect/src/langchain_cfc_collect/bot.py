@@ -39,7 +39,7 @@ from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.plugins import load_object
 from langchain_cfc.support.text import format_percent, pluralize
 from langchain_cfc.verifiers import SelfConsistency, Verifier, VerifierEnsemble
-from langchain_cfc_collect.calibrating import ChainOptions, ChainPlan
+from langchain_cfc_collect.calibrating import ChainOptions, ChainPlan, choose_store
 from langchain_cfc_collect.collecting import acollect, format_cost, print_line, run_in_kept_loop
 from langchain_cfc_collect.costs import Budget, ModelCalls, Stage, Usage
 from langchain_cfc_collect.proposal import (
@@ -133,7 +133,7 @@ async def abuild_bot(
     _check_promise(options, has_parts=verifier is not None and labeler is not None)
     collection = options.get("collection") or CollectionOptions(on_notice=print_line)
     listed = list_examples(examples, collection.on_notice)
-    store = options.get("store") or _propose_store(examples)
+    store = choose_store(options, examples, "bot.db")
     of_all = options.get("max_wrong_of_all") is not None
     given: ChainOptions = {
         "test_fraction": 0.3 if of_all else 0.0,
@@ -164,7 +164,7 @@ async def abuild_bot(
         for line in _describe_labels(store):
             print_line(line)
     try:
-        artifact, seen = await asyncio.to_thread(plan.finish, str(store), ended)
+        artifact, seen = await asyncio.to_thread(plan.finish, ended)
     except UnattainableTargetError as error:
         why = str(error).partition("\n")[0]
         cure = (
@@ -190,10 +190,6 @@ def _check_promise(options: ChainOptions, *, has_parts: bool) -> None:
     if options.get("unit") == "claims" and not has_parts:
         msg = "with unit='claims' pass verifier= and labeler=, because whole answers do not show which suit"
         raise InputError(msg)
-
-
-def _propose_store(examples: Questions) -> str:
-    return name_store(str(examples)) if isinstance(examples, str | os.PathLike) else "bot.db"
 
 
 def _propose_artifact(store: str) -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing_extensions import Unpack
 from langchain_cfc.artifact import CalibrationArtifact, name_evaluation, open_attempts, tabulate_held_out
 from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.claims import Splitter
-from langchain_cfc.errors import ArtifactError, CFCError, CollectionError, InputError, StoreError
+from langchain_cfc.errors import ArtifactError, CollectionError, InputError, StoreError
 from langchain_cfc.evaluation import EvaluationReport, evaluate
 from langchain_cfc.execution import Target
 from langchain_cfc.features import FeatureMap
@@ -29,14 +27,13 @@ from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.records import Example, tabulate
 from langchain_cfc.sampling import SamplingName
 from langchain_cfc.support.files import check_target
-from langchain_cfc.support.imports import require
 from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.support.units import Unit
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble
 from langchain_cfc_collect.collecting import acollect, run_in_kept_loop
-from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.executor import Components, Executor
+from langchain_cfc_collect.proposal import name_store
 from langchain_cfc_collect.provenance import make_provenance
 from langchain_cfc_collect.rehearsal import rehearse_calibration
 from langchain_cfc_collect.run import CollectionOptions, CollectionResult
@@ -62,9 +59,9 @@ class ChainOptions(TypedDict, total=False):
         verifier_id: Name of the verifier, likewise.
         answer_id: Name of the answer extractor, likewise.
         splitter_id: Name of the splitter, likewise.
-        store: SQLite file or database URL for everything that was paid for.
+        store: SQLite file or database URL for everything that was paid for; by default in the current folder,
+            named after the file of examples.
         out: Where to write the artifact.
-        report: Where to write the HTML report, which needs langchain-cfc-lab.
         collection: Limits on calls and cost, callbacks and further options of `collect`; by default progress
             is shown on standard error.
     """
@@ -81,7 +78,6 @@ class ChainOptions(TypedDict, total=False):
     splitter_id: str | None
     store: str | os.PathLike[str] | None
     out: str | os.PathLike[str] | None
-    report: str | os.PathLike[str] | None
     collection: CollectionOptions | None
     alpha: Level | Sequence[Level] | None
     adaptive_alpha: bool | Level
@@ -126,8 +122,7 @@ def calibrate_chain(
         verifier: One verifier, or several by name, whose mean is the score, or a `VerifierEnsemble`.
         labeler: Decides which candidates are correct, given the reference.
         **options: See `ChainOptions`; at least a promise, such as `alpha=0.1` or `max_wrong_rate=0.05`.
-            `test_fraction` is 0.3 by default. Without a `store`, a temporary file is used and deleted after
-            success. If something fails, the file is kept and the error says where.
+            `test_fraction` is 0.3 by default.
 
     Returns:
         The artifact, and its evaluation report at the artifact's smallest error level.
@@ -140,7 +135,6 @@ def calibrate_chain(
             stages are kept in the store.
         UnattainableTargetError: If the target is out of reach for these candidates; they are kept in the
             store as well.
-        MissingExtraError: If a report is wanted and langchain-cfc-lab is not installed.
 
     Warns:
         CollectionWarning: As in `collect`.
@@ -169,7 +163,7 @@ async def acalibrate_chain(
     Returns:
         The artifact and the report.
     """
-    options = {"test_fraction": 0.3, **options}
+    options = {"test_fraction": 0.3, **options, "store": choose_store(options, examples, "chain.db")}
     if not options["test_fraction"] > 0:
         msg = "test_fraction is 0, which leaves nothing to evaluate on; expected a share such as 0.3"
         raise InputError(msg)
@@ -182,6 +176,12 @@ async def acalibrate_chain(
     return artifact, seen
 
 
+def choose_store(options: ChainOptions, examples: Questions, otherwise: str) -> str | os.PathLike[str]:
+    """Return the given store, or a name for one: after the file of examples, `otherwise` without a file."""
+    is_file = isinstance(examples, str | os.PathLike)
+    return options.get("store") or (name_store(str(examples)) if is_file else otherwise)
+
+
 @dataclass(frozen=True)
 class ChainPlan:
     """Plan of one `calibrate_chain` or `build_bot` call: what to collect, and how to calibrate.
@@ -190,18 +190,16 @@ class ChainPlan:
         examples: The questions.
         components: What draws, scores and labels.
         config: The options of `calibrate`; without `test_fraction` nothing is evaluated.
-        store: Where everything is kept that was paid for; None for a temporary file.
+        store: Where everything is kept that was paid for.
         out: Where to write the artifact; None to write none.
-        report: Where to write the HTML report; None to write none.
         collection: Options of the collection.
     """
 
     examples: Sequence[Example]
     components: Components
     config: CalibrationConfig
-    store: str | os.PathLike[str] | None
+    store: str | os.PathLike[str]
     out: str | os.PathLike[str] | None
-    report: str | os.PathLike[str] | None
     collection: CollectionOptions
 
     @classmethod
@@ -210,7 +208,7 @@ class ChainPlan:
     ) -> ChainPlan:
         """Return the plan for options, of which each belongs to one of its parts."""
         rest: dict[str, Any] = dict(options)
-        paths = {name: rest.pop(name, None) for name in ("store", "out", "report")}
+        paths = {name: rest.pop(name, None) for name in ("store", "out")}
         collection, n = rest.pop("collection", None) or CollectionOptions(), rest.pop("n", None)
         shared = signature(Components).parameters.keys() - signature(CalibrationConfig).parameters.keys()
         parts = {name: rest.pop(name) for name in shared & rest.keys()}
@@ -236,64 +234,28 @@ class ChainPlan:
 
     def _check_targets(self) -> None:
         """Raise for paths that cannot be written to, or that are given twice."""
-        if self.out is not None:
-            check_target(self.out)
-        if self.report is not None:
-            _import_report().check_report(self.report)
-        given = {"store": self.store, "out": self.out, "report": self.report}
-        seen: dict[str, str] = {}
-        for name, path in given.items():
-            if path is None:
-                continue
-            other = seen.setdefault(os.path.realpath(path), name)
-            if other != name:
-                msg = f"{name}: {path} is also the {other}; give each its own path"
-                raise InputError(msg)
+        if self.out is None:
+            return
+        check_target(self.out)
+        if os.path.realpath(self.out) == os.path.realpath(self.store):
+            msg = f"out: {self.out} is also the store; give each its own path"
+            raise InputError(msg)
 
     def list_prompts(self) -> list[Example]:
         """Return the prompts that the store will hold: its finished and unfinished ones, and the examples."""
         prompts = {one.id: one for one in self.examples}
-        if self.store is not None:
-            # A store that does not exist yet has no prompts; `collect` reports one that cannot be used.
-            with suppress(StoreError), Store(self.store) as store:
-                for prompt in (*store.read_finished(), *store.read_unfinished()):
-                    prompts.setdefault(prompt.example.id, prompt.example)
+        # A store that does not exist yet has no prompts; `collect` reports one that cannot be used.
+        with suppress(StoreError), Store(self.store) as store:
+            for prompt in (*store.read_finished(), *store.read_unfinished()):
+                prompts.setdefault(prompt.example.id, prompt.example)
         return list(prompts.values())
 
     async def run(self) -> tuple[CalibrationArtifact, EvaluationReport | None, CollectionResult]:
         """Collect, calibrate and evaluate; return the artifact, the evaluation and how collecting ended."""
-        with self._open_store_path() as path:
-            ended = await acollect(self.examples, self.components, path, self.collection)
-            return *await asyncio.to_thread(self.finish, path, ended), ended
+        ended = await acollect(self.examples, self.components, self.store, self.collection)
+        return *await asyncio.to_thread(self.finish, ended), ended
 
-    @contextmanager
-    def _open_store_path(self) -> Iterator[str]:
-        """Yield the location of the store: as given, or a temporary file that is deleted after success.
-
-        If something fails after the first payment, the file is kept and the error says where.
-        """
-        if self.store is not None:
-            yield str(self.store)
-            return
-        folder = tempfile.mkdtemp(prefix="langchain-cfc-")
-        path = str(Path(folder, "collection.db"))
-        try:
-            yield path
-        except BaseException as error:
-            note = _describe_kept_store(path)
-            if note is None:
-                shutil.rmtree(folder, ignore_errors=True)
-            elif isinstance(error, CFCError):
-                error.args = (f"{str(error).rstrip('.')}. {note}", *error.args[1:])
-            else:  # for example KeyboardInterrupt, which has no message to add to
-                with suppress(Warning):
-                    self.collection.on_notice(note)
-            raise
-        shutil.rmtree(folder, ignore_errors=True)
-
-    def finish(
-        self, path: str, ended: CollectionResult
-    ) -> tuple[CalibrationArtifact, EvaluationReport | None]:
+    def finish(self, ended: CollectionResult) -> tuple[CalibrationArtifact, EvaluationReport | None]:
         """Calibrate, evaluate if prompts are held out, and write what has a path."""
         if not ended.complete:
             msg = (
@@ -301,10 +263,10 @@ class ChainPlan:
                 "budget ended or the run was stopped; call again with the same store to continue"
             )
             raise CollectionError(msg)
-        with Store(path) as store:
+        with Store(self.store) as store:
             provenance = store.read_provenance()
             table = tabulate(store.read_all(), provenance=provenance, shortened=True, claims=True)
-        with open_attempts([path], self.out) as kept:
+        with open_attempts([self.store], self.out) as kept:
             artifact = calibrate(
                 table, provenance=provenance, after=kept.ledger, **self.config.to_arguments()
             )
@@ -316,16 +278,6 @@ class ChainPlan:
             kept.record_look(tabulate_held_out(artifact, table)[0], name_evaluation(artifact))
         if self.out is not None:
             artifact.save(self.out)
-        if self.report is not None:
-            reports = _import_report()
-            hardest = None if seen is None else reports.find_hardest_prompts(artifact, table, seen.alpha)
-            reports.write_report(
-                self.report,
-                artifact=artifact,
-                evaluation=seen,
-                hardest=hardest,
-                sources=reports.Sources(str(self.out or "artifact.json"), (path,)),
-            )
         return artifact, seen
 
 
@@ -345,21 +297,3 @@ def _keep_equal(artifact: CalibrationArtifact, path: str | os.PathLike[str] | No
     # Equal attempts have equal outcomes.
     is_equal = (dated.frozen_digest, dated.attempts) == (kept.frozen_digest, kept.attempts)
     return kept if is_equal else artifact
-
-
-def _import_report() -> Any:
-    return require("langchain_cfc_lab.report", "lab", "a report")
-
-
-def _describe_kept_store(path: str) -> str | None:
-    """Describe what a temporary store holds and how to reuse it; None if nothing in it was paid for."""
-    advice = f"pass store={path!r} to calibrate on them, or to continue, without paying for them again"
-    try:
-        with Store(path) as store:
-            stages = store.count_stages()
-            labelled = stages[Stage.LABELLED]
-            is_paid = bool(store.read_usage().calls or sum(stages.values()) > stages[Stage.OPEN])
-    except StoreError:
-        # The store may be damaged, but may also hold paid results, so it is never deleted.
-        return f"What was paid for is kept in {path}" if Path(path).exists() else None
-    return f"The {labelled} labelled prompts are kept in {path}: {advice}" if is_paid else None
