@@ -20,7 +20,7 @@ n = 4
 
 [source]
 path = "questions.csv"
-prompt = [["system", "Answer."], ["human", "{question}"]]
+prompt = "Answer. {question}"
 reference = "answer"
 metadata = ["topic"]
 
@@ -101,7 +101,7 @@ def test_short_names_of_verifier_and_labeler_mean_the_same(read: Read) -> None:
             "found neither of verifier",
         ),
         (
-            ('prompt = [["system", "Answer."], ["human", "{question}"]]', ""),
+            ('prompt = "Answer. {question}"', ""),
             r"none of input, prompt and inputs",
         ),
         (("concurrency = 3", "concurrency = 3\nhurry = true"), r"run.hurry: Unexpected"),
