@@ -401,10 +401,6 @@ def test_collect_prints_a_next_command_that_works(
     source = ("--source", folder / "many.jsonl", "--set", "source.cells.answers=text", "-n", "2")
     said = collect(*source, "--out", "r.jsonl").out
     assert find_next_command(said).startswith("calibrate r.jsonl --max-wrong-rate 0.")
-    # Of so few prompts and candidates, 16 of the 23 that calibrate have a correct one, and 30 of all 40.
-    sets = said.partition("or, for sets  langchain-cfc ")[2]
-    assert sets.startswith("calibrate r.jsonl --alpha 0.")
-    assert run(*sets.split()).code == 0
 
 
 @pytest.mark.parametrize(("prompts", "rate"), [("4", None), ("10", "0.3"), ("20", "0.2")])
@@ -418,9 +414,7 @@ def test_collect_proposes_only_commands_that_the_prompts_suffice_for(
         assert "next          collect more: 4 prompts are too few to calibrate on" in said
         assert "langchain-cfc calibrate" not in said
         return
-    lines = [line for line in said.splitlines() if "langchain-cfc calibrate" in line]
-    assert [line.split()[-1] for line in lines] == [rate, "0.3"]
-    assert run(*lines[1].partition("langchain-cfc ")[2].split()).code == 0
+    assert find_next_command(said).split()[-1] == rate
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -461,17 +455,6 @@ def test_collect_of_claims_prints_a_next_command_that_works(
     assert run("store", "export", "claims.db", "again.jsonl").code == 0
     assert Path("again.jsonl").read_bytes() == Path("c.jsonl").read_bytes()
     collect(*options).assert_refused("unit was 'claims'")
-
-
-def test_store_export_and_import_keep_every_record(collect: Collect, folder: Path) -> None:
-    assert collect().code == 0
-    first, second = folder / "first.jsonl", folder / "second.jsonl"
-    assert run("store", "export", folder / "facts.db", first, "--json").data["records"] == COUNT
-    ran = run("store", "import", first, folder / "again.db", "--json")
-    assert ran.data["records"] == COUNT
-    assert run("store", "import", first, folder / "again.db", "--json").data["records"] == 0
-    assert run("store", "export", folder / "again.db", second).code == 0
-    assert first.read_bytes() == second.read_bytes()
 
 
 def test_collect_without_a_terminal_prints_progress_lines(

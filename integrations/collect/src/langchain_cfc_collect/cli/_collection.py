@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import shlex
 import signal
 import warnings
@@ -51,14 +50,11 @@ from langchain_cfc_collect.store import Store
 _MOST_LISTED = 5
 # Below this attainable coverage, the next step is to look at the labels, not to calibrate.
 _LEAST_COVERAGE = 0.1
-# Error levels to propose, and the least margin above the smallest attainable one.
-_ALPHAS = ("0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
-_LEAST_MARGIN = 0.05
 # Wrong-answer rates to propose, and the probability of certifying a rate although it is exceeded.
 _WRONG_RATES = ("0.1", "0.2", "0.3")
 # Level of the first test of one rate in `calibrate`: 80 % of delta = 0.05.
 _LEVEL = 0.05 * 0.8
-# With fewer prompts, the fit split may not hold two different mean scores, which fitting features takes.
+# With fewer prompts, not even the largest of these rates can be certified.
 _LEAST_PROMPTS = 10
 
 
@@ -248,16 +244,9 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws:
     if of_claims:
         yield f"next          {calibrate} --unit claims --at-most 1 --alpha 0.1 --test-fraction 0.3"
         return
-    # Stay above the smallest level attainable on all prompts, since the calibration split may do worse: in a
-    # random half of N, the share with a correct candidate has a standard deviation of sqrt(p (1 - p) / N).
-    margin = max(_LEAST_MARGIN, 2.0 * math.sqrt(coverage * (1.0 - coverage) / labelled))
-    alpha = next((one for one in _ALPHAS if float(one) >= 1.0 - coverage + margin), _ALPHAS[-1])
-    # Rates that could be certified if none of this many answers were wrong.
-    certifiable = (one for one in _WRONG_RATES if (1.0 - float(one)) ** labelled <= _LEVEL)
-    rate = next(certifiable, None)
-    if rate is not None:
-        yield f"next          {calibrate} --max-wrong-rate {rate}"
-    yield f"{'or, for sets ' if rate else 'next, for sets'} {calibrate} --alpha {alpha} --test-fraction 0.3"
+    # A rate that could be certified if none of this many answers were wrong.
+    rate = next(one for one in _WRONG_RATES if (1.0 - float(one)) ** labelled <= _LEVEL)
+    yield f"next          {calibrate} --max-wrong-rate {rate}"
 
 
 def _explain_low_coverage(status: CollectionStatus) -> str:
