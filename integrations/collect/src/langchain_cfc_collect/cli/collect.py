@@ -76,9 +76,7 @@ def collect(
     ] = None,
     id_: Annotated[
         str | None,
-        _dataset_option(
-            "--id", help="Column with the prompt's id. Default: a digest of prompt and reference."
-        ),
+        _dataset_option("--id", help="Column with the prompt's id. Default: a digest of the prompt."),
     ] = None,
     limit: Annotated[
         int | None,

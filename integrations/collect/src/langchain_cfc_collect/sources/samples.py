@@ -178,7 +178,7 @@ def read_samples(
             first, gathered = found.setdefault(example.id, (example, []))
             if first != example:
                 problem = (
-                    f"the question {example.id!r} stands in an earlier row with another input or metadata"
+                    f"the question {example.id!r} stands in an earlier row with another reference or metadata"
                 )
                 raise RecordError(table.rows.name, number, "", problem)
             gathered += samples
