@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
@@ -39,9 +39,6 @@ _PLAIN_MARKS = (
     | dict.fromkeys(map(ord, "\u2013\u2014"), "-")
     | {0x2026: "...", 0x00A0: " ", 0x202F: " "}
 )
-By = Literal["id", "prompt"]
-_KEY_COLUMNS: tuple[By, By] = ("id", "prompt")
-
 # Spreadsheets evaluate cells that begin with = + - or @, and rewrite those that look like a number or a date:
 # 3/4 becomes a day in April. A cell that begins with this mark is text to all of them.
 TEXT_MARK = "'"
@@ -60,8 +57,7 @@ class Sheet:
     """The labels that people gave in one file."""
 
     source: str  # name of the file
-    by: By  # whether candidates are found by the `id` of their record or by its `prompt`
-    rows: Mapping[tuple[str, str], SheetRow]  # by id or prompt, and text, both as `make_key` gives them
+    rows: Mapping[tuple[str, str], SheetRow]  # by id of the record, and text as `make_key` gives it
     digest: str  # SHA-256 of the file
 
 
@@ -79,7 +75,6 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
         msg = f"{path} is neither .csv nor .jsonl, so its format is unknown"
         raise InputError(msg)
     check_regular_file(path)
-    by: By | None = None
     rows: dict[tuple[str, str], SheetRow] = {}
     # Spreadsheet programs of some countries write Windows-1252 unless asked for UTF-8.
     found = read_rows(path) if ending == ".jsonl" else read_csv(path, fallback="cp1252")
@@ -87,10 +82,7 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
         line, row = (given.number, given.problem) if isinstance(given, BadRow) else given
         if isinstance(row, str):
             raise RecordError(source, line, "", row)
-        own, key, label = _read_row(source, line, row if ending == ".jsonl" else _read_cells(row), partly)
-        by = by or own
-        if own != by:
-            raise RecordError(source, line, own, f"found it; expected {by}, as in the lines above")
+        key, label = _read_row(source, line, row if ending == ".jsonl" else _read_cells(row), partly)
         earlier = rows.get(key)
         if earlier is None or earlier.correct is None:
             rows[key] = SheetRow(line, label)
@@ -98,9 +90,9 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
             word = "true" if label else "false"
             problem = f"found {word}, but the same candidate has the other label in an earlier line"
             raise RecordError(source, line, "correct", problem)
-    if by is None:
+    if not rows:
         raise RecordError(source, 0, "", "it holds no labels")
-    return Sheet(path.name, by, rows, compute_sha256(path.read_bytes()))
+    return Sheet(path.name, rows, compute_sha256(path.read_bytes()))
 
 
 def format_value(value: Any) -> str:
@@ -116,12 +108,12 @@ def format_value(value: Any) -> str:
     try:
         return canonical_json(value)
     except (TypeError, ValueError) as error:
-        msg = f"the prompt is a {type(value).__name__} that is not JSON: label by id"
+        msg = f"found a {type(value).__name__} that is not JSON"
         raise LabelerError(msg) from error
 
 
 def make_key(value: Any) -> str:
-    """Return a prompt or a candidate as `Sheet.rows` names it: `format_value` without typographic marks.
+    """Return a candidate as `Sheet.rows` names it: `format_value` without typographic marks.
 
     Programs write typographic quotation marks, dashes and an ellipsis where people type plain ones.
     """
@@ -130,19 +122,12 @@ def make_key(value: Any) -> str:
 
 def _read_row(
     source: str, line: int, row: Mapping[str, Any], partly: bool
-) -> tuple[By, tuple[str, str], bool | None]:
-    """Return whether a row goes by id or prompt, its key (id or prompt, and text) and its label."""
-    given: list[By] = [one for one in _KEY_COLUMNS if row.get(one) is not None]
-    if len(given) != 1:
-        problem = f"found {'both' if given else 'neither'} of id and prompt; expected one"
-        raise RecordError(source, line, "", problem)
-    by, text, column = given[0], row.get("text"), _find_label_column(row)
+) -> tuple[tuple[str, str], bool | None]:
+    """Return the key of a row (id and text) and its label."""
+    name, text, column = row.get("id"), row.get("text"), _find_label_column(row)
     label = row.get(column)
-    name = row[by]
-    if by == "id" and not isinstance(name, str):
+    if not isinstance(name, str):
         raise RecordError(source, line, "id", f"found a {type(name).__name__}; expected text")
-    if by == "prompt":
-        name = make_key(name)
     if not isinstance(text, str):
         problem = f"found a {type(text).__name__}; expected text, which may be empty"
         raise RecordError(source, line, "text", problem)
@@ -152,7 +137,7 @@ def _read_row(
         raise RecordError(
             source, line, column, f"found {label!r:.60}; expected true or false (in CSV also yes or no)"
         )
-    return by, (name, make_key(text)), label
+    return (name, make_key(text)), label
 
 
 def _clean_word(word: str) -> str:
@@ -196,8 +181,7 @@ class HumanLabels(BaseLabeler):
     The file is JSON Lines (`.jsonl`) or CSV with a header (`.csv`), in UTF-8 or UTF-16; CSV may also be in
     Windows-1252, as Excel writes it. Each line has
 
-    - `id`, the id of the record, or `prompt`, its input: one of the two, the same throughout the file. In CSV
-      an input that is not text is written as JSON with sorted keys and without spaces;
+    - `id`, the id of the record;
     - `text`, the candidate as it was drawn, except for what programs change unasked: the kind of line ends,
       spaces at the end, typographic quotation marks and dashes, and whether an accent is a character of its
       own;
@@ -226,31 +210,22 @@ class HumanLabels(BaseLabeler):
         self.fingerprint = combine_fingerprints(self.name, {"labels": self._sheet.digest}, {})
 
     def __repr__(self) -> str:
-        """State the number of labels, and whether they go by id or prompt."""
-        sheet = self._sheet
-        return f"HumanLabels({sheet.source}: {len(sheet.rows)} by {sheet.by} and text)"
+        """State the number of labels."""
+        return f"HumanLabels({self._sheet.source}: {len(self._sheet.rows)} by id and text)"
 
     def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
         """Look up each candidate."""
         del config
-        sheet = self._sheet
         yield from ()  # nothing is called
-        if sheet.by == "prompt":
-            key = make_key(given["prompt"])
-        elif "id" in given:
-            key = given["id"]
-        else:
-            msg = (
-                f"{sheet.source} identifies prompts by id, but this prompt came without one: pass id=, or "
-                "label by prompt"
-            )
+        if "id" not in given:
+            msg = f"{self._sheet.source} identifies prompts by id, but this prompt came without one: pass id="
             raise LabelerError(msg)
-        return [self._find_label(key, candidate.text) for candidate in given["candidates"]]
+        return [self._find_label(given["id"], candidate.text) for candidate in given["candidates"]]
 
     def _find_label(self, key: str, text: str) -> bool:
         sheet = self._sheet
         row = sheet.rows.get((key, make_key(text)))
         if row is not None and row.correct is not None:
             return row.correct
-        msg = f"no label for {sheet.by} {key!r:.80}, text {text!r:.80} in {sheet.source}: add a line"
+        msg = f"no label for id {key!r:.80}, text {text!r:.80} in {sheet.source}: add a line"
         raise LabelerError(msg)

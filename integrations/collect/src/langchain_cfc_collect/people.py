@@ -261,8 +261,6 @@ class PeopleSample:
 
     def _read_outcomes(self, sheet: Sheet) -> dict[str, bool | None]:
         """Return whether the promise is kept, by id of the prompts on the sheet; None if still open."""
-        if sheet.by != "id":
-            raise RecordError(sheet.source, 0, "prompt", "found it; expected id, as on the original sheet")
         texts: dict[str, list[str]] = {}
         for record_id, record, slots in self._list_rows():
             labels_of = list_labels(record)

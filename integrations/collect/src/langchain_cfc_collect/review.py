@@ -248,7 +248,7 @@ def _label_claims(records: Iterable[LabelledRecord], people: Sheet) -> Iterator[
     names = {name for name, _ in people.rows}
     found: set[tuple[str, str]] = set()
     for record in map(require_claims, check_records(records)):
-        name = record.id if people.by == "id" else make_key(record.input)
+        name = record.id
         if name not in names:
             continue
         keys = [(name, make_key(one.text)) for one in record.claims]
@@ -404,7 +404,7 @@ def _find_labels(
     for record in check_records(records):
         if isinstance(record, ClaimsRecord):
             unit = "claims"
-        name = record.id if sheet.by == "id" else make_key(record.input)
+        name = record.id
         if name not in names:
             continue
         met.add(name)
@@ -426,7 +426,7 @@ def check_all_found(sheet: Sheet, found: Container[tuple[str, str]], met: Contai
     more = f"; {len(unknown)} such rows in all" if len(unknown) > 1 else ""
     if name not in met:
         problem = f"{name!r:.80} is in none of the records: does the sheet belong to others?{more}"
-        raise RecordError(sheet.source, line, sheet.by, problem)
+        raise RecordError(sheet.source, line, "id", problem)
     problem = f"{text!r:.80} is not a {what} of {name!r:.80}: was the text changed?{more}"
     raise RecordError(sheet.source, line, "text", problem)
 

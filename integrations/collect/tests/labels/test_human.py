@@ -60,24 +60,6 @@ def test_human_labels_are_found_by_id_and_text(
     assert "4 by id and text" in repr(labeler)
 
 
-def test_human_labels_are_found_by_prompt_and_text(tmp_path: Path, invoke: Invoke) -> None:
-    messages = [{"role": "user", "content": "Where?"}]
-    lines = [
-        {"prompt": "Where?", "text": "Lima", "correct": True},
-        {"prompt": messages, "text": "Lima", "correct": False},
-    ]
-    labeler = HumanLabels(write_file(tmp_path, "a.jsonl", "\n".join(map(json.dumps, lines))))
-    assert invoke(labeler, labeler_input(None, "Lima", prompt="Where?")) == [True]
-    assert invoke(labeler, labeler_input(None, "Lima", prompt=[{"content": "Where?", "role": "user"}])) == [
-        False
-    ]
-    prompt = json.dumps({"q": "Where?"}, separators=(",", ":")).replace('"', '""')
-    table = HumanLabels(write_file(tmp_path, "a.csv", f'prompt,text,correct\n"{prompt}",Lima,1\n'))
-    assert invoke(table, labeler_input(None, "Lima", prompt={"q": "Where?"})) == [True]
-    with pytest.raises(LabelerError, match="a set that is not JSON: label by id"):
-        invoke(labeler, labeler_input(None, "Lima", prompt={1}))
-
-
 def test_human_labels_names_a_missing_label(tmp_path: Path, invoke: Invoke) -> None:
     labeler = HumanLabels(write_file(tmp_path, "a.jsonl", JSON_LINES))
     with pytest.raises(LabelerError, match=r"no label for id 'peru', text ' Lima' in a.jsonl: add a line"):
@@ -114,15 +96,7 @@ def test_human_labels_accepts_repeated_but_not_contradictory_lines(tmp_path: Pat
         ("a.jsonl", '\n{"id": "a", "correct": true}', 2, "text", "found a NoneType"),
         ("a.jsonl", '{"id": "a", "text": 5, "correct": true}', 1, "text", "found a int"),
         ("a.jsonl", '{"id": 5, "text": "x", "correct": true}', 1, "id", "found a int"),
-        ("a.jsonl", '{"text": "x", "correct": true}', 1, "", "found neither of id and prompt"),
-        ("a.jsonl", '{"id": "a", "prompt": "b", "text": "x", "correct": true}', 1, "", "found both"),
-        (
-            "a.jsonl",
-            f'{json.dumps(LINES[0])}\n{{"prompt": "a", "text": "x", "correct": true}}',
-            2,
-            "prompt",
-            "found it",
-        ),
+        ("a.jsonl", '{"text": "x", "correct": true}', 1, "id", "found a NoneType"),
         (
             "a.jsonl",
             '{"id": "a", "text": "x", "correct": true, "correct": false}',
@@ -140,7 +114,7 @@ def test_human_labels_accepts_repeated_but_not_contradictory_lines(tmp_path: Pat
         ("a.csv", "id,text,correct\na,x\n", 2, "", "cells; expected 3, as in the header"),
         ("a.csv", "id,text,correct\na,x,1,2\n", 2, "", "cells; expected 3, as in the header"),
         ("a.csv", "id,text\na,x\n", 2, "correct", "found ''"),
-        ("a.csv", "text,correct\nx,1\n", 2, "", "found neither"),
+        ("a.csv", "text,correct\nx,1\n", 2, "id", "found a NoneType"),
         ("a.csv", 'id,text,correct\na,"x"y,1\n', 2, "", "not CSV"),
     ],
 )
