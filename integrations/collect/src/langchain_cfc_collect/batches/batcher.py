@@ -26,8 +26,8 @@ from typing import Any, TypeVar
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc_collect.batches import submission
 from langchain_cfc_collect.batches.calls import BatchedCalls, OpenCall, RunningCalls, get_current_call
-from langchain_cfc_collect.batches.models import BatchedModels, Client, make_response
-from langchain_cfc_collect.batches.providers import HTTP_OK, BatchResult, Body, open_provider
+from langchain_cfc_collect.batches.models import BatchedModels, make_response
+from langchain_cfc_collect.batches.providers import HTTP_OK, BatchResult, Body, Provider
 from langchain_cfc_collect.batches.requests import (
     OpenRequests,
     PendingRequest,
@@ -62,7 +62,6 @@ class Batcher:
         on_batch: Callable[[str], None],
     ) -> None:
         self.models = BatchedModels(parts, self._send)
-        self._providers = {id(one): open_provider(one) for one in self.models.clients}
         self._budget = budget
         self._on_batch = on_batch
         self._running_calls = RunningCalls()
@@ -80,7 +79,7 @@ class Batcher:
         self.requests = OpenRequests(writer, costs)
         self._submissions = Submissions(
             writer,
-            [*self._providers.values()],
+            self.models.providers,
             self.requests,
             spawn=self._spawn,
             on_batch=self._on_batch,
@@ -139,12 +138,12 @@ class Batcher:
 
     # Requests
 
-    async def _send(self, client: Client, request: Any) -> Any:
+    async def _send(self, provider: Provider, request: Any) -> Any:
         """Answer a model's request, from a batch if the request can be in one."""
-        call, provider = get_current_call(), self._providers[id(client)]
+        call = get_current_call()
         found = None if call is None else await read_request(provider, request)
         if call is None or found is None:
-            return await client.send(request)
+            return await provider.send(request)
         call.was_batched = True
         pending = self._take_request(call.journal, *found)
         try:

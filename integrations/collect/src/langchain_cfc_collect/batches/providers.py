@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from langchain_cfc.sampling.token_counts import read_count
-from langchain_cfc_collect.batches.models import Client
 from langchain_cfc_collect.costs import ModelCalls, Usage
 from langchain_cfc_collect.store.batches import Answer
 
@@ -150,8 +149,15 @@ def _keep_counts(used: object, *, is_part: bool = False) -> dict[str, Any]:
 
 
 class Provider(ABC):
-    """Batch interface of a provider, used through the client of its models."""
+    """Batch interface of a provider, used through the client that some of its models share.
 
+    Args:
+        official: `openai.AsyncOpenAI` or `anthropic.AsyncAnthropic`, with the settings of the models.
+        http: Its HTTP client.
+        address: Base URL of its requests, without a slash at the end.
+    """
+
+    name: ClassVar[str]
     # Limits of one batch: number of requests, and their total size.
     max_requests: ClassVar[int]
     max_bytes: ClassVar[int]
@@ -166,11 +172,16 @@ class Provider(ABC):
     # Headers that change what a request means: all requests of a batch must agree on them.
     meaningful_headers: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, client: Client) -> None:
-        self.client = client
-        self._retrying_client = client.official.copy(max_retries=_MAX_RETRIES)
+    def __init__(self, official: Any, http: Any, address: str) -> None:
+        self.address = address
+        self._http = http
+        self._retrying_client = official.copy(max_retries=_MAX_RETRIES)
         # No retries when creating a batch: first look whether it was created despite the failure.
-        self._single_try_client = client.official.copy(max_retries=0)
+        self._single_try_client = official.copy(max_retries=0)
+
+    async def send(self, request: Any) -> Any:
+        """Send a request as the models would have sent it, and return the response with its content."""
+        return await self._http.send(request)
 
     @abstractmethod
     def encode(self, key: str, number: int, body: Body, endpoint: str) -> bytes:
@@ -240,6 +251,7 @@ def _parse_line(text: bytes) -> tuple[str, dict[str, Any]] | None:
 class OpenAIBatches(Provider):
     """Batches of OpenAI, or of a server with the same interface."""
 
+    name = "openai"
     max_requests = 50_000
     max_bytes = 200_000_000
     endpoints: ClassVar[Mapping[str, str]] = {
@@ -338,6 +350,7 @@ def _join_counts(tokens_in: int | None, tokens_out: int | None) -> tuple[int, in
 class AnthropicBatches(Provider):
     """Message batches of Anthropic, or of a server with the same interface."""
 
+    name = "anthropic"
     max_requests = 100_000
     max_bytes = 256_000_000
     endpoints: ClassVar[Mapping[str, str]] = {"/v1/messages": "/v1/messages"}
@@ -409,8 +422,3 @@ class AnthropicBatches(Provider):
         cached = sum(used.get(f"cache_{kind}_input_tokens", 0) for kind in ("read", "creation"))
         tokens_in = used.get("input_tokens")
         return _join_counts(None if tokens_in is None else tokens_in + cached, used.get("output_tokens"))
-
-
-def open_provider(client: Client) -> Provider:
-    """Return the batch interface of a client's provider."""
-    return OpenAIBatches(client) if client.provider == "openai" else AnthropicBatches(client)

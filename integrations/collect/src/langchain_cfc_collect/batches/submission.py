@@ -137,7 +137,7 @@ class Submissions:
 
     def _choose_provider(self, row: BatchRow) -> Provider:
         for one in self.providers:
-            if (one.client.provider, one.client.address) == (row.provider, row.address):
+            if (one.name, one.address) == (row.provider, row.address):
                 return one
         msg = (
             f"{self.writer.store.name} waits for a batch at {row.provider} ({row.address}), but no model of "
@@ -151,8 +151,8 @@ class Submissions:
         row = BatchRow(
             self._next_number,
             uuid4().hex[:KEY_DIGITS],
-            provider.client.provider,
-            provider.client.address,
+            provider.name,
+            provider.address,
             route.endpoint,
             route.model,
             int(time.time()),
