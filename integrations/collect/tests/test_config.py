@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 import pytest
 from langchain_cfc_collect.config import CollectionConfig, read_config
 
-from langchain_cfc.errors import InputError, StoreError
-from langchain_cfc.support.plugins import load_object
+from langchain_cfc.errors import InputError
 from langchain_cfc.verifiers import ModelJudge
 
 TOML = """
@@ -187,53 +185,3 @@ def test_record_settings_change_only_with_what_changes_records(
 def test_record_settings_contain_no_secret(read: Read) -> None:
     secret = read(("sk-1", "very-secret"), ('articles = "de"', 'hidden = "also-secret"'))
     assert "secret" not in format_record_settings(secret)
-
-
-# Factories
-
-
-@pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a module in the working directory."""
-    name = f"mybot_{tmp_path.name.replace('-', '_')}"
-    (tmp_path / f"{name}.py").write_text(
-        "def judge(prompt, candidates): return []\n"
-        "def make_judge(strict=False): return ('judge', strict)\n"
-        "class Judge:\n    pass\n"
-        "def broken(): raise RuntimeError('no key')\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return name
-
-
-def test_load_object_loads_functions_factories_and_classes(module: str) -> None:
-    assert load_object(f"{module}:judge").__name__ == "judge"
-    assert load_object(f"{module}:make_judge") == ("judge", False)
-    assert load_object(f"{module}:make_judge", {"strict": True}) == ("judge", True)
-    assert type(load_object(f"{module}:Judge")).__name__ == "Judge"
-
-
-def test_load_object_passes_on_errors_of_this_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    source = "from langchain_cfc.errors import StoreError\ndef make(): raise StoreError('in use')\n"
-    for name, more in (("called_parts", ""), ("raising_parts", "make()\n")):
-        (tmp_path / f"{name}.py").write_text(source + more)
-        with pytest.raises(StoreError, match=r"^in use$"):
-            load_object(f"{tmp_path / name}.py:make")
-
-
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("{}:none", "cannot import .*AttributeError"),
-        ("nowhere:x", "cannot import 'nowhere:x': ModuleNotFoundError"),
-        ("{}", "expected MODULE:NAME or FILE.py:NAME"),
-        ("{}:broken", "the factory .* failed with RuntimeError: no key"),
-    ],
-)
-def test_load_object_reports_why_it_fails(module: str, path: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        load_object(path.format(module))
