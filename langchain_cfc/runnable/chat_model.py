@@ -37,7 +37,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
 
 from langchain_cfc.errors import AbstentionError, InputError
 from langchain_cfc.execution import Step, Steps, arun_flow, run_flow, set_context_variable
-from langchain_cfc.execution.langgraph_compat import NOSTREAM, make_message_id
+from langchain_cfc.execution.langgraph_compat import NOSTREAM, get_tracing_params, make_message_id
 from langchain_cfc.runnable.answering import ABSTAIN_MESSAGE, Answer, refuse_share_of_one
 from langchain_cfc.runnable.binding import make_argument_error
 from langchain_cfc.runnable.chat_arguments import (
@@ -156,19 +156,10 @@ class CFCChatModel(BaseChatModel):
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         """Return tracing parameters: the generator's model, with a provider that has no price list."""
-        params = LangSmithParams(ls_provider=PROVIDER, ls_model_type="chat")
-        served = find_cfc_runnable(self.chain)
+        model = find_answering_model(self.chain)
         given = self._merge_arguments(stop, kwargs)
-        known = compute_fingerprint(served.generator.bind(**given)) if served is not None else {}
-        if known.get("model") is not None:
-            params["ls_model_name"] = known["model"]
-        if known.get("temperature") is not None:
-            params["ls_temperature"] = known["temperature"]
-        if known.get("max_tokens") is not None:
-            params["ls_max_tokens"] = known["max_tokens"]
-        if "stop" in given:
-            params["ls_stop"] = given["stop"]
-        return params
+        params = LangSmithParams() if model is None else get_tracing_params(model, **given)
+        return {**params, "ls_provider": PROVIDER, "ls_model_type": "chat"}
 
     def bind_tools(
         self,

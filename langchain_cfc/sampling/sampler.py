@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
 
-from langchain_core.globals import get_llm_cache
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
@@ -119,7 +118,6 @@ class Sampler:
         self._after = None if model is None else model.after
         self._may_call_tools = may_call_tools(self._per_candidate)
         opaque = list_opaque_parts(self._per_candidate)
-        self._functions = [] if has_model(self._per_candidate) else opaque
         self._is_model_expected = bool(opaque) and has_model(self._per_candidate)
         hidden = list_hidden_models(self._per_candidate)
         self._warned: set[str] = {"streaming"} if hidden else set()
@@ -371,14 +369,7 @@ class Sampler:
         return DrawError(msg)
 
     def _warn_before_drawing(self, n: int) -> None:
-        """Warn about a global cache that applies inside functions, or settings that make candidates equal."""
-        if self._functions and get_llm_cache() is not None:
-            self._warn_once(
-                "cache",
-                "a global LLM cache is set and cannot be switched off for a model called in a function: all "
-                f"candidates would be the same if one is called in {', '.join(self._functions)}. Give such "
-                "a model cache=False",
-            )
+        """Warn about settings that make candidates equal."""
         if self._greedy_setting is not None and n > 1:
             self._warn_once(
                 "same answers",

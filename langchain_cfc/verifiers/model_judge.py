@@ -13,12 +13,11 @@ import string
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.base import RunnableBindingBase
 
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Steps, describe_error
+from langchain_cfc.sampling.requests import find_answering_model
 from langchain_cfc.support.normalisation import unify_characters
 from langchain_cfc.verifiers.base import TextVerifier, read_token_logprobs
 from langchain_cfc.verifiers.prompted import (
@@ -194,16 +193,14 @@ def _check_mode(mode: Mode) -> Mode:
 
 def _choose_mode(model: Runnable[Any, Any]) -> Mode:
     """Return the default mode by the rule in the docstring of `ModelJudge`."""
-    inner = _find_chat_model(model)
-    has_logprobs = inner is not None and {"logprobs", "top_logprobs"} <= set(type(inner).model_fields)
+    has_logprobs = {"logprobs", "top_logprobs"} <= _list_fields(model)
     return "logprobs" if has_logprobs else "line"
 
 
-def _find_chat_model(part: Runnable[Any, Any]) -> BaseChatModel | None:
-    """Return the chat model, also from inside bindings and retries; None if there is none."""
-    while isinstance(part, RunnableBindingBase):
-        part = part.bound
-    return part if isinstance(part, BaseChatModel) else None
+def _list_fields(model: Runnable[Any, Any]) -> set[str]:
+    """Return the names of the settings of a chat model, also inside bindings and retries."""
+    found = find_answering_model(model)
+    return set() if found is None else set(type(found.model).model_fields)
 
 
 def _request_logprobs(model: Runnable[Any, Any], top: int) -> Runnable[Any, Any]:
@@ -214,9 +211,8 @@ def _request_logprobs(model: Runnable[Any, Any], top: int) -> Runnable[Any, Any]
     if top < 2:  # noqa: PLR2004 - a choice is between two
         msg = f"top_logprobs must be at least 2, for a choice between two words; got {top}"
         raise InputError(msg)
-    inner = _find_chat_model(model)
-    limited = inner is not None and "max_tokens" in type(inner).model_fields
-    return model.bind(logprobs=True, top_logprobs=top, **({"max_tokens": _MAX_TOKENS} if limited else {}))
+    limit = {"max_tokens": _MAX_TOKENS} if "max_tokens" in _list_fields(model) else {}
+    return model.bind(logprobs=True, top_logprobs=top, **limit)
 
 
 def _read_verdict(reply: Any) -> float | None:

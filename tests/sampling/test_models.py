@@ -23,7 +23,7 @@ from langchain_core.runnables import (
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CFCRunnable
-from langchain_cfc.errors import InputError, MissingExtraError, SamplingWarning
+from langchain_cfc.errors import DrawError, InputError, MissingExtraError, SamplingWarning
 from langchain_cfc.sampling import Sampler, resolve_generator, without_streaming_and_cache
 from langchain_cfc.sampling.models import (
     has_model,
@@ -216,25 +216,13 @@ class Bot:
         return self.model.invoke(prompt)
 
 
-def test_sampler_warns_once_of_functions_under_a_global_cache(draw: Draw) -> None:
+def test_repeated_prompts_under_a_global_cache_in_a_function_are_refused(draw: Draw) -> None:
     sampler = Sampler(RunnableLambda(Bot().answer))
     with global_cache():
-        (said,) = collect_warnings(lambda: sampler.draw(PROMPT, 1))
-        assert "a global LLM cache is set" in said
-        assert "called in answer" in said
-        assert collect_warnings(lambda: sampler.draw("another", 1)) == []
+        sampler.draw(PROMPT, 1)
+        with pytest.raises(DrawError, match="as if from a cache"):
+            sampler.draw(PROMPT, 2)
     assert collect_warnings(lambda: draw(RunnableLambda(Bot().answer), 2)) == []
-
-
-def test_sampler_does_not_warn_of_functions_with_visible_models() -> None:
-    with global_cache():
-        for generator in (
-            call_in_function(NumberedModel(**QUIET)),
-            NumberedModel() | RunnableLambda(str),
-            NumberedModel(),
-        ):
-            sampler = Sampler(generator)
-            assert collect_warnings(lambda one=sampler: one.draw(PROMPT, 2)) == []  # type: ignore[misc]
 
 
 def test_walk_runnables_yields_parts_in_order() -> None:
