@@ -7,13 +7,14 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 
 from langchain_cfc.errors import CFCError
-from langchain_cfc.execution import RunManager, find_limiter
+from langchain_cfc.execution import RunManager, Step, Steps, arun_flow, find_limiter, run_flow
 from langchain_cfc.guarantee import Binding
 from langchain_cfc.runnable.batch import FAILURES, BatchResult, QuestionBatch, ScoredListener, ScoredQuestion
 from langchain_cfc.runnable.batch_journal import BatchJournal
@@ -48,7 +49,8 @@ class BatchServer:
         with self._open(inputs, run_manager, config, **asked) as run:
             pool = ContextThreadPoolExecutor(run.width)
             try:
-                return run.decide(list(pool.map(run.score, range(len(run.batch.questions)))))
+                places = range(len(run.batch.questions))
+                return run.decide(list(pool.map(lambda place: run_flow(run.score(place)), places)))
             finally:
                 pool.shutdown(cancel_futures=True)
 
@@ -61,7 +63,7 @@ class BatchServer:
 
             async def score_in_turn(place: int) -> ScoredQuestion:
                 async with gate:
-                    return await run.ascore(place)
+                    return await arun_flow(run.score(place))
 
             tasks = [asyncio.ensure_future(score_in_turn(place)) for place in range(len(run.batch.questions))]
             try:
@@ -101,40 +103,30 @@ class _BatchRun:
         limiter = self.server.runner.limiter
         return QUESTIONS_AT_ONCE if limiter is None else limiter.size
 
-    def score(self, place: int) -> ScoredQuestion:
-        known = self._find(place)
+    def score(self, place: int) -> Steps[ScoredQuestion]:
+        """Return what was drawn and scored for a question, now or before a stop, or how that failed."""
+        digest = self.batch.digests[place]
+        known = None if self.journal is None else self.journal.find(digest)
         if known is not None:
             return known
+        runner, flow = self.server.runner, self._make_flow(self.batch.questions[place])
         try:
-            return self._keep(place, self.server.runner.run(self._make_flow(place), *self.within))
+            scored: ScoredPrompt = yield Step(
+                partial(runner.run, flow, *self.within), partial(runner.arun, flow, *self.within)
+            )
+            self.batch.measure(scored)  # fails here if a feature cannot be computed
         except FAILURES as error:
             return error
-
-    async def ascore(self, place: int) -> ScoredQuestion:
-        known = self._find(place)
-        if known is not None:
-            return known
-        try:
-            return self._keep(place, await self.server.runner.arun(self._make_flow(place), *self.within))
-        except FAILURES as error:
-            return error
-
-    def _find(self, place: int) -> ScoredQuestion | None:
-        return None if self.journal is None else self.journal.find(self.batch.digests[place])
-
-    def _make_flow(self, place: int) -> Flow[ScoredPrompt]:
-        question = self.batch.questions[place]
-        return lambda config: self.server.pipeline.draw_and_score(question, config)
-
-    def _keep(self, place: int, scored: ScoredPrompt) -> ScoredPrompt:
-        # Not in the flow, which goes on in its thread when its time is over.
-        self.batch.measure(scored)  # fails here if a feature cannot be computed
+        # Not in the inner flow, which goes on in its thread when its time is over.
         if self.journal is not None:
-            self.journal.keep(self.batch.digests[place], scored)
+            self.journal.keep(digest, scored)
         for one in self.within[0].handlers:
             if isinstance(one, ScoredListener):
                 one.count()
         return scored
+
+    def _make_flow(self, question: Any) -> Flow[ScoredPrompt]:
+        return lambda config: self.server.pipeline.draw_and_score(question, config)
 
     def decide(self, outcomes: Sequence[ScoredQuestion]) -> BatchResult:
         """Decide on all questions, after the journal knows which have failed."""
