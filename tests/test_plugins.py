@@ -25,6 +25,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "class Judge:\n    pass\n"
         "def broken(): raise RuntimeError('no key')\n"
     )
+    (tmp_path / "json.py").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     return name
@@ -59,6 +60,7 @@ def test_load_object_passes_on_errors_of_this_package(
         ("{}", "expected MODULE:NAME or FILE.py:NAME"),
         ("SequenceProbabilty", "did you mean 'SequenceProbability'"),
         ("{}:broken", "the factory .* failed with RuntimeError: no key"),
+        ("json.py:x", "a module named 'json' is loaded already"),
     ],
 )
 def test_load_object_reports_why_it_fails(module: str, path: str, message: str) -> None:
