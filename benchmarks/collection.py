@@ -34,14 +34,7 @@ from benchmarks.lib.measuring import (
 limit_threads()  # before NumPy is imported
 
 import httpx  # noqa: E402 - after the threads are limited
-from langchain_cfc_collect import (  # noqa: E402
-    CallPolicy,
-    CollectionOptions,
-    Store,
-    collect,
-    import_samples,
-    rescore,
-)
+from langchain_cfc_collect import CallPolicy, CollectionOptions, Store, collect, rescore  # noqa: E402
 from langchain_cfc_collect.executor import Components  # noqa: E402
 from langchain_core.language_models import BaseChatModel, FakeListChatModel  # noqa: E402
 from langchain_core.runnables import RunnableConfig  # noqa: E402
@@ -51,7 +44,7 @@ from benchmarks.lib.in_memory import InMemoryModel  # noqa: E402
 from benchmarks.lib.slow_server import count_requests, run_slow_server  # noqa: E402
 from langchain_cfc.execution import Steps  # noqa: E402
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput  # noqa: E402
-from langchain_cfc.records import Example  # noqa: E402
+from langchain_cfc.records import Candidate, Example, PromptRecord, Provenance  # noqa: E402
 from langchain_cfc.verifiers import SelfConsistency, VerifierInput  # noqa: E402
 from langchain_cfc.verifiers.base import BaseVerifier  # noqa: E402
 
@@ -165,19 +158,23 @@ def collect_all(model: BaseChatModel, prompts: int, n: int, concurrency: int) ->
 def measure_rescoring(rounds: int) -> Iterator[tuple[str, Ratio]]:
     """Yield the processor time of scoring stored draws again over that of reading them."""
     prompts, n = 10_000, 10
-    rows = [
-        {
-            "question": f"question {number}",
-            "responses": [f"answer {number * slot % 7}" for slot in range(n)],
-            "scores": [0.5] * n,
-            "labels": [slot == 0 for slot in range(n)],
-        }
+    made_by = Provenance(n=n, generator={"id": "g"}, verifier={"id": "v"}, labeler={"id": "l"})
+    records = (
+        PromptRecord(
+            id=f"p{number}",
+            input=f"question {number}",
+            candidates=tuple(
+                Candidate(text=f"answer {number * slot % 7}", score=0.5, correct=slot == 0)
+                for slot in range(n)
+            ),
+        )
         for number in range(prompts)
-    ]
+    )
     options = CollectionOptions(on_progress=lambda _: None, on_notice=lambda _: None)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store.db"
-        import_samples(rows, path)
+        with Store(path, create=True) as store:
+            store.add_records(records, made_by)
         found: list[list[float]] = [[], []]
         for number in range(rounds):
             start = time.process_time()

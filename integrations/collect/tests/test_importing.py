@@ -516,10 +516,12 @@ def test_verifier_that_needs_messages_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "b.db").exists()
 
 
-def test_records_are_refused_with_the_way_to_pass_them(tmp_path: Path) -> None:
+def test_options_of_answers_are_refused_for_records(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
-    write_lines(path, [{"format": "langchain-cfc/records", "version": 1, "n": 1}, {"id": "p", "input": "q"}])
-    run("store", "import", path, tmp_path / "a.db").assert_refused("holds records", "read_records")
+    fields = {"id": "p", "input": "q", "candidates": [{"text": "a", "score": 0.5, "correct": True}]}
+    write_lines(path, [{"format": "langchain-cfc/records", "version": 1, "n": 1}, fields])
+    run("store", "import", path, tmp_path / "a.db", "--answer", "text").assert_refused("records")
+    assert run("store", "import", path, tmp_path / "a.db").code == 0
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.parquet", "a.txt"])

@@ -332,9 +332,8 @@ def test_two_runs_without_a_lock_cannot_write_the_same_stage_twice(
     known = ("duplicate key", "a stage was written before")
     assert all(any(one in said for one in known) for said in refused), refused
     assert run(url, tmp_path / "third", size=PROMPTS).complete
-    with Store(url) as store:  # candidates that one run drew after the other had finished their prompt
-        store.shrink()
-    check_each_prompt_stored_once(url)
+    # Messages may be left that one run drew after the other had finished their prompt.
+    check_each_prompt_stored_once(url, messages_left=True)
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the timers of sockets from /proc")
@@ -365,10 +364,10 @@ def read_keepalive_timers(port: int) -> list[float]:
 # Crashes
 
 
-def check_each_prompt_stored_once(url: str) -> None:
+def check_each_prompt_stored_once(url: str, *, messages_left: bool = False) -> None:
     engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.connect() as connection:
-        assert connection.execute(select(schema.draws)).all() == []
+        assert messages_left or connection.execute(select(schema.draws)).all() == []
         stored = (
             connection.execute(select(schema.prompts.c.id).order_by(schema.prompts.c.position))
             .scalars()

@@ -11,7 +11,6 @@ import stat
 import tempfile
 from collections.abc import Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_cfc_collect.costs import Stage, Usage
 from langchain_cfc_collect.journal import StoreJournal
-from langchain_cfc_collect.provenance import PROVENANCE_FIELDS
 from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store, Writer, rows
-from langchain_cfc_collect.store.schema import Write
 from langchain_cfc_monitor.store import MonitorStore
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage
 
@@ -281,26 +278,6 @@ def candidates(n: int) -> st.SearchStrategy[tuple[Candidate, ...]]:
     return st.tuples(st.booleans(), st.booleans()).flatmap(lambda given: some(*given)).map(tuple)
 
 
-def make_stages(record: PromptRecord, position: int) -> list[list[Write]]:
-    """The writes of a prompt that is drawn by the model m-1, scored and labelled as a record says."""
-    given = record.candidates
-    draws = [
-        DrawnCandidate(str(one.text), no_answer=one.no_answer)
-        if one.message is None
-        else DrawnCandidate(one.answer_key, None, one.message)
-        for one in given
-    ]
-    outputs = [one.scores for one in given]
-    verdicts = [None if one.no_answer or one.no_verdict else one.score for one in given]
-    answers = [one.answer for one in given if one.answer is not None]
-    labels = Labels([None if one.no_label else one.correct for one in given], answers or None)
-    return [
-        rows.insert_draws(position, draws, Usage.from_models(["m-1"])),
-        rows.insert_scores(position, VerifierScores(verdicts, outputs if any(outputs) else None), Usage()),
-        rows.insert_labels(position, labels, Usage()),
-    ]
-
-
 @settings(max_examples=repetitions(60, share=0.15))
 @given(st.integers(1, 4).flatmap(lambda n: st.lists(candidates(n), min_size=1, max_size=4)), JSON)
 def test_store_returns_records_and_provenance_unchanged(
@@ -314,7 +291,7 @@ def test_store_returns_records_and_provenance_unchanged(
     ]
     header = Provenance(
         n=len(made[0]),
-        generator={"model": "m"},
+        generator={"model": "m", "model_version": "m-1"},
         verifier={"id": "v"},
         labeler={"id": "l"},
     )
@@ -322,13 +299,10 @@ def test_store_returns_records_and_provenance_unchanged(
         tempfile.TemporaryDirectory(dir=memory) as folder,
         Store(Path(folder) / "s.db", create=True) as store,
     ):
-        store.set_configuration(header.model_dump(include={*PROVENANCE_FIELDS}))
-        assert store.add_with_stages((one, partial(make_stages, one)) for one in records) == len(records)
+        assert store.add_records(records, header) == len(records)
         assert list(store.read_records()) == records
-        assert store.read_provenance() == header.model_copy(
-            update={"generator": {"model": "m", "model_version": "m-1"}}
-        )
-        assert store.add_with_stages((one, partial(make_stages, one)) for one in records) == 0
+        assert store.read_provenance() == header
+        assert store.add_records(records, header) == 0
 
 
 def test_store_returns_records_in_dataset_order(path: Path) -> None:
@@ -654,3 +628,15 @@ def test_invalid_database_url_is_refused_without_its_password(where: str, words:
     with pytest.raises(StoreError, match=words) as refused:
         Store(where, create=True)
     assert "secret" not in str(refused.value)
+
+
+def test_add_records_refuses_no_records_and_partial_answers(path: Path) -> None:
+    texts = (Candidate(text="a", score=0.1, correct=True), Candidate(text="b", score=0.2, correct=False))
+    answered = texts[0].model_copy(update={"answer": "A"})
+    with Store(path, create=True) as store:
+        with pytest.raises(StoreError, match="there are no records to add"):
+            store.add_records([], None)
+        with pytest.raises(
+            CollectionError, match=r"record 'x' \(number 1\): only some of its candidates have"
+        ):
+            store.add_records([PromptRecord(id="x", input="?", candidates=(answered, texts[1]))], None)

@@ -7,6 +7,8 @@ from typing import Any
 
 from langchain_cfc.records import Provenance
 
+# Known only from responses; it may change while the model's name stays the same.
+MODEL_VERSION = "model_version"
 # The part of an executor's configuration that becomes the provenance of records.
 PROVENANCE_FIELDS = ("n", "generator", "verifier", "labeler", "answer", "unit", "splitter", "draws")
 
@@ -21,5 +23,5 @@ def make_provenance(configuration: Mapping[str, Any], models: Sequence[str]) -> 
     fields: dict[str, Any] = {name: configuration.get(name) for name in names}
     if models:
         version = models[0] if len(models) == 1 else list(models)
-        fields["generator"] = {**(fields["generator"] or {}), "model_version": version}
+        fields["generator"] = {**(fields["generator"] or {}), MODEL_VERSION: version}
     return Provenance(**fields)

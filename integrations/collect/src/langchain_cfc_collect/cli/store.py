@@ -23,7 +23,7 @@ from langchain_cfc.cli.formatting import (
 )
 from langchain_cfc.cli.inputs import AsJson
 from langchain_cfc.errors import InputError
-from langchain_cfc.records import LabelledRecord, write_records
+from langchain_cfc.records import LabelledRecord, read_records, write_records
 from langchain_cfc.support.text import pluralize
 from langchain_cfc_collect.cli._collection import run_rescoring
 from langchain_cfc_collect.cli.agreement import agreement
@@ -33,6 +33,7 @@ from langchain_cfc_collect.cli.status import print_status, summarize_status
 from langchain_cfc_collect.config import read_import_config, read_scoring_config
 from langchain_cfc_collect.importing import ImportReport, import_samples
 from langchain_cfc_collect.review import read_people_claims, write_review
+from langchain_cfc_collect.sources.samples import holds_records
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store
 
@@ -110,7 +111,7 @@ def export(
 def import_(
     files: Annotated[
         list[Path],
-        typer.Argument(help="Answers that another tool drew: see below."),
+        typer.Argument(help="Labelled records, or answers that another tool drew: see below."),
     ],
     store: Annotated[str, typer.Argument(help=f"{_STORE_HELP} Created if it does not exist.")],
     question: Annotated[str | None, _column_option(help="Column of the questions.")] = None,
@@ -128,7 +129,9 @@ def import_(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add answers that another tool drew to a store.
+    """Add records that were made elsewhere, or answers that another tool drew, to a store.
+
+    Records that the store already holds are skipped; a different record with the same id is an error.
 
     Answers are read from samples of lm-evaluation-harness, results of uqlm and promptfoo, and tables (JSON
     Lines, JSON, CSV, Parquet) with a row for each answer or question. Columns are guessed by their names
@@ -137,6 +140,15 @@ def import_(
     """
     given = {"input": question, "reference": reference or None}
     with report_errors():
+        if all(map(holds_records, files)):
+            if answer or score or label or question or reference or config or settings:
+                msg = "the files hold labelled records, which have no columns to name: leave the options out"
+                raise InputError(msg)
+            source = read_records(*files)
+            with Store(store, create=True) as target, target.lock():
+                added = target.add_records(track_progress(source, "reading records"), source.provenance)
+            _print_written(store, added, as_json=as_json, what="records")
+            return
         read = read_import_config(config, {"source": given}, settings or ())
         name, columns = read.generator.get("id"), read.columns
         if question is not None:  # not the prompt of the file of settings

@@ -37,6 +37,8 @@ from langchain_cfc.sampling.candidates import make_candidate
 from langchain_cfc.sampling.classification import classify_ending
 from langchain_cfc.support.json_text import (
     check_regular_file,
+    parse_object,
+    read_lines,
     short_repr,
 )
 from langchain_cfc.support.text import join_names, pluralize
@@ -140,6 +142,20 @@ class _Table:
     label: str | None = None
     # Prepares a row; None for one that repeats another. Raises `RecordError` if it holds no texts.
     prepare: Callable[[Mapping[str, Any], str, int], Mapping[str, Any] | None] = lambda row, *_: row
+
+
+def holds_records(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file begins as one of records does; raise a `RecordError` if there is none."""
+    path = Path(path)
+    check_regular_file(path)
+    line = next(iter(read_lines(path)), (1, b""))[1]
+    try:
+        names = set(parse_object(line, str(path), 1))
+    except RecordError:
+        return False
+    return {"format", "version", "n"} <= names or (
+        {"id", "input"} <= names and bool({"candidates", "claims"} & names)
+    )
 
 
 def read_samples(
@@ -253,9 +269,6 @@ def _recognise(rows: Rows) -> _Table:
     """Return the table, with the columns of the tool that wrote it."""
     sample = [to_plain(row) for row in read_sample(rows)]
     names = set(sample[0])
-    if "candidates" in names or {"format", "version"} <= names:
-        msg = f"{rows.name} holds records of langchain-cfc: pass what read_records gives as rows, in Python"
-        raise InputError(msg)
     if {"doc", "target"} <= names and names & {"resps", "filtered_resps"}:
         return _open_harness(rows, sample)
     if {"vars", "response", "testCase"} <= names or {"vars", "promptIdx"} <= names:

@@ -8,9 +8,13 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, func, select
 
-from langchain_cfc.errors import StoreError
-from langchain_cfc.records import Example
+from langchain_cfc.errors import CollectionError, StoreError
+from langchain_cfc.records import Example, PromptRecord
+from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.support.serialization import canonical_json
+from langchain_cfc.verifiers.base import VerifierScores
+from langchain_cfc_collect.costs import Usage
+from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.store import schema
 from langchain_cfc_collect.store.rows import (
     ADD_PROMPTS,
@@ -18,6 +22,9 @@ from langchain_cfc_collect.store.rows import (
     SET_DRAWN,
     SET_EXAMPLE,
     combine_writes,
+    insert_draws,
+    insert_labels,
+    insert_scores,
     make_prompt_row,
     read_example,
 )
@@ -132,7 +139,32 @@ def _update_example(position: int, stored: Example, example: Example) -> list[Wr
     if not _list_differing(example, stored, ("reference", "metadata", "cluster")):
         return []
     row = make_prompt_row(position, example)
-    return [(SET_EXAMPLE, [{"where_position": position, "set_example": row["example"]}])]
+    changed = {"set_id": row["id"], "set_example": row["example"]}
+    return [(SET_EXAMPLE, [{"where_position": position, **changed}])]
+
+
+def make_record_writes(models: Sequence[str], record: PromptRecord, position: int) -> list[list[Write]]:
+    """Return the writes of all stages of a finished prompt, whose candidates were drawn by `models`."""
+    candidates = record.candidates
+    draws = [
+        DrawnCandidate(str(one.text), no_answer=one.no_answer)
+        if one.message is None
+        else DrawnCandidate(one.answer_key, None, one.message)
+        for one in candidates
+    ]
+    outputs = [one.scores for one in candidates]
+    verdicts = [None if one.no_answer or one.no_verdict else one.score for one in candidates]
+    scores = VerifierScores(verdicts, outputs if any(outputs) else None)
+    answers = [one.answer for one in candidates if one.answer is not None]
+    if answers and len(answers) < len(candidates):
+        msg = f"record {record.id!r} (number {position + 1}): only some of its candidates have an `answer`"
+        raise CollectionError(msg)
+    labels = Labels([None if one.no_label else one.correct for one in candidates], answers or None)
+    return [
+        insert_draws(position, draws, Usage.from_models(models)),
+        insert_scores(position, scores, Usage()),
+        insert_labels(position, labels, Usage()),
+    ]
 
 
 def _check_same_draws(name: str, row: Any, make_writes: MakeWrites) -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from langchain_cfc.support.database import DatabaseStore, StoreBusyError
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.support.units import Unit
 from langchain_cfc_collect.costs import Budget, BudgetTracker, RequestHistory, Stage, Usage
-from langchain_cfc_collect.provenance import PROVENANCE_FIELDS, make_provenance
+from langchain_cfc_collect.provenance import MODEL_VERSION, PROVENANCE_FIELDS, make_provenance
 from langchain_cfc_collect.store import batches, calls, rows, schema
 from langchain_cfc_collect.store.configurations import (
     IMPORTED,
@@ -41,7 +41,7 @@ from langchain_cfc_collect.store.configurations import (
     explain_differences,
     is_changed,
 )
-from langchain_cfc_collect.store.dataset import add_prompts
+from langchain_cfc_collect.store.dataset import add_prompts, make_record_writes
 from langchain_cfc_collect.store.rows import PAGE_SIZE, StoredPrompt, make_stored_record, read_prompt
 from langchain_cfc_collect.store.schema import PROMPTS_FACT, Statement, Write, report_damage
 
@@ -83,7 +83,7 @@ class Store(DatabaseStore):
     _version = schema.VERSION
     _missing_message = "there is no store at"
     _wrong_format_message = "is no store of a collection"
-    _wrong_version_advice = "export its records with the release that made it"
+    _wrong_version_advice = "export its records with the release that made it, and import them here"
 
     def _open(self, *, create: bool) -> None:
         with report_damage(self.name):
@@ -214,6 +214,35 @@ class Store(DatabaseStore):
                 raise StoreError(msg)
         total = connection.execute(select(func.count()).select_from(_prompts)).scalar_one()
         self.write_facts(connection, {PROMPTS_FACT: str(total)})
+
+    def add_records(self, records: Iterable[PromptRecord], provenance: Provenance | None) -> int:
+        """Add finished records that were made elsewhere.
+
+        Args:
+            records: Labelled records.
+            provenance: Provenance of the records; None if it is not known.
+
+        Returns:
+            The number of new prompts.
+
+        Raises:
+            StoreError: If another prompt is stored under the same id, or the store holds records that were
+                made with another configuration.
+        """
+        stream = iter(records)
+        first = next(stream, None)
+        if first is None:
+            msg = "there are no records to add"
+            raise StoreError(msg)
+        header = provenance or Provenance(n=len(first.candidates))
+        configuration = header.model_dump(include={*PROVENANCE_FIELDS, "separate_scores"})
+        # Records do not state whether calls went through batches, so take that from the store.
+        configuration.update({"endpoint": "batch"} if self.has_batches else {})
+        version = (configuration["generator"] or {}).pop(MODEL_VERSION, None)
+        self.set_configuration(configuration)
+        models = version if isinstance(version, list) else [version] if version is not None else []
+        make_writes = partial(make_record_writes, models)
+        return self.add_with_stages((one, partial(make_writes, one)) for one in (first, *stream))
 
     # Work
 
