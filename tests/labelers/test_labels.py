@@ -21,7 +21,7 @@ from langchain_cfc.labelers import (
     NormalisedMatch,
     NumericMatch,
 )
-from langchain_cfc.labelers.base import CandidateLabeling, check_labels
+from langchain_cfc.labelers.base import CandidateLabeling, check_labels, check_reference
 from langchain_cfc.sampling.comparison import compare_fingerprints
 from tests.calls import Invoke, copies_of
 from tests.factories import labeler_input
@@ -132,6 +132,24 @@ def test_candidate_labeling_accepts_functions_and_runnables(labeler: Any) -> Non
             run_flow(labeling.label_candidates(asked, None, {}))
     else:
         assert run_flow(labeling.label_candidates(asked, None, {})) == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("reads", "labels"), [("answer", [True, True, False]), ("text", [False, False, False])]
+)
+def test_equal_answers_share_a_label_of_the_answer_or_the_first_text(reads: Any, labels: list[bool]) -> None:
+    asked = labeler_input("Lima", "It is Lima", "Lima", "?")
+    labeling = CandidateLabeling(NormalisedMatch(), reads)
+    assert run_flow(labeling.label_candidates(asked, ["Lima", "Lima", " "], {})) == labels
+    blank = labeler_input("Lima", "", " ")
+    assert run_flow(labeling.label_candidates(blank, None, {})) == [False, False]
+
+
+def test_check_reference_asks_labelers_of_this_package_about_no_candidate() -> None:
+    check_reference(NumericMatch(), labeler_input("7", "8"))
+    with pytest.raises(LabelerError, match="is not one number"):
+        check_reference(NumericMatch(), labeler_input("many", "8"))
+    check_reference(label_by_equality, labeler_input("many", "8"))
 
 
 def test_candidate_labeling_refuses_other_types_and_wraps_errors() -> None:

@@ -21,7 +21,7 @@ from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, create_model
 
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
-from langchain_cfc.sampling.comparison import compare_fingerprints
+from langchain_cfc.sampling.comparison import compare_fingerprints, is_equal_or_named
 from langchain_cfc.sampling.fingerprints import SAMPLING_PARAMETERS, compute_fingerprint
 from langchain_cfc.support.serialization import compute_sha256
 
@@ -404,3 +404,22 @@ def test_steps_digest_depends_on_the_order_of_steps() -> None:
     one, other = (compute_fingerprint(chain | make_model()) for chain in (step | GOOD, GOOD | step))
     with pytest.raises(FingerprintError, match="steps_digest is"):
         compare_fingerprints("generator", one, other)
+
+
+@pytest.mark.parametrize(
+    ("known", "given", "equal"),
+    [
+        ("requests", "requests", True),
+        ("requests", "single_request", False),
+        # An id that was given since vouches for the part that drew before.
+        ({"unnamed": ["a function"]}, {"id": "mine"}, True),
+        ({"class": "Bot", "unnamed": ["Bot"]}, {"class": "Bot", "id": "mine"}, True),
+        ({"id": "judge", "model": "a"}, {"method": "judge", "model": "a", "id": "mine"}, True),
+        ({"class": "Bot"}, {"class": "Other", "id": "mine"}, False),
+        ({"class": "Bot"}, {"class": "Other"}, False),
+        # The id of a method of this package does not.
+        ({}, {"class": "langchain_cfc.SelfConsistency", "id": "self-consistency"}, False),
+    ],
+)
+def test_settings_are_equal_if_only_an_id_was_given_since(known: Any, given: Any, equal: bool) -> None:
+    assert is_equal_or_named(known, given) is equal

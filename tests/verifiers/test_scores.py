@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from langchain_cfc.errors import InputError, ServingError, VerifierError
-from langchain_cfc.execution import run_flow
+from langchain_cfc.execution import Step, run_flow
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SelfConsistency
 from langchain_cfc.verifiers.base import (
+    BaseVerifier,
     CandidateScorer,
     VerifierEnsemble,
     VerifierInput,
@@ -98,6 +99,32 @@ def test_a_candidate_without_a_verdict_scores_worst() -> None:
     scored = score_three(CandidateScorer(returning(0.25, None, 0.75)))
     assert scored.scores == [0.25, 1.0, 0.75]
     assert scored.verdicts[1] is None
+
+
+class Counted(BaseVerifier):
+    """Scores by counting, after a call if it makes any, and counts how often it is asked."""
+
+    def __init__(self, *, calls: bool = False, scores: Any = (0.0, 0.5, 1.0)) -> None:
+        self.calls, self.scores, self.asked = calls, scores, 0
+
+    def flow(self, given: VerifierInput, config: Any) -> Any:
+        del given, config
+        self.asked += 1
+        if self.calls:
+            yield Step(lambda: None, lambda: None)  # type: ignore[arg-type, return-value]
+        return list(self.scores)
+
+
+def test_score_without_calls_stops_at_the_first_call() -> None:
+    given = VerifierInput(prompt="?", candidates=[DrawnCandidate(text) for text in ("a", "b", "c")])
+    found = CandidateScorer(Counted()).score_without_calls(given)
+    assert found is not None
+    assert found.scores == [0.0, 0.5, 1.0]
+    assert CandidateScorer(Counted(scores="abc")).score_without_calls(given) is None
+    calling = Counted(calls=True)
+    scorer = CandidateScorer(calling)
+    assert [scorer.score_without_calls(given) for _ in range(2)] == [None, None]
+    assert calling.asked == 1
 
 
 @pytest.mark.parametrize(
