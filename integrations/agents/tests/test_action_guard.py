@@ -81,15 +81,6 @@ def per_call(setup: Any) -> CalibrationArtifact:
     return calibrate_on(make_runs(setup), "call", unit="claims", max_wrong_rate=0.1)
 
 
-def days_of(state: dict[str, Any]) -> list[str]:
-    return [
-        call["args"]["day"]
-        for message in state["messages"]
-        if isinstance(message, AIMessage)
-        for call in message.tool_calls
-    ]
-
-
 @both_ways
 @pytest.mark.parametrize("unit", ["bot", "per_call"])
 def test_calls_below_the_cut_run_unattended(request: Any, unit: str, way: Any) -> None:

@@ -54,8 +54,6 @@ class Fault:
     seconds: float = 0.0
     times: int = 1
     method: str = ""
-    # Whether the work is done all the same, and only the answer is lost.
-    done: bool = False
 
 
 @dataclass
@@ -297,8 +295,6 @@ class _Handler(BaseHTTPRequestHandler):
                 fault.times -= 1
         if fault is not None:
             time.sleep(fault.seconds)
-        if fault is not None and fault.done:
-            self.held.answer(asked)
         if fault is not None and (fault.status != 200 or not fault.seconds):
             self._send(fault.status, fault.content)
             return

@@ -26,7 +26,7 @@ from langchain_cfc.records import Example
 from langchain_cfc.support.units import Unit
 from langchain_cfc.verifiers import SequenceProbability
 from tests.serving.openai_bodies import Answer
-from tests.serving.openai_server import Fault, Script
+from tests.serving.openai_server import Script
 
 N = 3
 # Seconds that a call takes.
@@ -55,13 +55,13 @@ def quiet(notice: str) -> None:
 # Over HTTP
 
 
-def script(size: int, *, seconds: float = 0.0) -> Script:
+def script(size: int) -> Script:
     """What the server answers: to each prompt one right answer and two wrong ones."""
     answers = {
         f"question {number}": [Answer(f"answer {number}", -0.25), Answer("no", -1.5), Answer("never", -3.0)]
         for number in range(size)
     }
-    return Script(answers, faults=[Fault("slow", seconds=seconds)] if seconds else [])
+    return Script(answers)
 
 
 def over_http(url: str) -> Components:

@@ -34,7 +34,6 @@ def bots(artifact_path: Path, upstream: tuple[str, Script]) -> dict[str, str]:
     return {
         "BOTS_ARTIFACT": str(artifact_path),
         "BOTS_UPSTREAM": upstream[0],
-        "BOTS_CANCELLED": str(artifact_path.with_name("cancelled")),
     }
 
 

@@ -122,22 +122,13 @@ def _read_length(head: bytes) -> int:
     return int(rest.partition(b"\r\n")[0])
 
 
-def encode_post(
-    body: Any, *, token: str | None = TOKEN, path: str = COMPLETIONS, length: int | None = None
-) -> bytes:
-    """The bytes of a request; a body of bytes is sent as it is.
-
-    Args:
-        body: What is posted.
-        token: Whose request it is.
-        path: Where to.
-        length: What it says its length is, if not what it is.
-    """
+def encode_post(body: Any, *, token: str | None = TOKEN, path: str = COMPLETIONS) -> bytes:
+    """The bytes of a request; a body of bytes is sent as it is."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     by = "" if token is None else f"Authorization: Bearer {token}\r\n"
     head = (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{by}Content-Type: application/json\r\n"
-        f"Content-Length: {len(content) if length is None else length}\r\n\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n"
     )
     return head.encode() + content
 

@@ -122,9 +122,9 @@ def encode_chunk(body: bytes) -> bytes:
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-def encode_get(path: str, *headers: str, method: str = "GET", first: str = "Host: x") -> bytes:
+def encode_get(path: str, *headers: str, method: str = "GET") -> bytes:
     """A request without a body, as it is sent."""
-    lines = [f"{method} {path} HTTP/1.1", first, *(headers or ("Connection: close",)), "", ""]
+    lines = [f"{method} {path} HTTP/1.1", "Host: x", *(headers or ("Connection: close",)), "", ""]
     return "\r\n".join(lines).encode()
 
 
