@@ -209,7 +209,7 @@ def test_calibrate_and_evaluate_commands_accept_claims(tmp_path: Path) -> None:
 def test_unattainable_claims_error_counts_prompts() -> None:
     with pytest.raises(UnattainableTargetError, match="of 10 questions") as e:
         calibrate(make_answers(np.random.default_rng(11), 10), unit="claims", alpha="0.05", features="1")
-    assert "add questions (at least 19)" in str(e.value)
+    assert "Add questions (at least 19)" in str(e.value)
 
 
 def test_evaluate_with_a_claims_artifact_refuses_candidates(artifact: CalibrationArtifact) -> None:

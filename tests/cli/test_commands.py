@@ -74,7 +74,7 @@ def test_command_of_a_companion_receives_its_arguments_and_sets_the_exit_code() 
 @pytest.mark.usefixtures("plugged")
 def test_unknown_command_is_refused_whatever_offers_it() -> None:
     run("greet", "Ada").assert_refused("No such command 'greet'")
-    run("compare").assert_refused("compare comes with langchain-cfc-lab: pip install langchain-cfc-lab")
+    run("compare").assert_refused("pip install langchain-cfc-lab", "./integrations/lab")
 
 
 @pytest.mark.usefixtures("plugged")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from langchain_cfc.cli.commands import KNOWN_COMMANDS, CommandGroup, app
+from langchain_cfc.cli.commands import KNOWN_COMMANDS, app
 
 from .running import run
 
@@ -172,14 +172,6 @@ def test_bash_completion_script_completes_commands_and_values() -> None:
 )
 def test_mistyped_commands_and_options_get_a_suggestion(words: list[str], meant: str) -> None:
     run(*words).assert_refused(meant)
-
-
-def test_absent_companion_is_named_with_its_installation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CommandGroup, "_added_commands", {})
-    run("collect", "--source", "questions.csv").assert_refused(
-        "pip install langchain-cfc-collect", "./integrations/collect"
-    )
-    assert "Propose the settings" not in run("--help").out
 
 
 def test_help_names_no_type_for_switches() -> None:
