@@ -18,7 +18,7 @@ n = 4
 
 [source]
 path = "questions.csv"
-prompt = "Answer. {question}"
+prompt = [["system", "Answer."], ["human", "{question}"]]
 reference = "answer"
 metadata = ["topic"]
 
@@ -99,7 +99,7 @@ def test_short_names_of_verifier_and_labeler_mean_the_same(read: Read) -> None:
             "found neither of verifier",
         ),
         (
-            ('prompt = "Answer. {question}"', ""),
+            ('prompt = [["system", "Answer."], ["human", "{question}"]]', ""),
             r"none of input, prompt and inputs",
         ),
         (("concurrency = 3", "concurrency = 3\nhurry = true"), r"run.hurry: Unexpected"),

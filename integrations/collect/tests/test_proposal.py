@@ -123,8 +123,8 @@ def test_detect_columns_recognises_json_lists() -> None:
 
 
 def test_detect_columns_refuses_a_prompt_that_is_no_template() -> None:
-    with pytest.raises(InputError, match=r"the prompt '\{a' cannot be used"):
-        detect_columns(Rows.from_iterable([{"question": "x", "answer": "y"}]), prompt="{a")
+    with pytest.raises(InputError, match=r"the prompt '\{a\[b\]\}' cannot be used"):
+        detect_columns(Rows.from_iterable([{"question": "x", "answer": "y"}]), prompt="{a[b]}")
 
 
 def test_init_reads_questions_and_answers_inside_objects(tmp_path: Path) -> None:

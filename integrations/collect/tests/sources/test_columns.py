@@ -10,6 +10,10 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped] # it has no types
 import pytest
 from langchain_cfc_collect.sources import Columns, read_examples
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, convert_to_messages
+from langchain_core.prompts import (
+    ChatPromptTemplate,
+)
 from pydantic import ValidationError
 
 from integrations.collect.tests.sources.writing import catch_record_error
@@ -75,6 +79,36 @@ def test_inputs_option_makes_an_object_of_several_columns() -> None:
     }
 
 
+def test_prompt_option_makes_messages_from_role_and_text_pairs() -> None:
+    pairs = [["system", "Be short."], ["user", "{question}"], ["assistant", "{{hm}}"], ["user", "Well?"]]
+    written = read_one(NQ_OPEN, prompt=pairs).input
+    assert written == [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": "who wrote emma"},
+        {"role": "assistant", "content": "{hm}"},
+        {"role": "user", "content": "Well?"},
+    ]
+    assert isinstance(written, list)
+    assert convert_to_messages(written) == [
+        SystemMessage("Be short."),
+        HumanMessage("who wrote emma"),
+        AIMessage("{hm}"),
+        HumanMessage("Well?"),
+    ]
+
+
+def test_prompt_placeholder_inserts_a_column_of_messages() -> None:
+    row = {"turns": [*MESSAGES, {"role": "assistant", "content": "Here."}], "q": "And now?"}
+    prompt = [["system", "Be short."], ["placeholder", "{turns}"], ["user", "{q}"]]
+    assert read_one(row, prompt=prompt).input == [
+        {"role": "system", "content": "Be short."},
+        *row["turns"],
+        {"role": "user", "content": "And now?"},
+    ]
+    assert "no column 'turns'" in find_problem({"q": "?"}, prompt=prompt)
+    assert "the column 'turns' is null" in find_problem({**row, "turns": None}, prompt=prompt)
+
+
 UNFIT_TEMPLATE_VALUES = [
     (None, "the column 'q' is null"),
     (["a", "b"], "the column 'q' holds ['a', 'b']; expected text, a number, true or false"),
@@ -85,8 +119,11 @@ UNFIT_TEMPLATE_VALUES = [
 
 
 @pytest.mark.parametrize(("value", "words"), UNFIT_TEMPLATE_VALUES)
-def test_prompt_template_refuses_values_that_are_not_scalars(value: object, words: str) -> None:
-    found = find_problem({"q": value}, prompt="Q: {q}")
+@pytest.mark.parametrize("prompt", ["Q: {q}", [["user", "{q}"]]])
+def test_prompt_template_refuses_values_that_are_not_scalars(
+    value: object, words: str, prompt: object
+) -> None:
+    found = find_problem({"q": value}, prompt=prompt)
     assert "row 1: prompt: " in found
     assert words in found
 
@@ -264,6 +301,9 @@ def test_templates_name_values_inside_objects() -> None:
     assert read_one(row, prompt="{in.q} {in.n:.2f} {in.q!r} {a.b} {{in.q}}").input == (
         "Where? 2.50 'Where?' x {in.q}"
     )
+    pairs = [["placeholder", "{in.past}"], ["user", "{in.q}"]]
+    messages: Any = read_one(row, prompt=pairs).input
+    assert [one["content"] for one in messages] == ["Hi", "Where?"]
     assert "'in.past' holds" in find_problem(row, prompt="{in.past}")
     assert "no column 'in.x'" in find_problem(row, prompt="{in.x}")
 
@@ -293,8 +333,10 @@ INVALID_COLUMNS = [
     ({"input": "q", "cells": {"q": "list"}}, "expected json, text, or a separator such as ; or |"),
     ({"prompt": "Question: {q"}, "expected '}' before end of string"),
     ({"prompt": "question"}, "it names no column"),
-    ({"prompt": "{}"}, "it names no column"),
-    ({"prompt": [["user", "{q}"]]}, "valid string"),
+    ({"prompt": [["usr", "{q}"]]}, "Unexpected message type: usr"),
+    ({"prompt": [["user"]]}, "found ('user',); expected template text, or a list of [role, text]"),
+    ({"prompt": {"user": "{q}"}}, "found {'user': '{q}'}"),
+    ({"prompt": ChatPromptTemplate([("user", "{q}")])}, "expected template text, or a list of [role, text]"),
 ]
 
 

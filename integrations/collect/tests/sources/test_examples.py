@@ -219,6 +219,7 @@ COLUMNS = st.sampled_from(
         {"input": "o", "reference": "o.x", "metadata": ["o.y"]},
         {"inputs": ["q", "r", "o.x"], "cluster": "c"},
         {"prompt": "{q}: {t}{c}", "reference": "o", "cluster": "n"},
+        {"prompt": [["system", "{t}"], ["user", "{q}"]], "reference": "q"},
     ]
 )
 

@@ -62,7 +62,15 @@ def _unpack_single(value: Any) -> Any:
     return names[0] if isinstance(names, tuple) and len(names) == 1 else names
 
 
-def _check_template(prompt: str) -> str:
+def _validate_prompt(value: Any) -> Any:
+    if value is None:
+        return None
+    prompt = value if isinstance(value, str) else _to_tuples(value)
+    if not isinstance(prompt, str):
+        for pair in prompt if isinstance(prompt, tuple) else (value,):
+            if not isinstance(pair, tuple) or [type(part) for part in pair] != [str, str]:
+                msg = f"found {short_repr(pair)}; expected template text, or a list of [role, text]"
+                raise ValueError(msg)
     parse_template(prompt)
     return prompt
 
@@ -75,6 +83,10 @@ _LIKELY_FORMATS = (_JSON, "|", ";")
 _CellFormat: TypeAlias = Annotated[str, AfterValidator(_check_format)]
 _References: TypeAlias = Annotated[
     _Column | Annotated[tuple[_Column, ...], Field(min_length=1)], BeforeValidator(_unpack_single)
+]
+_Prompt: TypeAlias = Annotated[
+    str | tuple[tuple[str, str], ...] | None,
+    BeforeValidator(_validate_prompt),
 ]
 
 
@@ -89,9 +101,10 @@ class Columns(BaseModel):
     Attributes:
         input: The column whose value is the input: text, a list of messages, or an object. Exactly one of
             `input`, `prompt` and `inputs` must be given.
-        prompt: The template that makes the input from columns, such as `Question: {question}`. A row with a
-            null, an object or a list in one of its columns is a bad row. A prompt of several messages is part
-            of the chain, as in `ChatPromptTemplate(...) | model`, with `inputs`.
+        prompt: The template that makes the input from columns: text such as `Question: {question}`, which
+            gives text; a list of `[role, text]`, which gives messages (`["placeholder", "{column}"]` inserts
+            a column of messages). A row with a null in one of its columns, or an object or list where text
+            should be, is a bad row. A LangChain prompt is part of the chain: `prompt | model`, with `inputs`.
         inputs: The columns that make an object, for chains that take several values by name.
         id: The column with a unique text or number for every row. Without it, the id is a digest of the
             input: it does not change when rows move or references are corrected, and a row that repeats an
@@ -109,9 +122,7 @@ class Columns(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     input: _Column | None = Field(default=None, description="the name of a column")
-    prompt: Annotated[str, AfterValidator(_check_template)] | None = Field(
-        default=None, description="template text"
-    )
+    prompt: _Prompt = Field(default=None, description="template text, or a list of [role, text]")
     inputs: Annotated[_ColumnList, Field(min_length=1)] | None = Field(
         default=None, description="a list of at least one column"
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
 
-from langchain_core.messages import BaseMessage, convert_to_messages, convert_to_openai_messages
+from langchain_core.messages import BaseMessage, convert_to_messages
 from langchain_core.prompt_values import PromptValue, StringPromptValue
 
 from langchain_cfc.errors import InputError, LabelerError
@@ -20,6 +20,7 @@ from langchain_cfc.support.text import pluralize
 from langchain_cfc_collect.sources.columns import Columns, References, read_examples
 from langchain_cfc_collect.sources.detection import describe_lists, detect_columns
 from langchain_cfc_collect.sources.files import IN_MEMORY, BadRow, Rows, is_frame, open_rows, to_plain
+from langchain_cfc_collect.sources.templates import serialize_messages
 
 # A question with its reference: a pair, a mapping of both under usual names, or an `Example`.
 Question: TypeAlias = tuple[Any, Any] | Mapping[str, Any] | Example
@@ -137,28 +138,12 @@ def _make_row(number: int, given: Any) -> Mapping[str, Any]:
 def _replace_messages(value: Any) -> Any:
     """Return a prompt with its messages as objects, which records can store and LangChain accepts."""
     if isinstance(value, PromptValue):
-        return (
-            value.text if isinstance(value, StringPromptValue) else _serialize_messages(value.to_messages())
-        )
+        return value.text if isinstance(value, StringPromptValue) else serialize_messages(value.to_messages())
     if isinstance(value, list) and any(isinstance(one, BaseMessage) for one in value):
-        return _serialize_messages(convert_to_messages(value))
+        return serialize_messages(convert_to_messages(value))
     if isinstance(value, Mapping):  # the input of an agent, or of a prompt with a placeholder
         return {key: _replace_messages(item) for key, item in value.items()}
     return value
-
-
-def _serialize_messages(messages: list[BaseMessage]) -> list[dict[str, Any]]:
-    """Return messages as objects that LangChain converts back to the same; `ValueError` if it cannot."""
-    # Keep the content as it is: the conversion would join text blocks, which gives another message.
-    objects = [{**convert_to_openai_messages(one), "content": one.content} for one in messages]
-    try:
-        back = convert_to_messages(objects)
-    except ValueError:
-        back = []
-    if back != messages:
-        msg = "its messages hold more than role, content, name and tool calls, which an input cannot carry"
-        raise ValueError(msg)
-    return objects
 
 
 def _add_metadata(example: Example, metadata: Any, number: int) -> Example:

@@ -5,63 +5,107 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from string import Formatter
-from typing import Any
+from typing import Any, TypeAlias
+
+from langchain_core.messages import BaseMessage, convert_to_messages, convert_to_openai_messages
+from langchain_core.prompt_values import StringPromptValue
+from langchain_core.prompts import BasePromptTemplate, ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
 
 from langchain_cfc.support.json_text import check_json, short_repr
+
+# Stands for the dots of a column's name in LangChain's templates, which allow none; for private use.
+_DOT = "\ue000"
+# Template text, or messages as pairs of role and template text.
+Prompt: TypeAlias = str | tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class Template:
-    """Template text with the names of its columns, in which dots lead into objects."""
+    """Prompt template with the names of its variables."""
 
-    text: str
-    required: tuple[str, ...]  # columns that every row must have
+    prompt: BasePromptTemplate[Any]
+    required: tuple[str, ...]  # variables that every row must have
+    # Variables inserted into text. Lists and objects are refused: LangChain would write them as Python does
+    texts: frozenset[str]
 
-    def render(self, values: Mapping[str, Any]) -> str:
+    def render(self, values: Mapping[str, Any]) -> str | list[dict[str, Any]]:
         """Render the prompt of one row.
 
         Args:
-            values: Values of all columns.
+            values: Values of all variables.
 
         Returns:
-            The text.
+            Text, or messages as objects that LangChain converts back to the same messages.
 
         Raises:
-            ValueError: If a value cannot be part of a prompt. Lists and objects cannot, because they would be
-                written as Python does.
-            Exception: Any exception of a format.
+            ValueError: If a value cannot be part of a prompt, or the messages cannot be written as JSON.
+            Exception: Any exception of the template.
         """
         for name, value in values.items():
             check_json(value)
             if value is None:
                 msg = f"the column {name!r} is null"
                 raise ValueError(msg)
-            if isinstance(value, list | dict):
+            if name in self.texts and isinstance(value, list | dict):
                 msg = f"the column {name!r} holds {short_repr(value)}; expected text, a number, true or false"
-                raise ValueError(msg)  # noqa: TRY004 - handled like any other value that does not fit
-        formatter, written = Formatter(), ""
-        for literal, column, form, conversion in formatter.parse(self.text):
-            written += literal
-            if column is not None:
-                shown: Any = formatter.convert_field(values[column], conversion)
-                written += format(shown, form or "")
-        return written
+                raise ValueError(msg)
+        given = {name.replace(".", _DOT): value for name, value in values.items()}
+        rendered = self.prompt.format_prompt(**given)
+        if isinstance(rendered, StringPromptValue):
+            return rendered.text
+        return serialize_messages(rendered.to_messages())
 
 
-def parse_template(text: str) -> Template:
+def parse_template(prompt: Prompt) -> Template:
     """Parse a prompt template with named columns.
 
     Args:
-        text: Text that contains `{column}`.
+        prompt: Text that contains `{column}`, or pairs of a role and such a text (the role `placeholder` and
+            the text `{column}` for a column of messages).
 
     Returns:
         The template.
 
     Raises:
-        ValueError: If the text is no template, or names no column.
+        ValueError: If LangChain rejects the prompt, or it names no column.
     """
-    names = {name for _, name, _, _ in Formatter().parse(text) if name is not None}
-    if not names or "" in names:
+    if isinstance(prompt, str):
+        text = PromptTemplate.from_template(_hide_dots(prompt))
+        names = [name.replace(_DOT, ".") for name in text.input_variables]
+        template = Template(text, tuple(sorted(names)), frozenset(names))
+    else:
+        chat = ChatPromptTemplate.from_messages([(role, _hide_dots(text)) for role, text in prompt])
+        placeholders = [one.variable_name for one in chat.messages if isinstance(one, MessagesPlaceholder)]
+        messages = {name.replace(_DOT, ".") for name in placeholders}
+        # LangChain treats a placeholder as optional; here it names a column, which must exist.
+        variables = {name.replace(_DOT, ".") for name in chat.input_variables} | messages
+        template = Template(chat, tuple(sorted(variables)), frozenset(variables - messages))
+    if not template.required:
         msg = "it names no column, so every prompt would be the same; expected a column such as {question}"
         raise ValueError(msg)
-    return Template(text, tuple(sorted(names)))
+    return template
+
+
+def _hide_dots(text: str) -> str:
+    """Return template text whose columns may have dots in their names; `ValueError` if it is no template."""
+    parts = []
+    for literal, name, form, conversion in Formatter().parse(text):
+        parts.append(literal.replace("{", "{{").replace("}", "}}"))
+        if name is not None:
+            converted = f"!{conversion}" if conversion else ""
+            parts.append(f"{{{name.replace('.', _DOT)}{converted}{f':{form}' if form else ''}}}")
+    return "".join(parts)
+
+
+def serialize_messages(messages: list[BaseMessage]) -> list[dict[str, Any]]:
+    """Return messages as objects that LangChain converts back to the same; `ValueError` if it cannot."""
+    # Keep the content as it is: the conversion would join text blocks, which gives another message.
+    objects = [{**convert_to_openai_messages(one), "content": one.content} for one in messages]
+    try:
+        back = convert_to_messages(objects)
+    except ValueError:
+        back = []
+    if back != messages:
+        msg = "its messages hold more than role, content, name and tool calls, which an input cannot carry"
+        raise ValueError(msg)
+    return objects
