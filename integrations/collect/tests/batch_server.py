@@ -30,10 +30,12 @@ class Faults:
     """Faults of the server, as shares of the requests that they may affect.
 
     Attributes:
-        errors: Lines of a batch that end with status 429 or 500.
+        errors: Lines of a batch that end with status 400 or 500.
         missing: Lines that are in no file of results.
         repeated: Lines that are there twice.
         expired: Lines that are not processed when their batch expires; it expires if there are any.
+        live: Live requests that end with status 500.
+        slow: Live requests that are answered half a second later.
         refused: Control calls that end with status 500 and do nothing.
         dropped: Control calls that are carried out, and whose connection breaks before the answer.
         invalid: Why batches are refused by validation; empty if they are not.
@@ -44,6 +46,8 @@ class Faults:
     missing: float = 0.0
     repeated: float = 0.0
     expired: float = 0.0
+    live: float = 0.0
+    slow: float = 0.0
     refused: float = 0.0
     dropped: float = 0.0
     invalid: str = ""
@@ -192,7 +196,7 @@ class Provider:
 
     def _process(self, batch: Batch, custom_id: str, body: Json, *, is_openai: bool) -> None:
         if self.strikes("errors"):
-            batch.errors.append(_openai_error(custom_id, self.chance.choice([429, 500])))
+            batch.errors.append(_openai_error(custom_id, self.chance.choice([400, 429, 500])))
             batch.output += [] if is_openai else [_anthropic_error(custom_id, "errored")]
         elif self.strikes("expired"):
             batch.status = "expired"
@@ -258,6 +262,8 @@ class _Handler(BaseHTTPRequestHandler):
                 if self.provider.strikes("dropped"):
                     self.close_connection = True
                     return None
+            seconds = 0.5 if is_live and self.provider.strikes("slow") else 0.0
+        time.sleep(seconds)
         return self._reply(*reply)
 
     def _reply(self, status: int, content: Json | bytes) -> None:
@@ -270,6 +276,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _live(self, parts: list[str], body: Json) -> tuple[int, Json | bytes]:
         provider = self.provider
+        if provider.strikes("live"):
+            return 500, {"error": {"message": "down", "type": "api_error"}}
         prompt, text = provider.answer(body)
         provider.log.live[prompt] += 1
         return 200, provider.message(body, text) if parts == ["messages"] else provider.chat(body, text)

@@ -129,7 +129,7 @@ def check_collection(
         assert store.read_rows(batches.requests.select()) == []
         usage, batched = store.read_usage(), store.read_batched_usage()
         assert sum(store.read_request_history().unanswered.values()) <= in_flight
-    lines, live = provider.log.lines.total(), provider.log.live.total()  # live is the trial alone
+    lines, live = provider.log.lines.total(), provider.log.live.total()
     assert usage.tokens == (lines + live) * (TOKENS_IN + TOKENS_OUT)
     assert batched.tokens == lines * (TOKENS_IN + TOKENS_OUT)
     assert ended.status.cost == pytest.approx(COST * (0.5 * lines + live))
@@ -151,7 +151,7 @@ PROVIDERS = (OpenAIBatches, AnthropicBatches)
 KILLED_AT_START: dict[str, tuple[Any, ...]] = {
     "_save_id": (Submissions,),
     "read_results": PROVIDERS,
-    "write_results": (OpenRequests,),
+    "write_answers": (OpenRequests,),
     "set_ended": (batches,),
 }
 

@@ -6,6 +6,7 @@ import asyncio
 import io
 import math
 import random
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
@@ -190,7 +191,7 @@ class FailingCall:
 
 def make_calls(policy: CallPolicy | None = None) -> StageCalls:
     """Calls of one stage; by default without a time limit."""
-    return StageCalls(policy or CallPolicy(timeout=None), Journal())
+    return StageCalls(policy or CallPolicy(timeout=None), None, Journal())
 
 
 def run_call(policy: CallPolicy, call: Any, within: CallLimits = FREE) -> tuple[Any, float]:
@@ -320,11 +321,27 @@ def test_waiting_between_attempts_holds_no_permit() -> None:
     assert order == ["first", "second", "first"]
 
 
+# Rate limits
+
+
+def test_requests_per_second_limits_the_rate_of_calls() -> None:
+    async def run_all() -> None:
+        policy = CallPolicy(requests_per_second=200.0)
+        repeated = StageCalls(policy, policy.create_rate_limiter(), Journal())
+        await asyncio.gather(*(repeated.acall(FailingCall(), number, FREE) for number in range(60)))
+
+    begun = time.perf_counter()
+    asyncio.run(run_all())
+    # A bucket that is empty at first fills at the rate: 60 calls take 0.3 s, less the clock's own grain.
+    assert time.perf_counter() - begun >= 0.29
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"concurrency": 0}, "concurrency is 0; expected a whole number of at least 1"),
         ({"attempts": 2.5}, "attempts is 2.5; expected a whole number of at least 1"),
+        ({"requests_per_second": 0}, "requests_per_second is 0; expected a number above 0, or None"),
         ({"timeout": math.inf}, "timeout is inf; expected a number above 0, or None"),
         ({"timeout": math.nan}, "timeout is nan; expected a number above 0, or None"),
     ],

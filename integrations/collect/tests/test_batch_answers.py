@@ -1,4 +1,4 @@
-"""Results of batches that are not as documented: each line is an answer, or is asked again once."""
+"""Results of batches that are not as documented: each line is an answer, or goes live once."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ UNCOUNTED: dict[str, Callable[[Json], None]] = {
     "nested tokens": change_tokens({"text": 5}),
     "zero tokens": change_tokens(0),
 }
-# The answer cannot be read, so that it is asked for again.
+# The answer cannot be read, so that it is asked for again, live.
 UNREAD: dict[str, Callable[[Json], None]] = {
     "no answers": change_answers(MISSING),
     "null answers": change_answers(None),
@@ -190,6 +190,7 @@ UNREAD: dict[str, Callable[[Json], None]] = {
     "text as body": change_body("yes"),
     "empty body": change_body({}),
     "status 429": change_status(429),
+    "status 400": change_status(400),
     "negative line": change_number("--1"),
     "line beyond the batch": change_number("-999999"),
     "huge line": change_number("-" + "9" * 5000),
@@ -227,9 +228,9 @@ FILES: dict[str, Callable[[list[bytes]], bytes]] = {
 def check_run(
     tmp_path: Path, kind: Kind, write: Write, *, lost: int, is_counted: bool = True
 ) -> tuple[Provider, Path]:
-    """Collect with a budget, and again without; another batch asks for the `lost` lines, once."""
+    """Collect with a budget, and again without; `lost` lines are asked for live, and no line twice."""
     provider, path = Provider(), tmp_path / "store.db"
-    provider.write = lambda lines: write(lines) if len(lines) == LINES else b"".join(map(write_line, lines))
+    provider.write = write
     limited = Budget(max_tokens=10**6, prices={"*": PRICE})
     with serve(provider) as url:
         parts = Components(make_model(kind, url), score_by_slot, NormalisedMatch(), N)
@@ -238,10 +239,12 @@ def check_run(
         else:
             with pytest.raises(CollectionError, match="do not report how many tokens they used"):
                 run(path, parts, SIZE, budget=limited)
+            assert provider.log.live.total() == 0
             ended = run(path, parts, SIZE)
     assert ended.complete
     assert ended.status.labelled == SIZE
-    assert provider.log.submitted == [LINES, lost][: 1 + bool(lost)]
+    assert provider.log.submitted == [LINES]
+    assert provider.log.live.total() == lost
     with Store(path) as store:
         store.check()
         usage = store.read_usage()
@@ -292,26 +295,6 @@ def test_unreadable_answers_are_asked_for_once_more(tmp_path: Path, kind: Kind, 
         assert store.read_usage().tokens >= (LINES + charged) * (TOKENS_IN + TOKENS_OUT)
 
 
-def refuse(line: Json) -> None:
-    error = {"error": {"type": "invalid_request_error", "message": "too long"}}
-    if "response" in line:
-        line["response"] |= {"status_code": 400, "body": error}
-    else:
-        line["result"] = {"type": "errored", "error": {"type": "error", **error}}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_request_that_a_batch_refuses_fails_its_prompt_alone(tmp_path: Path, kind: Kind) -> None:
-    provider = Provider(write=lambda lines: spoil(refuse, lines, LINES))
-    with serve(provider) as url:
-        parts = Components(make_model(kind, url), score_by_slot, NormalisedMatch(), N)
-        ended = run(tmp_path / "store.db", parts, SIZE)
-    assert (ended.status.labelled, ended.status.failed) == (SIZE - 1, 1)
-    assert sum(provider.log.submitted) <= LINES + 2  # a failed draw is drawn again, twice at most
-    with Store(tmp_path / "store.db") as store:
-        assert "too long" in store.read_failures()[0].error
-
-
 @mostly_long(("kind", "mode"), [(kind, mode) for mode in FILES for kind in KINDS], quick=2)
 def test_answers_among_other_content_are_used(tmp_path: Path, kind: Kind, mode: str) -> None:
     check_run(tmp_path, kind, lambda lines: FILES[mode]([*map(write_line, lines)]), lost=0)
@@ -331,3 +314,4 @@ def test_batch_whose_results_are_of_other_requests_ends_in_an_error(tmp_path: Pa
         ended = run(tmp_path / "store.db", parts, SIZE)
     assert ended.status.labelled == SIZE
     assert provider.log.submitted == [LINES]
+    assert provider.log.live.total() == 0

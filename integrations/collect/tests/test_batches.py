@@ -88,7 +88,7 @@ def test_draws_and_scores_are_batched_at_two_providers(tmp_path: Path) -> None:
     assert provider.log.live.total() == 0
 
 
-FREQUENT_FAULTS = Faults(errors=0.1, missing=0.05, repeated=0.1, refused=0.2, dropped=0.3)
+FREQUENT_FAULTS = Faults(errors=0.1, missing=0.05, repeated=0.1, live=0.2, refused=0.2, dropped=0.3)
 
 
 @mostly_long("kind", ["openai", "anthropic"], quick=1)
@@ -97,23 +97,20 @@ def test_batches_survive_failed_lines_and_failed_control_calls(tmp_path: Path, k
     with serve(provider) as url:
         ended = run(tmp_path / "store.db", make_components(url, kind), 40, messages=messages)
     check_collection_with_lost_lines(tmp_path / "store.db", provider, ended, 40)
-    struck = provider.log.struck
-    assert min(struck[kind] for kind in ("errors", "missing", "repeated")) > 0
-    assert struck["refused"] + struck["dropped"] > 0
-    # Also where the answer to the submission was lost.
-    assert sum(provider.log.submitted) == 40 * N + struck["errors"] + struck["missing"]
-    assert provider.log.submitted[0] == 40 * N
-    assert "another batch asks the other" in messages.lines[1]
+    assert provider.log.submitted == [40 * N]  # also where the answer to the submission was lost
+    assert min(provider.log.struck[kind] for kind in ("errors", "missing", "repeated", "live")) > 0
+    assert provider.log.struck["refused"] + provider.log.struck["dropped"] > 0
+    assert "are sent live, at full price" in messages.lines[1]
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
-def test_expired_batch_keeps_its_answers_and_another_asks_the_rest(tmp_path: Path, kind: Kind) -> None:
+def test_expired_batch_keeps_its_answers_and_sends_the_rest_live(tmp_path: Path, kind: Kind) -> None:
     provider = Provider(faults=Faults(expired=0.4))
     with serve(provider) as url:
         ended = run(tmp_path / "store.db", make_components(url, kind), SIZE)
     check_collection(tmp_path / "store.db", provider, ended, SIZE)
-    assert provider.log.lines.total() == SIZE * N
-    assert sum(provider.log.submitted) == SIZE * N + provider.log.struck["expired"] > SIZE * N
+    assert provider.log.live.total() == provider.log.struck["expired"] > 0
+    assert provider.log.lines.total() + provider.log.live.total() == SIZE * N
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
@@ -193,8 +190,8 @@ def test_kill_at_any_batch_step_submits_nothing_twice(tmp_path: Path, kind: Kind
             run(tmp_path / "store.db", make_components(url, kind), SIZE)
         ended = run(tmp_path / "store.db", make_components(url, kind), SIZE)
     check_collection(tmp_path / "store.db", provider, ended, SIZE, in_flight=CONCURRENCY)
-    assert sum(provider.log.submitted) == SIZE * N + provider.log.struck["errors"]
-    assert provider.log.lines.total() == SIZE * N
+    assert provider.log.submitted == [SIZE * N]
+    assert provider.log.lines.total() + provider.log.live.total() == SIZE * N
 
 
 @mostly_long("kind", ["openai", "anthropic"], quick=1)
@@ -275,9 +272,9 @@ def test_store_refuses_to_mix_live_calls_and_batches(tmp_path: Path) -> None:
 
 
 def test_retried_prompt_keeps_the_candidates_of_its_batch(tmp_path: Path) -> None:
-    provider = Provider(faults=Faults(errors=0.6))
+    provider = Provider(faults=Faults(errors=0.3, live=1.0))
     with serve(provider) as url:
-        ended = run(tmp_path / "store.db", make_components(url), 5, attempts=1)
+        ended = run(tmp_path / "store.db", make_components(url), 5)
         assert ended.status.failed > 0
         first = provider.log.lines.total()
         provider.faults = Faults()
@@ -342,10 +339,39 @@ def test_waiting_for_a_batch_does_not_count_towards_the_timeout(tmp_path: Path) 
     assert provider.log.submitted == [3 * N]
 
 
-def test_call_that_waits_for_a_second_batch_releases_its_permit() -> None:
+def test_waiting_for_a_permit_after_a_batch_does_not_count_to_the_timeout() -> None:
+    limit = 0.2
     limiter, running = ConcurrencyLimiter(1), RunningCalls()
     journal = mock.Mock(is_batched=True, flush=mock.AsyncMock())
-    calls = BatchedCalls(CallPolicy(attempts=1), running, journal)
+    calls = BatchedCalls(CallPolicy(attempts=1, timeout=limit), None, running, limiter, journal)
+
+    async def wait_twice() -> Any:
+        answered = asyncio.get_running_loop().create_future()
+
+        async def ask(_: Any) -> str:
+            call = get_current_call()
+            assert call is not None
+            async with call.wait_for_batch():
+                await answered
+            return "answer"
+
+        asked = asyncio.create_task(calls.acall(ask, None, CallLimits(limiter)))
+        await asyncio.sleep(2 * limit)  # the batch takes longer than a call may
+        await limiter.aacquire()  # and then another call holds the only permit as long again
+        answered.set_result(None)
+        await asyncio.sleep(2 * limit)
+        limiter.release()
+        return await asked
+
+    assert asyncio.run(wait_twice()) == "answer"
+    assert running.number == 0
+
+
+def test_call_that_waits_for_a_second_batch_releases_its_permit() -> None:
+    limit = 0.2
+    limiter = ConcurrencyLimiter(1)
+    journal = mock.Mock(is_batched=True, flush=mock.AsyncMock())
+    calls = BatchedCalls(CallPolicy(attempts=1, timeout=limit), None, RunningCalls(), limiter, journal)
 
     async def collect_two() -> Any:
         first, second = (asyncio.get_running_loop().create_future() for _ in range(2))
@@ -368,12 +394,23 @@ def test_call_that_waits_for_a_second_batch_releases_its_permit() -> None:
         await asyncio.sleep(0.1)  # now the second request waits for its batch
         limiter.release()
         await asyncio.wait_for(limiter.aacquire(), 1.0)  # the permit is free meanwhile
+        await asyncio.sleep(2 * limit)
         second.set_result(None)
         limiter.release()
         return await asked
 
     assert asyncio.run(collect_two()) == "answer"
-    assert running.number == 0
+
+
+def test_live_fallback_call_keeps_its_timeout(tmp_path: Path) -> None:
+    provider = Provider(faults=Faults(errors=1.0, slow=1.0))
+    with serve(provider) as url:
+        ended = run(tmp_path / "store.db", make_components(url), 1, timeout=0.1, attempts=1)
+    assert ended.status.failed == 1
+    with Store(tmp_path / "store.db") as store:
+        assert "no answer within 0.1 seconds" in store.read_failures()[0].error
+        # They may have been charged.
+        assert 0 < sum(store.read_request_history().unanswered.values()) <= 3 * N
 
 
 def test_each_wave_of_a_draw_rule_is_one_batch(tmp_path: Path) -> None:

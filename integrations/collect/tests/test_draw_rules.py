@@ -205,7 +205,7 @@ def test_collect_command_accepts_a_draw_rule(tmp_path: Path, monkeypatch: pytest
     ran = run("collect", *options, "--draws", RULES[0], "--set", "labeler.id='first'")
     assert ran.code == 0, ran.out + ran.err
     assert f"of at most 6 candidates a prompt, by {RULES[0]}" in ran.out
-    assert f"--draws '{RULES[0]}' --alpha" in " ".join(ran.out.split())
+    assert f"--draws '{RULES[0]}' --max-wrong-rate" in " ".join(ran.out.split())
     run("collect", *options, "--draws", RULES[0], "-n", "6", "--set", "labeler.id='first'").assert_refused(
         "found both of n and draws"
     )

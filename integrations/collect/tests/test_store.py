@@ -358,7 +358,7 @@ def test_store_of_another_version_is_refused_and_unchanged(path: Path) -> None:
     before = path.read_bytes()
     for create in (False, True):
         with pytest.raises(
-            StoreError, match="version 9, but this release reads version 4: export its records"
+            StoreError, match="version 9, but this release reads version 3: export its records"
         ):
             Store(path, create=create)
     assert path.read_bytes() == before

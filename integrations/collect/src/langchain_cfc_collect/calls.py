@@ -1,4 +1,4 @@
-"""Calls of models in a collection: limits and retries, with the journal of the stage that makes them.
+"""Calls of models in a collection: limits, rates and retries, with the journal of the stage that makes them.
 
 **Retries.** A call is repeated if its failure looks transient (network, overloaded server or rate limit):
 status 408, 409, 425, 429 or at least 500, a broken connection, or a time-out. The delay between two calls is
@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from langchain_core.rate_limiters import BaseRateLimiter, InMemoryRateLimiter
+
 from langchain_cfc.errors import InputError
 from langchain_cfc.execution import CallLimits
 from langchain_cfc_collect.failures import is_transient, may_be_charged, read_retry_after
@@ -31,21 +33,23 @@ _MIN_SPARE_PROMPTS = 8
 
 @dataclass(frozen=True)
 class CallPolicy:
-    """Limits and retries of the calls of a collection.
+    """Limits, rates and retries of the calls of a collection.
 
     Attributes:
         concurrency: Maximum number of concurrent calls of generator, verifier and labeler, at least 1.
+        requests_per_second: Maximum calls per second, above 0; a call that uses several models counts once.
+            None for no limit.
         attempts: Maximum number of times that a call with a transient failure is made, at least 1.
         timeout: Seconds that one call may take, above 0; None for no limit.
         batch: Whether requests of ChatOpenAI and ChatAnthropic go through their providers' batches, at half
-            the price and taking up to 24 hours per stage. The time limit then applies to stages that call
-            other models only.
+            the price and taking up to 24 hours per stage. The other limits then apply to live calls only.
 
     Raises:
         InputError: If a value is out of range.
     """
 
     concurrency: int = 8
+    requests_per_second: float | None = None
     attempts: int = 5
     timeout: float | None = 120.0
     batch: bool = False
@@ -56,9 +60,11 @@ class CallPolicy:
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 msg = f"{name} is {getattr(self, name)!r}; expected a whole number of at least 1"
                 raise InputError(msg)
-        if self.timeout is not None and not 0 < self.timeout < math.inf:
-            msg = f"timeout is {self.timeout!r}; expected a number above 0, or None for no limit"
-            raise InputError(msg)
+        for name in ("requests_per_second", "timeout"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                msg = f"{name} is {value!r}; expected a number above 0, or None for no limit"
+                raise InputError(msg)
 
     @property
     def prompts_at_once(self) -> int:
@@ -68,18 +74,29 @@ class CallPolicy:
         """
         return self.concurrency + max(_MIN_SPARE_PROMPTS, self.concurrency // 2)
 
+    def create_rate_limiter(self) -> BaseRateLimiter | None:
+        """Create the rate limiter that each call waits for; None if there is no limit."""
+        rate = self.requests_per_second
+        if rate is None:
+            return None
+        often, burst = min(0.1, 0.5 / rate), max(1.0, rate)
+        return InMemoryRateLimiter(
+            requests_per_second=rate, check_every_n_seconds=often, max_bucket_size=burst
+        )
+
 
 # Calls
 
 
 class StageCalls:
-    """Makes the calls of one stage of a prompt, with the retries of a policy.
+    """Makes the calls of one stage of a prompt, with the retries of a policy and its rate limiter.
 
     Each call waits until the journal of the stage is committed.
     """
 
-    def __init__(self, policy: CallPolicy, journal: Journal) -> None:
+    def __init__(self, policy: CallPolicy, rate_limiter: BaseRateLimiter | None, journal: Journal) -> None:
         self._policy = policy
+        self._rate_limiter = rate_limiter
         self._journal = journal
 
     async def acall(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
@@ -95,6 +112,8 @@ class StageCalls:
     async def _call_once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         timeout = self._policy.timeout
         with await within.aacquire_permit():
+            if self._rate_limiter is not None:
+                await self._rate_limiter.aacquire()
             await self._journal.flush()
             try:
                 if timeout is None:

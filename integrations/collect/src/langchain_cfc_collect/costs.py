@@ -323,17 +323,17 @@ class BudgetTracker:
             charged += (largest if is_known else self._budget.assumed_request) * count
         return charged
 
-    def allows_batch(self, usage: Usage) -> bool:
-        """Return whether the budget holds with further usage at batch prices."""
+    def allows_requests(self, usage: Usage, batched: Usage) -> bool:
+        """Return whether the budget holds with further usage, of which `batched` is at batch prices."""
         if not self._budget.is_limited:
             return True
-        used = self._budget.count(self.usage + usage, self.batched + usage)
+        used = self._budget.count(self.usage + usage, self.batched + batched)
         return self._budget.is_kept_by(used + self._estimate_lost())
 
-    def add_batched(self, usage: Usage) -> None:
-        """Count usage of answers of batches before their stage ends."""
+    def add_usage(self, usage: Usage, batched: Usage) -> None:
+        """Count usage of answers before their stage ends; `batched` is the part at batch prices."""
         self.usage += usage
-        self.batched += usage
+        self.batched += batched
 
     def add_stage(self, stage: Stage, usage: Usage, lost: int, paid: Usage) -> None:
         """Count the usage and `lost` requests of a stage that finished or failed.

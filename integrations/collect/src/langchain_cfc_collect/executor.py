@@ -90,7 +90,7 @@ class Executor:
 
     Args:
         components: The components that draw, score and label.
-        policy: Limits and retries of the calls of all prompts together; None for the defaults.
+        policy: Limits, rates and retries of the calls of all prompts together; None for the defaults.
         config: LangChain config that all runs inherit, such as callbacks that trace them.
         make_calls: Factory for the object that makes the calls of one stage, from its journal, and applies
             all limits; None to make live calls.
@@ -114,8 +114,8 @@ class Executor:
         make_calls: Callable[[Any], StageCalls] | None = None,
     ) -> None:
         policy = policy or CallPolicy()
-        self._limiter = ConcurrencyLimiter(policy.concurrency)
-        self._make_calls = make_calls or partial(StageCalls, policy)
+        self._limiter = ConcurrencyLimiter(policy.concurrency) if make_calls is None else None
+        self._make_calls = make_calls or partial(StageCalls, policy, policy.create_rate_limiter())
         self._rule = _parse_rule(components)
         n = components.n if self._rule is None else self._rule.at_most
         if not isinstance(n, int) or n < 1:

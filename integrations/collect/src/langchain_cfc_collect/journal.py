@@ -145,7 +145,8 @@ class BatchJournal(StoreJournal):
 
     Answers are stored as they arrive, and the candidates made from them only when the stage ends: otherwise
     their usage would be stored twice and look as if it had been paid twice. Requests in batches are never
-    lost, so `requests` are announced only if the stage is not `is_batched`.
+    lost, so only live requests are announced: `requests` if the stage is not `is_batched`, and each live
+    request that replaces one of a batch.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class BatchJournal(StoreJournal):
 
     def save_claims(self, spans: Sequence[Span], usage: Usage) -> None:
         """Write the claims of an answer, without usage of stored answers, which is written at the end."""
-        paid = self._open_requests.sum_stage(self.position, self.stage)
+        paid, _ = self._open_requests.sum_stage(self.position, self.stage)
         super().save_claims(spans, _subtract_usage(usage, paid))
 
     def announce(self, requests: int) -> None:
@@ -182,14 +183,26 @@ class BatchJournal(StoreJournal):
         if not self.is_batched:
             super().announce(requests)
 
+    def announce_live_request(self) -> None:
+        """Record that one live request is about to be made."""
+        self._record_announcement(1)
+
+    def settle_live_request(self, *, lost: bool) -> list[Write]:
+        """Return the writes that end a live request; one that is `lost` stays announced."""
+        if lost:
+            self.lost_requests += 1
+            return []
+        self._announced_requests -= 1
+        return calls.announce_requests(self.position, self.stage, -1)
+
     def _settle_requests(self, usage: Usage, *, failed: bool) -> list[Write]:
         """Return the writes of the base class, and those that delete the stored answers of the stage."""
-        self.counted_usage = self._open_requests.finish_stage(self.position, self.stage)
+        self.counted_usage, batched = self._open_requests.finish_stage(self.position, self.stage)
         self.unused_usage = _subtract_usage(self.counted_usage, usage)
         writes = [
             *super()._settle_requests(usage + self.unused_usage, failed=failed),
             *calls.insert_calls(self.position, self.stage, self.unused_usage),
-            *batches.finish_stage(self.position, self.stage, self.counted_usage),
+            *batches.finish_stage(self.position, self.stage, batched),
         ]
         # Keep the candidates of a failed stage, so that the next run draws only the others.
         for slot, draw in self._unsaved_draws.items() if failed else ():

@@ -3,8 +3,7 @@
 The flows do not change: each prompt draws, scores and labels, and its models send their requests. Below the
 official clients, a request waits here instead of being sent. Once every prompt in progress waits, all
 requests so far are submitted as batches. So batches follow the stages by themselves: all draws, then all
-scores, then all labels. A request that its batch does not answer fails like one that a busy server does not
-answer: the call is retried, and waits for the next batch.
+scores, then all labels. A request that its batch does not answer is sent live.
 
 **What is durable when.** A batch is stored with all its requests before it is submitted, under a key by which
 it is found at its provider. The provider's id is stored before the run waits for the batch, and answers are
@@ -23,27 +22,34 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, TypeVar
 
+from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc_collect.batches import submission
 from langchain_cfc_collect.batches.calls import BatchedCalls, OpenCall, RunningCalls, get_current_call
-from langchain_cfc_collect.batches.models import BatchedModels, make_response
-from langchain_cfc_collect.batches.providers import HTTP_OK, BatchResult, Body, Provider
+from langchain_cfc_collect.batches.models import BatchedModels, Client, make_response
+from langchain_cfc_collect.batches.providers import HTTP_OK, Body, open_provider
 from langchain_cfc_collect.batches.requests import (
     OpenRequests,
     PendingRequest,
     Route,
     estimate_usage,
     group_requests,
+    read_live_answer,
     read_request,
     split_requests,
 )
 from langchain_cfc_collect.batches.submission import Submissions
 from langchain_cfc_collect.calls import CallPolicy
-from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage
+from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage, Usage
+from langchain_cfc_collect.failures import may_be_charged
 from langchain_cfc_collect.journal import BatchJournal
 from langchain_cfc_collect.store import Writer, batches
 
 T = TypeVar("T")
+
+_CLIENT_ERROR = 400
+# Headers that describe the encoded body; the client has already decoded it.
+_ENCODING_HEADERS = {"content-encoding", "content-length", "transfer-encoding"}
 
 
 class Batcher:
@@ -62,14 +68,23 @@ class Batcher:
         on_batch: Callable[[str], None],
     ) -> None:
         self.models = BatchedModels(parts, self._send)
+        self._providers = {id(one): open_provider(one) for one in self.models.clients}
+        self._rate_limiter = policy.create_rate_limiter()
         self._budget = budget
         self._on_batch = on_batch
         self._running_calls = RunningCalls()
         # Makes the calls of a stage, given its journal.
-        self.make_calls = partial(BatchedCalls, policy, self._running_calls)
+        self.make_calls = partial(
+            BatchedCalls,
+            policy,
+            self._rate_limiter,
+            self._running_calls,
+            ConcurrencyLimiter(policy.concurrency),
+        )
         self._stored: set[tuple[int, Stage]] = set()  # stages with stored answers that are not read yet
         self._batched_requests = 0  # number of requests so far that waited for batches
         self._end: asyncio.Future[None]
+        self._live_requests: set[asyncio.Task[Any]] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def open(self, writer: Writer, costs: BudgetTracker, on_wait: Callable[[str | None], None]) -> None:
@@ -79,7 +94,7 @@ class Batcher:
         self.requests = OpenRequests(writer, costs)
         self._submissions = Submissions(
             writer,
-            self.models.providers,
+            [*self._providers.values()],
             self.requests,
             spawn=self._spawn,
             on_batch=self._on_batch,
@@ -109,10 +124,12 @@ class Batcher:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return work.result()
+            if self._live_requests:  # wait for live requests, because they are charged
+                await asyncio.wait(self._live_requests)
             self._end.result()
             return None
         finally:
-            left = [*self._tasks, *([] if work is None else [work])]
+            left = [*self._tasks, *self._live_requests, *([] if work is None else [work])]
             for one in left:
                 one.cancel()
             await asyncio.gather(*left, return_exceptions=True)
@@ -120,7 +137,7 @@ class Batcher:
                 self._end.exception()
 
     def stop(self) -> None:
-        """End the run; batches continue at their providers."""
+        """End the run once live calls in progress are over; batches continue at their providers."""
         if not self._end.done():
             self._end.set_result(None)
 
@@ -138,34 +155,35 @@ class Batcher:
 
     # Requests
 
-    async def _send(self, provider: Provider, request: Any) -> Any:
+    async def _send(self, client: Client, request: Any) -> Any:
         """Answer a model's request, from a batch if the request can be in one."""
-        call = get_current_call()
+        call, provider = get_current_call(), self._providers[id(client)]
         found = None if call is None else await read_request(provider, request)
         if call is None or found is None:
-            return await provider.send(request)
+            return await client.send(request)
         call.was_batched = True
         pending = self._take_request(call.journal, *found)
         try:
-            if pending.answer is not None:
-                return make_response(request, HTTP_OK, zlib.decompress(pending.answer.packed))
-            result = await self._wait_for_result(call, pending)
+            if pending.answer is None:
+                await self._wait_for_answer(call, pending)
+            answer = pending.answer
+            if answer is not None and answer.status == HTTP_OK:
+                return make_response(request, HTTP_OK, zlib.decompress(answer.packed or b""))
+            return await self._call_live(call, pending, client, request)
         except BaseException:
             pending.is_taken = False
             raise
-        pending.is_taken = result.answer is not None
-        return make_response(request, result.status, zlib.decompress(result.packed))
 
-    async def _wait_for_result(self, call: OpenCall, pending: PendingRequest) -> BatchResult:
-        """Wait until a batch with a request has ended."""
+    async def _wait_for_answer(self, call: OpenCall, pending: PendingRequest) -> None:
+        """Wait until a request is answered by a batch."""
         self._batched_requests += 1
-        if pending.ended is None:
-            pending.ended = asyncio.get_running_loop().create_future()
+        if pending.answered is None:
+            pending.answered = asyncio.get_running_loop().create_future()
         if not pending.is_queued:
             pending.is_queued = True
             self.requests.queue.append(pending)
         async with call.wait_for_batch():
-            return await asyncio.shield(pending.ended)
+            await asyncio.shield(pending.answered)
 
     def _take_request(self, journal: BatchJournal, route: Route, body: Body) -> PendingRequest:
         """Return the pending request of a call, which may already hold a stored answer."""
@@ -179,6 +197,67 @@ class Batcher:
         pending = self.requests.take(position, stage, blake2b(text.encode(), digest_size=8).hexdigest())
         pending.route, pending.body = route, body
         return pending
+
+    # Live calls in place of a batch
+
+    async def _call_live(self, call: OpenCall, pending: PendingRequest, client: Client, request: Any) -> Any:
+        """Send a request to its server, because its batch did not answer it."""
+        if not self._end.done() and not self._is_affordable(
+            estimate_usage([pending], self.requests.outputs), is_batch=False
+        ):
+            self._stop_for_cost("a request that its batch did not answer")
+        if self._end.done():
+            await asyncio.Event().wait()  # never set: the end of the run cancels this
+        if self._rate_limiter is not None:
+            await self._rate_limiter.aacquire()
+        call.journal.announce_live_request()
+        await call.journal.flush()
+        task = asyncio.ensure_future(self._send_live(call, pending, client, request))
+        self._live_requests.add(task)
+        task.add_done_callback(self._live_requests.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not self._end.done():  # the call timed out; at the end of a run, `run` waits for the request
+                task.cancel()
+            raise
+
+    async def _send_live(self, call: OpenCall, pending: PendingRequest, client: Client, request: Any) -> Any:
+        assert pending.route is not None  # noqa: S101 - it was made in this run
+        try:
+            response = await client.send(request)
+            is_answered = response.status_code == HTTP_OK
+        except BaseException as error:
+            lost = not isinstance(error, Exception) or may_be_charged(error)
+            self._writer.submit(call.journal.settle_live_request(lost=lost))
+            raise
+        if not is_answered:
+            lost = response.status_code < _CLIENT_ERROR or response.status_code in {408, 504}
+            self._writer.submit(call.journal.settle_live_request(lost=lost))
+            pending.is_taken = False
+        else:
+            answer = read_live_answer(pending.route.provider, response.content)
+            settled = call.journal.settle_live_request(lost=False)
+            await self.requests.write_answers([(pending, answer)], *settled)
+            if answer.packed is not None:
+                return make_response(request, HTTP_OK, zlib.decompress(answer.packed))
+            pending.is_taken = False
+        headers = [(name, value) for name, value in response.headers.items() if name not in _ENCODING_HEADERS]
+        return type(response)(
+            response.status_code, headers=headers, content=response.content, request=request
+        )
+
+    def _is_affordable(self, estimate: Usage, *, is_batch: bool) -> bool:
+        """Return whether the budget holds with these requests and all batches that are not fetched yet."""
+        waiting = self._submissions.estimate
+        return self._costs.allows_requests(waiting + estimate, waiting + estimate if is_batch else waiting)
+
+    def _stop_for_cost(self, what: str) -> None:
+        self._on_batch(
+            f"the budget does not allow {what} in addition to the charges so far and the pending batches: "
+            "nothing more is submitted. Raise the budget, or collect fewer prompts"
+        )
+        self.stop()
 
     # Batches
 
@@ -205,12 +284,8 @@ class Batcher:
         price = self._budget.compute_cost(estimate, estimate)
         stated = "" if price is None else f", cost about {price:.4g} at batch prices"
         size = f"{len(requests):,} requests to {route.model}"
-        if not self._costs.allows_batch(self._submissions.estimate + estimate):
-            self._on_batch(
-                f"the budget does not allow a batch of {size}{stated} in addition to the charges so far and "
-                "the pending batches: nothing more is submitted. Raise the budget, or collect fewer prompts"
-            )
-            self.stop()
+        if not self._is_affordable(estimate, is_batch=True):
+            self._stop_for_cost(f"a batch of {size}{stated}")
             return
         tokens_in = sum(one.input_tokens for one in estimate.calls)
         tokens_out = sum(one.output_tokens for one in estimate.calls)

@@ -1,12 +1,16 @@
-"""Calls that may wait for a batch, without holding a permit while they wait."""
+"""Calls that may wait for a batch, without holding a permit and outside of the time limit while they wait."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
+
+from langchain_core.rate_limiters import BaseRateLimiter
 
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, set_context_variable
 from langchain_cfc_collect.calls import CallPolicy, StageCalls
@@ -39,6 +43,7 @@ class OpenCall:
     pending: int = 0  # number of its requests that wait for batches
     was_batched: bool = False
     has_permit: bool = False
+    permit_since: float = 0.0
 
     @asynccontextmanager
     async def hold_permit(self) -> AsyncIterator[None]:
@@ -63,6 +68,11 @@ class OpenCall:
             if self.pending:  # another request of the call began to wait meanwhile
                 self._release()
 
+    def compute_time_left(self, seconds: float) -> float:
+        """Return the seconds left of a time limit, which restarts each time a permit is acquired."""
+        is_running = self.has_permit and not self.pending
+        return self.permit_since + seconds - time.monotonic() if is_running else seconds
+
     def _change_pending(self, change: int) -> None:
         """Change the number of pending requests; a call counts as running while none is pending."""
         was_running = not self.pending
@@ -72,6 +82,7 @@ class OpenCall:
     async def _acquire(self) -> None:
         await self.limiter.aacquire()
         self.has_permit = True
+        self.permit_since = time.monotonic()
 
     def _release(self) -> None:
         if self.has_permit:
@@ -90,14 +101,23 @@ def get_current_call() -> OpenCall | None:
 class BatchedCalls(StageCalls):
     """Makes the calls of one stage of a prompt, whose requests may wait for batches.
 
-    The time limit of the policy applies to stages that call live models only.
+    The policy's rate limits apply to live requests; its time limit and the limiter do not apply while a call
+    waits for batches.
     """
 
     _journal: BatchJournal
 
-    def __init__(self, policy: CallPolicy, running: RunningCalls, journal: BatchJournal) -> None:
-        super().__init__(policy, journal)
+    def __init__(
+        self,
+        policy: CallPolicy,
+        rate_limiter: BaseRateLimiter | None,
+        running: RunningCalls,
+        limiter: ConcurrencyLimiter,
+        journal: BatchJournal,
+    ) -> None:
+        super().__init__(policy, rate_limiter, journal)
         self._running_calls = running
+        self._limiter = limiter
 
     async def acall(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         """Call, and retry transient failures; return the last call's result, or its exception."""
@@ -110,14 +130,33 @@ class BatchedCalls(StageCalls):
             return await super().acall(arun, item, within)
 
     async def _call_once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
-        if not self._journal.is_batched or within.limiter is None:
-            return await super()._call_once(arun, item, within)
-        call = OpenCall(self._journal, self._running_calls, within.limiter)
+        del within
+        call = OpenCall(self._journal, self._running_calls, self._limiter)
         with set_context_variable(_CURRENT_CALL, call):
             async with call.hold_permit():
+                if self._rate_limiter is not None and not self._journal.is_batched:
+                    await self._rate_limiter.aacquire()
                 await self._journal.flush()
                 try:
-                    return await arun(item)
+                    return await self._run(arun(item), call)
                 except Exception as error:  # noqa: BLE001 - as above
-                    # Answers of batches are stored, whatever becomes of the call.
+                    # Batched requests and the live ones in their place record lost answers themselves.
                     return error if call.was_batched else self._record_failure(error)
+
+    async def _run(self, given: Awaitable[Any], call: OpenCall) -> Any:
+        """Await a call; cancel it and raise `TimeoutError` if it takes too long, waits for batches aside."""
+        seconds = self._policy.timeout
+        if seconds is None:
+            return await given
+        task = asyncio.ensure_future(given)
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=max(0.0, call.compute_time_left(seconds)))
+                if not task.done() and call.compute_time_left(seconds) <= 0:
+                    msg = f"no answer within {seconds:g} seconds"
+                    raise TimeoutError(msg)
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MethodType
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from langchain_core.language_models import BaseLanguageModel
 from langchain_core.runnables import Runnable, RunnableLambda
@@ -21,25 +21,41 @@ from pydantic import BaseModel
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.execution.langgraph_compat import is_made_at_each_call
-from langchain_cfc_collect.batches.providers import AnthropicBatches, OpenAIBatches, Provider
 from langchain_cfc_collect.costs import Stage
 
-# Function that answers a request of a provider's models in place of the server.
-SendFunction: TypeAlias = Callable[[Provider, Any], Awaitable[Any]]
+ProviderName: TypeAlias = Literal["openai", "anthropic"]
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """Official client of a provider, shared by one or more chat models."""
+
+    provider: ProviderName
+    official: Any  # `openai.AsyncOpenAI` or `anthropic.AsyncAnthropic`, with the settings of the models
+    http: Any  # HTTP client of `official`
+    address: str  # base URL of its requests, without a slash at the end
+
+    async def send(self, request: Any) -> Any:
+        """Send a request as the models would have sent it, and return the response with its content."""
+        return await self.http.send(request)
+
+
+# Function that answers a request of a client's models in place of the server.
+SendFunction: TypeAlias = Callable[[Client, Any], Awaitable[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class _Transport:
     """Transport for the HTTP clients of both providers that passes requests to `send`."""
 
-    provider: Provider
+    client: Client
     send: SendFunction
 
     async def handle_async_request(self, request: Any) -> Any:
-        return await self.send(self.provider, request)
+        return await self.send(self.client, request)
 
     async def aclose(self) -> None:
-        """Do nothing, because the connections belong to the `Provider`."""
+        """Do nothing, because the connections belong to `Client.official`."""
 
     async def __aenter__(self) -> object:
         return self
@@ -59,7 +75,7 @@ class BatchedModels:
     """Chat models in the components of a collection, whose requests `send` answers until `close`.
 
     Attributes:
-        providers: The batch interfaces of these models, one for each of their clients.
+        clients: The clients of these models.
         stages: The stages that call at least one of these models.
         live: Class names of the language models whose requests still go to their servers.
 
@@ -68,7 +84,7 @@ class BatchedModels:
     """
 
     def __init__(self, parts: Mapping[Stage, Any], send: SendFunction) -> None:
-        self.providers: list[Provider] = []
+        self.clients: list[Client] = []
         self.stages: set[Stage] = set()
         self._send = send
         self._replaced: dict[int, Any] = {}
@@ -83,7 +99,7 @@ class BatchedModels:
                 else:
                     live.setdefault(type(model).__name__)
         self.live = list(live)
-        if not self.providers:
+        if not self.clients:
             found = f"only {', '.join(live)}" if live else "no detectable chat model"
             msg = (
                 "batches need ChatOpenAI or ChatAnthropic in generator, verifier or labeler, but there "
@@ -104,7 +120,7 @@ class BatchedModels:
         if type(root) is not official.AsyncOpenAI:
             return False
         make_http = partial(official.DefaultAsyncHttpxClient, proxy=model.openai_proxy)
-        replaced = self._replace_client(OpenAIBatches, root, make_http, model.http_async_client)
+        replaced = self._replace_client("openai", root, make_http, model.http_async_client)
         if replaced is None:
             return False
         self._set_clients(model, root_async_client=replaced, async_client=replaced.chat.completions)
@@ -118,12 +134,12 @@ class BatchedModels:
         if type(root) is not official.AsyncAnthropic:
             return False
         make_http = partial(official.DefaultAsyncHttpxClient, proxy=model.anthropic_proxy)
-        replaced = self._replace_client(AnthropicBatches, root, make_http)
+        replaced = self._replace_client("anthropic", root, make_http)
         # The client is a cached property, and copies of the model inherit the cached value.
         self._set_clients(model, _async_client=replaced)
         return True
 
-    def _replace_client(self, kind: type[Provider], root: Any, make_http: Any, own: Any = None) -> Any:
+    def _replace_client(self, provider: ProviderName, root: Any, make_http: Any, own: Any = None) -> Any:
         """Return a copy of an official client with our transport; None if it uses another HTTP library.
 
         `own` is the HTTP client that the user made for it. Other clients share one that LangChain caches,
@@ -138,9 +154,9 @@ class BatchedModels:
             if own is None:
                 http = make_http(base_url=root.base_url, timeout=root.timeout)
                 official = self._copy_client(root, http)
-            provider = kind(official, http, str(root.base_url).rstrip("/"))
-            transport = _Transport(provider, self._send)
-            self.providers.append(provider)
+            client = Client(provider, official, http, str(root.base_url).rstrip("/"))
+            transport = _Transport(client, self._send)
+            self.clients.append(client)
             http = make_http.func(base_url=root.base_url, transport=transport)
             self._replaced[id(root)] = self._copy_client(root, http)
         return self._replaced[id(root)]

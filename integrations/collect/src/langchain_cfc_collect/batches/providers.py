@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +18,10 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from langchain_cfc.sampling.token_counts import read_count
-from langchain_cfc_collect.costs import ModelCalls, Usage
-from langchain_cfc_collect.store.batches import Answer
+from langchain_cfc_collect.batches.models import Client
+from langchain_cfc_collect.costs import ModelCalls
 
 HTTP_OK = 200
-_CLIENT_ERROR, _UNAVAILABLE = 400, 503
-_NO_ANSWER = zlib.compress(b'{"error": {"message": "the batch holds no answer to this request"}}')
 # Seconds by which clocks may differ: a batch may seem to have been created that long before its submission.
 _CLOCK_SKEW = 3600
 _PAGE_SIZE = 100
@@ -55,26 +52,12 @@ class BatchState:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """Result of one request of a batch: the response as a model's client would have received it.
-
-    A request that was not processed, or whose answer cannot be read, has the response of a server that is
-    down, so that it is tried again like any other.
-    """
+    """Result of one request of a batch."""
 
     id: str  # id of the request
-    status: int = _UNAVAILABLE  # HTTP status; that of an answer is 200
-    packed: bytes = _NO_ANSWER  # compressed body
-    calls: ModelCalls | None = None  # usage that an answer reports, whether it can be read or not
-
-    @property
-    def answer(self) -> Answer | None:
-        """The answer; None if there is none that can be read."""
-        return Answer(self.packed, self.calls) if self.status == HTTP_OK and self.calls is not None else None
-
-    @property
-    def usage(self) -> Usage:
-        """What the request was charged."""
-        return Usage() if self.calls is None else Usage((self.calls,), 1)
+    status: int  # HTTP status; 0 if the request was not processed, or its answer cannot be read
+    body: Mapping[str, Any] | None = None  # body of an answer with status 200
+    calls: ModelCalls | None = None  # usage that the answer reports, whether it can be read or not
 
 
 def make_id(key: str, line: int | str) -> str:
@@ -149,15 +132,8 @@ def _keep_counts(used: object, *, is_part: bool = False) -> dict[str, Any]:
 
 
 class Provider(ABC):
-    """Batch interface of a provider, used through the client that some of its models share.
+    """Batch interface of a provider, used through the client of its models."""
 
-    Args:
-        official: `openai.AsyncOpenAI` or `anthropic.AsyncAnthropic`, with the settings of the models.
-        http: Its HTTP client.
-        address: Base URL of its requests, without a slash at the end.
-    """
-
-    name: ClassVar[str]
     # Limits of one batch: number of requests, and their total size.
     max_requests: ClassVar[int]
     max_bytes: ClassVar[int]
@@ -172,16 +148,11 @@ class Provider(ABC):
     # Headers that change what a request means: all requests of a batch must agree on them.
     meaningful_headers: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, official: Any, http: Any, address: str) -> None:
-        self.address = address
-        self._http = http
-        self._retrying_client = official.copy(max_retries=_MAX_RETRIES)
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._retrying_client = client.official.copy(max_retries=_MAX_RETRIES)
         # No retries when creating a batch: first look whether it was created despite the failure.
-        self._single_try_client = official.copy(max_retries=0)
-
-    async def send(self, request: Any) -> Any:
-        """Send a request as the models would have sent it, and return the response with its content."""
-        return await self._http.send(request)
+        self._single_try_client = client.official.copy(max_retries=0)
 
     @abstractmethod
     def encode(self, key: str, number: int, body: Body, endpoint: str) -> bytes:
@@ -217,10 +188,10 @@ class Provider(ABC):
     def read_answer(self, id_: str, body: object) -> BatchResult:
         """Return the answer in a body, whose usage holds numbers of tokens only.
 
-        A body that the models' clients cannot read is no answer, and was charged.
+        A body that the models' clients cannot read leaves the request to a live call, and was charged.
         """
         if not isinstance(body, dict):
-            return BatchResult(id_)
+            return BatchResult(id_, 0)
         used = _keep_counts(body.get("usage"))
         tokens = self.count_tokens(used)
         name = body.get("model") if isinstance(body.get("model"), str) else ""
@@ -229,12 +200,8 @@ class Provider(ABC):
             next(part for name, part in self.answers.items() if name in body).model_validate(body)
             str(name).encode()
         except (StopIteration, ValidationError, UnicodeEncodeError):
-            return BatchResult(id_, calls=replace(calls, model=""))
-        return BatchResult(id_, HTTP_OK, _pack({**body, "usage": used if tokens else self.no_usage}), calls)
-
-
-def _pack(body: object) -> bytes:
-    return zlib.compress(json.dumps(body).encode())
+            return BatchResult(id_, 0, calls=replace(calls, model=""))
+        return BatchResult(id_, HTTP_OK, {**body, "usage": used if tokens else self.no_usage}, calls)
 
 
 def _parse_line(text: bytes) -> tuple[str, dict[str, Any]] | None:
@@ -251,7 +218,6 @@ def _parse_line(text: bytes) -> tuple[str, dict[str, Any]] | None:
 class OpenAIBatches(Provider):
     """Batches of OpenAI, or of a server with the same interface."""
 
-    name = "openai"
     max_requests = 50_000
     max_bytes = 200_000_000
     endpoints: ClassVar[Mapping[str, str]] = {
@@ -323,12 +289,12 @@ class OpenAIBatches(Provider):
     def _read_result(self, id_: str, given: Mapping[str, Any]) -> BatchResult:
         response = given.get("response")
         if not isinstance(response, dict):
-            return BatchResult(id_)
+            return BatchResult(id_, 0)
         stated = _STATUS.match(str(response.get("status_code")))
-        status = int(stated[1]) if stated else HTTP_OK
-        if status >= _CLIENT_ERROR:
-            return BatchResult(id_, status, _pack(response.get("body")))
-        return BatchResult(id_) if given.get("error") else self.read_answer(id_, response.get("body"))
+        status = int(stated[1]) if stated else 0
+        if given.get("error") or status not in {0, HTTP_OK}:
+            return BatchResult(id_, 0 if status == HTTP_OK else status)
+        return self.read_answer(id_, response.get("body"))
 
     def count_tokens(self, used: Mapping[str, int]) -> tuple[int, int] | None:
         """Return the tokens that an answer of either endpoint states."""
@@ -350,7 +316,6 @@ def _join_counts(tokens_in: int | None, tokens_out: int | None) -> tuple[int, in
 class AnthropicBatches(Provider):
     """Message batches of Anthropic, or of a server with the same interface."""
 
-    name = "anthropic"
     max_requests = 100_000
     max_bytes = 256_000_000
     endpoints: ClassVar[Mapping[str, str]] = {"/v1/messages": "/v1/messages"}
@@ -409,16 +374,17 @@ class AnthropicBatches(Provider):
             if (found := _parse_line(text)) is not None:
                 result = found[1].get("result")
                 given = result if isinstance(result, dict) else {}
-                yield self._read_result(found[0], given)
-
-    def _read_result(self, id_: str, given: Mapping[str, Any]) -> BatchResult:
-        error = given.get("error")
-        if isinstance(error, dict) and "invalid_request_error" in str(error):
-            return BatchResult(id_, _CLIENT_ERROR, _pack(error))
-        return self.read_answer(id_, given.get("message") if given.get("type") == "succeeded" else None)
+                yield self.read_answer(
+                    found[0], given.get("message") if given.get("type") == "succeeded" else None
+                )
 
     def count_tokens(self, used: Mapping[str, int]) -> tuple[int, int] | None:
         """Return the tokens that an answer states, with tokens of caches."""
         cached = sum(used.get(f"cache_{kind}_input_tokens", 0) for kind in ("read", "creation"))
         tokens_in = used.get("input_tokens")
         return _join_counts(None if tokens_in is None else tokens_in + cached, used.get("output_tokens"))
+
+
+def open_provider(client: Client) -> Provider:
+    """Return the batch interface of a client's provider."""
+    return OpenAIBatches(client) if client.provider == "openai" else AnthropicBatches(client)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -45,15 +46,13 @@ class PendingRequest:
     answer: Answer | None = None
     body: Body | None = None
     route: Route | None = None  # where the request goes
-    ended: asyncio.Future[BatchResult] | None = None  # the result for the call that waits for it
+    answered: asyncio.Future[None] | None = None  # done once there is an answer
 
-    def set_result(self, result: BatchResult) -> None:
-        """Wake up the call that waits for the result; without an answer, the call may ask again."""
-        self.is_queued = False
-        self.answer = result.answer
-        waiting, self.ended = self.ended, None
-        if waiting is not None and not waiting.done():
-            waiting.set_result(result)
+    def set_answer(self, answer: Answer) -> None:
+        """Store an answer, and wake up the call that waits for it."""
+        self.answer = answer
+        if self.answered is not None and not self.answered.done():
+            self.answered.set_result(None)
 
 
 class OpenRequests:
@@ -84,45 +83,51 @@ class OpenRequests:
 
     def requeue(self, pending: PendingRequest) -> None:
         """Queue a request for another batch, if a call waits for it."""
-        pending.is_queued = pending.ended is not None
+        pending.is_queued = pending.answered is not None
         if pending.is_queued:
             self.queue.append(pending)
 
-    async def write_results(
-        self, results: Sequence[tuple[PendingRequest, BatchResult]], *others: Any
-    ) -> None:
-        """Make the results of a batch durable together with other writes, and then hand them on."""
+    async def write_answers(self, answers: Sequence[tuple[PendingRequest, Answer]], *others: Any) -> None:
+        """Make answers durable together with other writes, and then hand them on."""
         orphans: list[Any] = []
-        paid = Usage()
-        for pending, result in results:
+        kept: list[tuple[PendingRequest, Answer]] = []
+        for pending, answer in answers:
             position, stage = pending.key.prompt, pending.key.stage
-            used = result.usage
-            self.outputs[stage] = self.outputs.get(stage, Usage()) + used
-            paid += used
+            self.outputs[stage] = self.outputs.get(stage, Usage()) + answer.usage
             # The stage has ended without this answer, for example after an error in another request, or the
             # answer cannot be read, and another one takes its place.
-            if (position, stage) not in self._stages or result.answer is None:
-                orphans += calls.insert_calls(position, stage, used)
-                orphans += calls.insert_calls(position, stage, used, batched=True)
-                orphans += calls.announce_requests(position, stage, used.answered)
-        answers = [(pending.key, one.answer) for pending, one in results if one.answer is not None]
-        left = batches.delete_requests([pending.key for pending, one in results if one.answer is None])
-        await self._writer.write([*batches.set_answers(answers), *left, *orphans, *others])
-        self._costs.add_batched(paid)
-        for pending, result in results:
-            pending.set_result(result)
+            is_orphan = (position, stage) not in self._stages or answer.packed is None
+            if is_orphan and answer.calls is not None:
+                orphans += calls.insert_calls(position, stage, answer.usage)
+                if not answer.live:
+                    orphans += calls.insert_calls(position, stage, answer.usage, batched=True)
+                orphans += calls.announce_requests(position, stage, answer.usage.answered)
+            kept.append((pending, replace(answer, calls=None) if answer.packed is None else answer))
+        writes = batches.set_answers([(pending.key, answer) for pending, answer in kept])
+        await self._writer.write([*writes, *orphans, *others])
+        self._costs.add_usage(*sum_usage(answer for _, answer in answers))
+        for pending, answer in kept:
+            pending.set_answer(answer)
 
-    def sum_stage(self, position: int, stage: Stage) -> Usage:
-        """Return the usage of a stage's answers so far."""
+    def sum_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
+        """Return the usage of a stage's requests so far, and the part of it at batch prices."""
         requests = self._stages.get((position, stage), {}).values()
-        used = [one.answer.calls for one in requests if one.answer is not None]
-        return sum((Usage((one,), 1) for one in used), Usage())
+        return sum_usage([one.answer for one in requests if one.answer is not None])
 
-    def finish_stage(self, position: int, stage: Stage) -> Usage:
-        """Forget the requests of a stage, and return the usage of its answers."""
-        paid = self.sum_stage(position, stage)
+    def finish_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
+        """Forget the requests of a stage, and return the same usages as `sum_stage`."""
+        found = self.sum_stage(position, stage)
         self._stages.pop((position, stage), None)
-        return paid
+        return found
+
+
+def sum_usage(answers: Iterable[Answer]) -> tuple[Usage, Usage]:
+    """Return the usage of answers, and the part of it at batch prices."""
+    total, batched = Usage(), Usage()
+    for one in answers:
+        total += one.usage
+        batched += Usage() if one.live else one.usage
+    return total, batched
 
 
 async def read_request(provider: Provider, request: Any) -> tuple[Route, Body] | None:
@@ -162,6 +167,23 @@ def split_requests(route: Route, requests: Sequence[PendingRequest]) -> Iterator
         size += length
     if part:
         yield part
+
+
+def make_answer(result: BatchResult | None, *, live: bool = False) -> Answer:
+    """Return the answer in a result; one without a body leaves the request to a live call."""
+    if result is None:
+        return Answer(0, live=live)
+    packed = None if result.body is None else zlib.compress(json.dumps(result.body).encode())
+    return Answer(result.status, live, packed, result.calls)
+
+
+def read_live_answer(provider: Provider, content: bytes) -> Answer:
+    """Return the answer of a live call with status 200."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        body = None
+    return make_answer(provider.read_answer("", body), live=True)
 
 
 def estimate_usage(requests: Sequence[PendingRequest], outputs: Mapping[Stage, Usage]) -> Usage:

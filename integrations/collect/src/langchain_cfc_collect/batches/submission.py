@@ -25,16 +25,17 @@ from langchain_cfc_collect.batches.requests import (
     OpenRequests,
     PendingRequest,
     Route,
+    make_answer,
 )
 from langchain_cfc_collect.costs import Usage
 from langchain_cfc_collect.failures import is_transient
 from langchain_cfc_collect.store import Writer, batches
-from langchain_cfc_collect.store.batches import BatchRow
+from langchain_cfc_collect.store.batches import Answer, BatchRow
 
 T = TypeVar("T")
 
-# Number of results that are written in one transaction.
-_RESULTS_PER_WRITE = 1000
+# Number of answers that are written in one transaction.
+_ANSWERS_PER_WRITE = 1000
 # Attempts to upload a batch. Nothing is charged yet, so it is given up after a few minutes.
 _MAX_UPLOADS = 8
 
@@ -137,7 +138,7 @@ class Submissions:
 
     def _choose_provider(self, row: BatchRow) -> Provider:
         for one in self.providers:
-            if (one.name, one.address) == (row.provider, row.address):
+            if (one.client.provider, one.client.address) == (row.provider, row.address):
                 return one
         msg = (
             f"{self.writer.store.name} waits for a batch at {row.provider} ({row.address}), but no model of "
@@ -151,8 +152,8 @@ class Submissions:
         row = BatchRow(
             self._next_number,
             uuid4().hex[:KEY_DIGITS],
-            provider.name,
-            provider.address,
+            provider.client.provider,
+            provider.client.address,
             route.endpoint,
             route.model,
             int(time.time()),
@@ -229,31 +230,32 @@ class Submissions:
                 raise self._make_foreign_error(batch, foreign)
             await self._resubmit(batch)
             return
-        ended = [(pending, results.get(line, BatchResult(""))) for line, pending in batch.requests.items()]
-        answered = sum(one.status == HTTP_OK for _, one in ended)
-        said = f"{batch.name} has ended: {answered:,} of {len(ended):,} requests are answered"
-        end = batches.set_id(batch.row.number, batch.name) + batches.set_ended(batch.row.number)
-        is_cancelled = state.ending == "cancelled"
-        if is_cancelled:  # by the user: ask nothing again in this run
-            end += batches.delete_requests([pending.key for pending, one in ended if one.calls is None])
-            ended = [(pending, one) for pending, one in ended if one.calls is not None]
-        elif answered < len(ended):
-            left = len(ended) - answered
-            self.on_batch(f"{said}; another batch asks the other {left:,} again, unless they were refused")
-        else:
-            self.on_batch(said)
-        # In pages; the last one is written together with the end.
-        last = max(0, len(ended) - 1) // _RESULTS_PER_WRITE * _RESULTS_PER_WRITE
-        for start in range(0, last, _RESULTS_PER_WRITE):
-            await self.requests.write_results(ended[start : start + _RESULTS_PER_WRITE])
-        del self._batches[batch.row.number]
-        await self.requests.write_results(ended[last:], *end)
-        if is_cancelled:
+        answers = [(pending, make_answer(results.get(line))) for line, pending in batch.requests.items()]
+        answered = sum(answer.status == HTTP_OK for _, answer in answers)
+        said = f"{batch.name} has ended: {answered:,} of {len(answers):,} requests are answered"
+        if state.ending == "cancelled":
+            await self._write_pages(batch, [pair for pair in answers if pair[1].status])
+            with self.writer.store.begin_write() as connection:
+                batches.delete_unanswered(connection, batch.row.number)
             msg = (
                 f"{said}, because it was cancelled at the provider. These answers are kept. To collect the "
                 "rest, run the same command again: it submits another batch"
             )
             raise CollectionError(msg)
+        live = len(answers) - answered
+        self.on_batch(said + (f"; the other {live:,} are sent live, at full price" if live else ""))
+        end = batches.set_id(batch.row.number, batch.name) + batches.set_ended(batch.row.number)
+        await self._write_pages(batch, answers, *end)
+
+    async def _write_pages(
+        self, batch: OpenBatch, answers: Sequence[tuple[PendingRequest, Answer]], *end: Any
+    ) -> None:
+        """Write and hand on the answers of a batch in pages; the last page is written together with `end`."""
+        last = max(0, len(answers) - 1) // _ANSWERS_PER_WRITE * _ANSWERS_PER_WRITE
+        for start in range(0, last, _ANSWERS_PER_WRITE):
+            await self.requests.write_answers(answers[start : start + _ANSWERS_PER_WRITE])
+        del self._batches[batch.row.number]
+        await self.requests.write_answers(answers[last:], *end)
 
     async def _read_results(
         self, batch: OpenBatch, state: BatchState
@@ -264,7 +266,7 @@ class Submissions:
         lines = {make_id(key, line): line for line in batch.requests}
         async for one in batch.provider.read_results(batch.name, state):
             line = lines.get(one.id)
-            if line is not None and (line not in results or results[line].status != HTTP_OK):
+            if line is not None and (line not in results or results[line].body is None):
                 results[line] = one
             elif not one.id.startswith(make_id(key, "")):
                 foreign.append(one.id)

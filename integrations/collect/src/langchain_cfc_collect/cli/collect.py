@@ -120,8 +120,8 @@ def collect(
         _call_option(
             "--batch",
             help="Send the requests of ChatOpenAI and ChatAnthropic as batches: half the price, and up to 24 "
-            "hours each for draws, scores and labels. Requests that a batch leaves unanswered go into "
-            "another. After a kill or Ctrl-C, batches go on at the provider; the same command fetches them.",
+            "hours each for draws, scores and labels. Requests that a batch leaves unanswered are sent live. "
+            "After a kill or Ctrl-C, batches go on at the provider; the same command fetches them.",
         ),
     ] = False,
     retry_failed: RetryFailed = False,

@@ -1,9 +1,8 @@
-"""Tables for providers' batches: the requests of each batch, and their answers until the stage is finished.
+"""Tables for providers' batches: the requests of each batch, and their results until the stage is finished.
 
 A batch is written with all its requests before it is submitted, and the provider's id before the run waits
-for the batch. An answer is written when it is fetched, and deleted in the transaction that finishes its
-stage. Requests that a batch did not answer are deleted when it has ended: another batch asks them again. So
-after a kill at any moment, the store still shows what was paid for.
+for the batch. A result is written when it is fetched, and deleted in the transaction that finishes its stage.
+So after a kill at any moment, the store still shows what was paid for.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from sqlalchemy import (
     func,
     insert,
     select,
+    update,
 )
 
 from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
@@ -48,7 +48,7 @@ batches = Table(
     Column("input_tokens", BigInteger, nullable=False),  # estimate, like the next one
     Column("output_tokens", BigInteger, nullable=False),
     Column("id", Text),  # the provider's id; null until the batch is known to be submitted
-    Column("ended", Boolean, nullable=False),  # whether all answers are fetched
+    Column("ended", Boolean, nullable=False),  # whether all results are fetched
 )
 
 requests = Table(
@@ -60,8 +60,10 @@ requests = Table(
     Column("occurrence", Integer, primary_key=True, autoincrement=False),  # number among equal requests
     Column("batch", Integer, ForeignKey(batches.c.number), nullable=False),
     Column("line", Integer, nullable=False),  # number in the batch
-    Column("packed", LargeBinary),  # compressed body of the answer; null until there is one
-    Column("model", Text),  # as reported by the answer, like the next two
+    Column("status", SmallInteger),  # HTTP status; null until there is a result, 0 if the batch has none
+    Column("live", Boolean, nullable=False),  # whether the result is from a live call, as the batch had none
+    Column("packed", LargeBinary),  # compressed body of a result with status 200
+    Column("model", Text),  # as reported by the result, like the next two
     Column("input_tokens", BigInteger),
     Column("output_tokens", BigInteger),
     Index("batch_lines", "batch", "line"),
@@ -72,12 +74,11 @@ _ADD_BATCH = insert(batches)
 _ADD_REQUESTS = insert(requests)
 _SET_ID = define_update(batches, ("number",), "id")
 _SET_ENDED = define_update(batches, ("number",), "ended")
-_KEY = ("prompt", "stage", "digest", "occurrence")
-_SET_ANSWER = define_update(requests, _KEY, "packed", "model", "input_tokens", "output_tokens")
-_DELETE_REQUEST = delete(requests).where(*match_keys(requests, *_KEY))
+_RESULT_COLUMNS = ("status", "live", "packed", "model", "input_tokens", "output_tokens")
+_SET_RESULT = define_update(requests, ("prompt", "stage", "digest", "occurrence"), *_RESULT_COLUMNS)
 _DELETE_STAGE = delete(requests).where(*match_keys(requests, "prompt", "stage"))
 # In the order in which one transaction may execute them.
-STATEMENTS = (_ADD_BATCH, _ADD_REQUESTS, _SET_ID, _SET_ANSWER, _DELETE_REQUEST, _SET_ENDED, _DELETE_STAGE)
+STATEMENTS = (_ADD_BATCH, _ADD_REQUESTS, _SET_ID, _SET_RESULT, _SET_ENDED, _DELETE_STAGE)
 
 
 @dataclass(frozen=True)
@@ -97,16 +98,23 @@ class RequestKey:
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer of a batch to one request."""
+    """Result of one request of a batch, from the batch or from a live call."""
 
-    packed: bytes  # compressed body of the response
-    calls: ModelCalls  # usage that the answer reports
+    status: int  # HTTP status; 0 if the batch ended without a result for the request
+    live: bool  # whether this is the answer of a live call
+    packed: bytes | None = None  # compressed body of an answer with status 200
+    calls: ModelCalls | None = None  # usage that the answer reports; None if there is none
+
+    @property
+    def usage(self) -> Usage:
+        """Usage of this one answer."""
+        return Usage() if self.calls is None else Usage((self.calls,), 1)
 
     @property
     def columns(self) -> dict[str, Any]:
         """The answer as columns of the request's row."""
-        used = {name: getattr(self.calls, name) for name in ("model", "input_tokens", "output_tokens")}
-        return {"packed": self.packed, **used}
+        used = {name: getattr(self.calls, name, None) for name in ("model", "input_tokens", "output_tokens")}
+        return {"status": self.status, "live": self.live, "packed": self.packed, **used}
 
 
 @dataclass(frozen=True)
@@ -132,7 +140,9 @@ class BatchRow:
 
 def insert_batch(row: BatchRow, keys: Sequence[RequestKey]) -> list[Write]:
     """Return the writes that store a batch before it is submitted, with its requests in line order."""
-    lines = [{**key.columns, "batch": row.number, "line": line} for line, key in enumerate(keys)]
+    lines = [
+        {**key.columns, "batch": row.number, "line": line, "live": False} for line, key in enumerate(keys)
+    ]
     return [(_ADD_BATCH, [{**vars(row), "ended": False}]), (_ADD_REQUESTS, lines)]
 
 
@@ -142,7 +152,7 @@ def set_id(number: int, provider_id: str) -> list[Write]:
 
 
 def set_answers(answers: Sequence[tuple[RequestKey, Answer]]) -> list[Write]:
-    """Return the writes that store the answers to requests."""
+    """Return the writes that store the results of requests."""
     rows = [
         {
             **{f"where_{name}": value for name, value in key.columns.items()},
@@ -150,14 +160,7 @@ def set_answers(answers: Sequence[tuple[RequestKey, Answer]]) -> list[Write]:
         }
         for key, answer in answers
     ]
-    return [(_SET_ANSWER, rows)]
-
-
-def delete_requests(keys: Sequence[RequestKey]) -> list[Write]:
-    """Return the writes that delete requests which their batch did not answer."""
-    return [
-        (_DELETE_REQUEST, [{f"where_{name}": value for name, value in key.columns.items()} for key in keys])
-    ]
+    return [(_SET_RESULT, rows)]
 
 
 def set_ended(number: int) -> list[Write]:
@@ -165,10 +168,10 @@ def set_ended(number: int) -> list[Write]:
     return [(_SET_ENDED, [{"where_number": number, "set_ended": True}])]
 
 
-def finish_stage(position: int, stage: Stage, paid: Usage) -> list[Write]:
+def finish_stage(position: int, stage: Stage, batched: Usage) -> list[Write]:
     """Return the writes that delete the answers of a stage, and store its usage at batch prices."""
     where = {"where_prompt": position, "where_stage": int(stage)}
-    return [*insert_calls(position, stage, paid, batched=True), (_DELETE_STAGE, [where])]
+    return [*insert_calls(position, stage, batched, batched=True), (_DELETE_STAGE, [where])]
 
 
 # Reads
@@ -188,7 +191,7 @@ def read_open_batches(connection: Connection) -> list[tuple[BatchRow, dict[int, 
             requests.c.stage,
             requests.c.digest,
             requests.c.occurrence,
-        ).where(requests.c.batch.in_([row.number for row in rows]), requests.c.packed.is_(None))
+        ).where(requests.c.batch.in_([row.number for row in rows]), requests.c.status.is_(None))
     ).all()
     held: dict[int, dict[int, RequestKey]] = {row.number: {} for row in rows}
     for batch, line, prompt, stage, digest, occurrence in lines:
@@ -212,25 +215,35 @@ def delete_batch(connection: Connection, number: int) -> None:
     connection.execute(delete(batches).where(batches.c.number == number))
 
 
+def delete_unanswered(connection: Connection, number: int) -> None:
+    """Delete the requests of a batch that have no result, and mark the batch as ended."""
+    connection.execute(delete(requests).where(requests.c.batch == number, requests.c.status.is_(None)))
+    connection.execute(update(batches).where(batches.c.number == number).values(ended=True))
+
+
 def read_answered_stages(connection: Connection) -> set[tuple[int, Stage]]:
     """Return the positions and stages for which answers are stored."""
-    by_stage = select(requests.c.prompt, requests.c.stage).where(requests.c.packed.is_not(None)).distinct()
+    by_stage = select(requests.c.prompt, requests.c.stage).where(requests.c.status.is_not(None)).distinct()
     return {(prompt, Stage(stage)) for prompt, stage in connection.execute(by_stage)}
 
 
-def read_held_usage(connection: Connection) -> Usage:
-    """Return the usage of the answers of unfinished stages."""
-    tokens = (func.sum(requests.c.input_tokens), func.sum(requests.c.output_tokens))
+def read_held_usage(connection: Connection) -> tuple[Usage, Usage]:
+    """Return the usage of answers of unfinished stages: that of batches, and that of live calls."""
     sums = (
-        select(requests.c.model, *tokens, func.count())
-        .where(requests.c.packed.is_not(None))
-        .group_by(requests.c.model)
+        select(
+            requests.c.live,
+            requests.c.model,
+            func.sum(requests.c.input_tokens),
+            func.sum(requests.c.output_tokens),
+            func.count(),
+        )
+        .where(requests.c.model.is_not(None))
+        .group_by(requests.c.live, requests.c.model)
     )
-    found = [
-        ModelCalls(model, False, int(tokens_in), int(tokens_out), count)
-        for model, tokens_in, tokens_out, count in connection.execute(sums)
-    ]
-    return Usage(tuple(found), sum(one.answered for one in found))
+    found = {True: Usage(), False: Usage()}
+    for live, model, tokens_in, tokens_out, count in connection.execute(sums):
+        found[bool(live)] += Usage((ModelCalls(model, False, int(tokens_in), int(tokens_out), count),), count)
+    return found[False], found[True]
 
 
 def read_stage(connection: Connection, position: int, stage: Stage) -> dict[RequestKey, Answer]:
@@ -239,11 +252,14 @@ def read_stage(connection: Connection, position: int, stage: Stage) -> dict[Requ
         select(requests).where(
             requests.c.prompt == position,
             requests.c.stage == int(stage),
-            requests.c.packed.is_not(None),
+            requests.c.status.is_not(None),
         )
     )
     found = {}
     for row in rows:
-        calls = ModelCalls(row.model, False, row.input_tokens, row.output_tokens, 1)
-        found[RequestKey(row.prompt, stage, row.digest, row.occurrence)] = Answer(row.packed, calls)
+        calls = None
+        if row.model is not None:
+            calls = ModelCalls(row.model, False, row.input_tokens, row.output_tokens, 1)
+        key = RequestKey(row.prompt, stage, row.digest, row.occurrence)
+        found[key] = Answer(row.status, bool(row.live), row.packed, calls)
     return found

@@ -51,7 +51,7 @@ Write: TypeAlias = tuple[Statement, list[Row]]
 
 FORMAT = "langchain-cfc/collection"
 # Version of the tables below.
-VERSION = 4
+VERSION = 3
 
 metadata = MetaData()
 

@@ -382,12 +382,13 @@ class Store(DatabaseStore):
     def read_usage(self) -> Usage:
         """Return the usage of models for all prompts, including stored answers of batches."""
         with report_damage(self.name), self.begin_read() as connection:
-            return batches.read_held_usage(connection) + calls.read_usage(connection)
+            return sum(batches.read_held_usage(connection), calls.read_usage(connection))
 
     def read_batched_usage(self) -> Usage:
         """Return the part of the usage that is charged at batch prices."""
         with report_damage(self.name), self.begin_read() as connection:
-            return batches.read_held_usage(connection) + calls.read_usage(connection, batched=True)
+            batched, _ = batches.read_held_usage(connection)
+            return batched + calls.read_usage(connection, batched=True)
 
     def read_request_history(self) -> RequestHistory:
         """Return the requests of all runs so far and their usage, by stage."""
