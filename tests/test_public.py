@@ -291,7 +291,7 @@ def test_every_permitted_library_is_used() -> None:
 RECORDS = {"candidates", "draw_rules", "errors", "records", "scoring", "support", "cli"}
 REPORTS = RECORDS | {"artifact", "calibration", "certificates", "evaluation", "guarantee", "thresholds"}
 COMPANIONS: dict[str, tuple[set[str], set[str]]] = {
-    "collect": (REPORTS | {"claims", "features", "labelers", "no_answers", "runnable"} | SERVING, {"lab"}),
+    "collect": (REPORTS | {"claims", "features", "labelers", "no_answers", "runnable"} | SERVING, set()),
     "lab": (REPORTS | {"decision", "features", "set_rules"}, set()),
     "monitor": (REPORTS - {"draw_rules", "scoring"} | {"features", "runnable"}, {"lab"}),
 }

@@ -91,7 +91,7 @@ class DatabaseStore:
             style = {"paramstyle": "named"} if self.is_sqlite else {}
             self.engine: Engine = create_engine(self._url, **style)
         except ModuleNotFoundError as error:
-            msg = f"{self.name} needs the driver {error.name}: pip install 'langchain-cfc[postgres]'"
+            msg = f"{self.name} needs the driver {error.name}: pip install 'langchain-cfc-collect[postgres]'"
             raise StoreError(msg) from error
         except (NoSuchModuleError, ArgumentError) as error:
             msg = f"{self.name} is not a usable database: {error}"
