@@ -22,7 +22,7 @@ from integrations.openai.tests.parts import (
     continents,
     get_question,
 )
-from langchain_cfc.errors import DrawError, InputError, SamplingWarning
+from langchain_cfc.errors import DrawError, InputError
 from langchain_cfc.sampling import Sampler, SamplingName
 from tests.calls import Invoke
 from tests.fakes import global_cache
@@ -66,7 +66,7 @@ def test_single_request_holds_exactly_the_calibrated_settings(
 
 @global_cache()
 def test_generator_bypasses_a_global_cache_inside_functions(hosted: Hosted) -> None:
-    # There it is out of CFC's reach, which would warn about one that caches.
+    # There it is out of CFC's reach.
     model = hosted.generator()
 
     def asked(prompt: str) -> AIMessage:
@@ -82,7 +82,7 @@ def test_plain_model_with_global_cache_raises_draw_error(hosted: Hosted) -> None
     # The negative control.
     plain = ChatOpenAI(model=MODEL, **hosted.reached, **DRAWN)
     repeated = "repeats the message of an earlier candidate, as if from a cache"
-    with pytest.warns(SamplingWarning, match="cache"), pytest.raises(DrawError, match=repeated):
+    with pytest.raises(DrawError, match=repeated):
         Sampler(RunnableLambda(plain.invoke)).draw(get_question(), N, {"max_concurrency": 1})
     assert len(hosted.script.requests) == 1
 
