@@ -414,7 +414,7 @@ UNREADABLE: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda path: write_csv(
             path / "s.csv", change([{**row, "topic": "a"} for row in make_long_rows(2)], 1, topic="b")
         ),
-        r"s\.csv, line 3: .*another reference or metadata",
+        r"s\.csv, line 3: .*another input or metadata",
     ),
     "unequal columns": (
         lambda path: write_json(path / "s.json", {"prompts": ["a"], "responses": ["a", "b"]}),

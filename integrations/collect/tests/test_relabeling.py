@@ -37,8 +37,10 @@ def make_labeler(knows: Callable[[int], bool]) -> Callable[..., list[bool]]:
     return label
 
 
-def make_examples(reference: Any = "1") -> list[Example]:
-    return [Example(id=str(k), input=str(k), reference=reference) for k in range(SIZE)]
+def make_examples(reference: Any = "1", *, digests: bool = False) -> list[Example]:
+    """Return examples, on request with ids that change with the reference."""
+    ids = [f"{reference}-{k}" if digests else str(k) for k in range(SIZE)]
+    return [Example(id=one, input=str(k), reference=reference) for k, one in enumerate(ids)]
 
 
 def run(
@@ -74,8 +76,11 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_relabel_uses_corrected_references_without_drawing_again(path: Path) -> None:
-    before, corrected = read(path), make_examples("2")
+@pytest.mark.parametrize("digests", [False, True])
+def test_relabel_uses_corrected_references_without_drawing_again(tmp_path: Path, digests: bool) -> None:
+    path = tmp_path / "corrected.db"
+    run(path, examples=make_examples(digests=digests))
+    before, corrected = read(path), make_examples("2", digests=digests)
     with pytest.raises(StoreError, match=r"--relabel"):
         run(path, examples=corrected)
     assert read(path) == before
@@ -116,10 +121,19 @@ def test_relabel_refuses_changed_inputs_and_keeps_labels(path: Path) -> None:
     assert read(path) == before
 
 
-def test_relabel_refuses_two_references_of_one_prompt_and_keeps_labels(path: Path) -> None:
-    before, twice = read(path), [*make_examples("2"), *make_examples("3")]
+def test_relabel_refuses_ambiguous_references_and_keeps_labels(tmp_path: Path) -> None:
+    def example(name: str, reference: str) -> Example:
+        return Example(id=name, input="0", reference=reference)
+
+    path = tmp_path / "twice.db"
+    run(path, examples=[example("a", "1"), example("b", "2"), *make_examples()[1:]])
+    before = read(path)
+    # Both were corrected: which candidates belong to which is not known.
+    with pytest.raises(StoreError, match="if no other prompt has the same input"):
+        run(path, examples=[example("c", "3"), example("d", "4"), *make_examples()[1:]], relabel=True)
+    # One id, two references.
     with pytest.raises(StoreError, match="has another reference"):
-        run(path, examples=twice, relabel=True)
+        run(path, examples=[example("a", "3"), example("a", "4"), *make_examples()[1:]], relabel=True)
     assert read(path) == before
 
 

@@ -145,9 +145,9 @@ def test_store_refuses_a_changed_dataset(path: Path, field: str) -> None:
         with pytest.raises(StoreError, match=f"has another {field} in ") as refused:
             store.add([before.model_copy(update={field: "y"})])
         assert ("--relabel" in str(refused.value)) == (field == "reference")
-        # Nothing is drawn again because an id was changed.
+        # An id that is a digest of input and reference changes with them.
         renamed = before.model_copy(update={"id": "q", "reference": [2]})
-        with pytest.raises(StoreError, match=r"input of the prompt 'q' is stored .*its old id"):
+        with pytest.raises(StoreError, match=r"input of the prompt 'q' is stored .*--relabel"):
             store.add([renamed])
         assert sum(store.count_stages().values()) == 1
         # Two prompts of one dataset may have the same input.

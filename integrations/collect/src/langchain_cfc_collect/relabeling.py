@@ -60,7 +60,10 @@ async def check_relabeling(
         msg = "the budget allows no new labels, so the old ones were kept: raise its max_tokens or max_cost"
         raise CollectionError(msg)
     if try_first:
-        await _try_labeler(store, {one.id: one for one in examples}, executor)
+        with store.begin_read() as connection:
+            stored = dataset.read_examples(store.name, connection)
+        matched = dataset.match_examples(stored, examples)
+        await _try_labeler(store, matched, executor)
 
 
 def discard_labels(
@@ -81,7 +84,8 @@ def discard_labels(
         which will be labelled by the reference that they have.
 
     Raises:
-        StoreError: If the configurations differ in more than labels, or the input of a prompt has changed.
+        StoreError: If the configurations differ in more than labels, the input of a prompt has changed, or it
+            is not clear which stored prompt an example belongs to.
     """
     known = store.configuration
     if not known:
@@ -104,13 +108,13 @@ def discard_labels(
     return corrected, missing
 
 
-async def _try_labeler(store: Store, by_id: Mapping[str, Example], executor: Executor) -> None:
+async def _try_labeler(store: Store, matched: Mapping[int, Example], executor: Executor) -> None:
     """Label finished prompts until one succeeds, and store the usage; raise if none does."""
     writer = Writer(store)
 
     async def label(prompt: StoredPrompt, candidates: Sequence[DrawnCandidate]) -> Outcome:
         journal = StoreJournal(writer, prompt, Stage.LABELLED, 0)
-        outcome = await executor.label(by_id.get(prompt.example.id, prompt.example), candidates, journal)
+        outcome = await executor.label(matched.get(prompt.position, prompt.example), candidates, journal)
         await writer.write(calls.insert_calls(prompt.position, Stage.LABELLED, outcome.usage))
         return outcome
 

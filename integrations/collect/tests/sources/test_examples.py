@@ -40,10 +40,11 @@ def read_ids(source: Any, columns: Columns = INPUT) -> list[str]:
     return [example.id for example in read_examples(source, columns)]
 
 
-def test_default_id_is_a_digest_of_the_input() -> None:
+def test_default_id_is_a_digest_of_input_and_reference() -> None:
     columns = Columns(input="q", reference="r", metadata=("m",))
     rows: list[dict[str, Any]] = [
         {"q": "a", "r": "x", "m": 1},
+        {"q": "a", "r": "y", "m": 1},
         {"q": "b", "r": "x", "m": 1},
         {"q": "ax", "r": None, "m": 1},
         {"q": {"k": 1, "l": 2}, "r": "x", "m": 1},
@@ -52,10 +53,10 @@ def test_default_id_is_a_digest_of_the_input() -> None:
     assert len(set(made)) == len(rows)
     assert all(len(name) == 16 and int(name, 16) >= 0 for name in made)
     # Fixed for good: a collection that is resumed knows its prompts by them.
-    assert made[0] == "ac8d8342bbb2362d"
-    moved: list[dict[str, Any]] = [{**row, "r": "y", "m": 2} for row in reversed(rows)]
+    assert made[0] == "40c0bc08fb0525db"
+    moved: list[dict[str, Any]] = [{**row, "m": 2} for row in reversed(rows)]
     assert read_ids(moved, columns) == made[::-1]
-    assert read_ids([{"q": {"l": 2, "k": 1}, "r": "x", "m": 1}], columns) == made[3:]
+    assert read_ids([{"q": {"l": 2, "k": 1}, "r": "x", "m": 1}], columns) == made[4:]
 
 
 EXPECTED_INPUT = "expected text, a list of messages or an object, all of finite JSON"
@@ -64,7 +65,7 @@ BAD_ROWS: list[tuple[Columns, list[Any], list[str], list[BadRow]]] = [
         INPUT,
         [{"q": "a"}, {"q": "b"}, {"q": "a"}],
         ["a", "b"],
-        [BadRow(3, "", "the same input as row 1; expected one, with all right answers")],
+        [BadRow(3, "", "the same input and reference as row 1; expected rows to differ")],
     ),
     (
         NAMED,
@@ -316,7 +317,7 @@ def test_limit_keeps_its_sample_when_it_grows_or_rows_move() -> None:
     assert more[:20] == few
     assert len(set(more)) == 50
     assert sorted(read_sample(SORTED, 5000)) == sorted(row["q"] for row in SORTED)
-    # A corrected reference does not change the sample.
+    # Ids are digests of input and reference, so a corrected reference changes ids, but not the sample.
     answers = Columns(input="q", reference="r")
     for reference in ("Lima", "Cusco"):
         rows = [{**row, "r": reference} for row in SORTED]

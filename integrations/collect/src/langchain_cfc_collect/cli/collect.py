@@ -76,7 +76,9 @@ def collect(
     ] = None,
     id_: Annotated[
         str | None,
-        _dataset_option("--id", help="Column with the prompt's id. Default: a digest of the prompt."),
+        _dataset_option(
+            "--id", help="Column with the prompt's id. Default: a digest of prompt and reference."
+        ),
     ] = None,
     limit: Annotated[
         int | None,

@@ -106,9 +106,8 @@ class Columns(BaseModel):
             a column of messages). A row with a null in one of its columns, or an object or list where text
             should be, is a bad row. A LangChain prompt is part of the chain: `prompt | model`, with `inputs`.
         inputs: The columns that make an object, for chains that take several values by name.
-        id: The column with a unique text or number for every row. Without it, the id is a digest of the
-            input: it does not change when rows move or references are corrected, and a row that repeats an
-            earlier input is a bad row.
+        id: The column with a unique text or number for every row. Without it, the id is a digest of input and
+            reference: it does not change when rows move, and a row that repeats an earlier one is a bad row.
         reference: The column of the reference, which labelers compare candidates with. With several columns,
             the reference is the list of all their different answers, without nulls and empty cells.
         metadata: Columns of texts, numbers and booleans, for feature maps and groups; nulls are left out.
@@ -424,7 +423,8 @@ def _to_text(value: Any) -> Any:
 
 
 def _compute_id(example: Example) -> str:
-    return hashlib.sha256(canonical_json(example.input).encode()).hexdigest()[:_ID_DIGITS]
+    content = [example.input, example.reference]
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:_ID_DIGITS]
 
 
 BadRowPolicy: TypeAlias = Literal["refuse", "set_aside"]
@@ -500,9 +500,12 @@ class Examples:
         """
         if self._limit is None:
             return self._check()
+        # Ids that are digests change when a reference is corrected, which must not change the sample.
+        is_digest = self._columns.id is None
 
         def compute_hash(one: Example) -> bytes:
-            return hashlib.sha256(f"0\0sample\0{one.id}".encode("utf-8", "surrogatepass")).digest()
+            name = canonical_json(one.input) if is_digest else one.id
+            return hashlib.sha256(f"0\0sample\0{name}".encode("utf-8", "surrogatepass")).digest()
 
         # Bottom-k sampling (Cohen and Kaplan 2007): a larger sample begins with a smaller one.
         return iter(nsmallest(self._limit, self._check(), key=compute_hash))
@@ -554,7 +557,7 @@ class Examples:
             return example
         earlier = f"{self._rows.unit} {first_seen[example.id]}"
         if self._columns.id is None:
-            return BadRow(number, "", f"the same input as {earlier}; expected one, with all right answers")
+            return BadRow(number, "", f"the same input and reference as {earlier}; expected rows to differ")
         problem = f"{short_repr(example.id)} is also the id of {earlier}; expected ids to differ"
         return BadRow(number, "id", problem)
 

@@ -194,7 +194,7 @@ def read_samples(
             first, gathered = found.setdefault(example.id, (example, []))
             if first != example:
                 problem = (
-                    f"the question {example.id!r} stands in an earlier row with another reference or metadata"
+                    f"the question {example.id!r} stands in an earlier row with another input or metadata"
                 )
                 raise RecordError(table.rows.name, number, "", problem)
             gathered += samples

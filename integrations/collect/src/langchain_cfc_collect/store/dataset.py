@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
@@ -101,7 +102,8 @@ def _check_inputs_are_new(
         if position < first and new is not None and canonical_json(stored.id) not in seen:
             msg = (
                 f"the input of the prompt {new!r} is stored in {name} under the id {stored.id!r}, which is "
-                "not in the dataset any more: give it its old id, or collect into another store"
+                f"not in the dataset any more. {_RELABEL_ADVICE}, if no other prompt has the same input; "
+                "otherwise collect into another store"
             )
             raise StoreError(msg)
 
@@ -109,23 +111,20 @@ def _check_inputs_are_new(
 def update_examples(
     name: str, connection: Connection, execute: Execute, examples: Iterable[Example]
 ) -> tuple[int, int]:
-    """Take reference, metadata and cluster of stored prompts from the dataset as it is now.
+    """Take id, reference, metadata and cluster of stored prompts from the dataset as it is now.
 
     Returns the numbers of corrected references and of prompts without an example. Raises `StoreError` if the
     input of a prompt has changed, because its candidates were drawn for the other.
     """
-    by_id = {example.id: example for example in examples}
-    corrected, missing, writes = 0, 0, []
-    for position, stored in read_examples(name, connection).items():
-        example = by_id.get(stored.id)
-        if example is None:
-            missing += 1
-            continue
-        _check_unchanged(name, example, stored, ("input",))
-        corrected += bool(_list_differing(example, stored, ("reference",)))
-        writes.append(_update_example(position, stored, example))
+    stored = read_examples(name, connection)
+    matched = match_examples(stored, examples)
+    corrected, writes = 0, []
+    for position, example in matched.items():
+        _check_unchanged(name, example, stored[position], ("input",))
+        corrected += bool(_list_differing(example, stored[position], ("reference",)))
+        writes.append(_update_example(position, stored[position], example))
     execute(connection, combine_writes(writes))
-    return corrected, missing
+    return corrected, len(stored) - len(matched)
 
 
 def read_examples(name: str, connection: Connection) -> dict[int, Example]:
@@ -134,9 +133,37 @@ def read_examples(name: str, connection: Connection) -> dict[int, Example]:
     return {row.position: read_example(name, row) for row in rows}
 
 
+def match_examples(stored: Mapping[int, Example], examples: Iterable[Example]) -> dict[int, Example]:
+    """Match stored prompts to the examples of their dataset as it is now.
+
+    Args:
+        stored: Examples of the stored prompts by position.
+        examples: The examples of the dataset.
+
+    Returns:
+        The examples by the position of their stored prompt: the one with the same id, or else the only one
+        with the same input, provided that no other stored prompt without an example has that input. Ids that
+        are digests change when a reference is corrected.
+    """
+    by_id = {example.id: example for example in examples}
+    ids = {one.id for one in stored.values()}
+    same_input: defaultdict[str, tuple[list[int], list[Example]]] = defaultdict(lambda: ([], []))
+    for position, one in stored.items():
+        if one.id not in by_id:
+            same_input[canonical_json(one.input)][0].append(position)
+    for one in by_id.values():
+        if one.id not in ids:
+            same_input[canonical_json(one.input)][1].append(one)
+    matched = {position: by_id[one.id] for position, one in stored.items() if one.id in by_id}
+    for positions, found in same_input.values():
+        if len(positions) == len(found) == 1:
+            matched[positions[0]] = found[0]
+    return matched
+
+
 def _update_example(position: int, stored: Example, example: Example) -> list[Write]:
     """Return the write that gives a stored prompt the example's columns; none if they are the same."""
-    if not _list_differing(example, stored, ("reference", "metadata", "cluster")):
+    if not _list_differing(example, stored, ("id", "reference", "metadata", "cluster")):
         return []
     row = make_prompt_row(position, example)
     changed = {"set_id": row["id"], "set_example": row["example"]}

@@ -40,7 +40,7 @@ _MESSAGE_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 _prompts, _draws = schema.prompts, schema.draws
 ADD_PROMPTS = insert(_prompts)
-SET_EXAMPLE = define_update(_prompts, ("position",), "example")
+SET_EXAMPLE = define_update(_prompts, ("position",), "id", "example")
 _SET_CONTEXT = define_update(_prompts, ("position",), "context")
 _SET_CLAIMS = define_update(_prompts, ("position",), "claims")
 _SET_ERROR = define_update(_prompts, ("position", "stage"), "error")
