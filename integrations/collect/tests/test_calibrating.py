@@ -235,7 +235,7 @@ TOPICS = [
         ([("a", "b", "c")], {}, r"example 1 is \('a', 'b', 'c'\); expected a pair"),
         ([FORMS["examples"][0], ("a", "b")], {}, "example 1 is Example"),
         ([], {}, "no rows"),
-        ([("a", "b"), ("a", "b")], {}, "the same input as row 1"),
+        ([("a", "b"), ("a", "b")], {}, "the same input and reference as row 1"),
         ([{"x": "a", "y": "b"}], {}, "which column holds the reference"),
         (
             [{"input": "a", "reference": "b"}, {"input": "c", "reference": "d", "metdata": {"topic": "art"}}],
