@@ -14,26 +14,22 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.padding import Padding
 from rich.table import Table
 
 from langchain_cfc.cli.formatting import (
     EXIT_NO,
     emit_json,
     get_console,
-    make_summary_table,
     make_table,
     make_tracker,
     report_errors,
 )
 from langchain_cfc.cli.inputs import AsJson, check_output
-from langchain_cfc.cli.verdicts import format_verdict
-from langchain_cfc.demo import BotDemoResult, DemoResult, Served, is_best_correct, run_bot_demo, run_demo
+from langchain_cfc.demo import BotDemoResult, Served, is_best_correct, run_bot_demo, run_demo
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.runnable import CFCResult
-from langchain_cfc.support.display import summarise
 from langchain_cfc.support.text import format_percent
 
 # File of the bot's artifact, in the folder of the other artifact.
@@ -54,9 +50,6 @@ def demo(
             f"{_BOT_FILE} in the same folder.",
         ),
     ] = Path("cfc-demo/artifact.json"),
-    full: Annotated[
-        bool, typer.Option("--full", help="Also print the answer sets and what is promised for them.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Calibrate and serve recorded answers; no key or network needed.
@@ -95,10 +88,7 @@ def demo(
     else:
         console = get_console()
         print_bot(console, bot)
-        if full:
-            print_sets(console, sets)
-            _print_prompts(console, sets)
-        _print_next(console, bot, bot_path, out_path, full=full)
+        _print_next(console, bot, bot_path, out_path)
     raise typer.Exit(0 if report.is_passed else EXIT_NO)
 
 
@@ -193,52 +183,16 @@ def _make_examples_table(examples: Served) -> Table:
     return table
 
 
-def print_sets(console: Console, seen: DemoResult) -> None:
-    """Print what the demo promised about answer sets, and the results on held-out prompts."""
-    report, facts = seen.report, seen.artifact.calibration
-    console.rule("Answer sets")
-    console.print(
-        f"The same recording: {facts.fit_size} questions fitted the features, {facts.size} calibrated the "
-        f"threshold, and the same {report.n_test} were served as answer sets.\n"
-    )
-    console.print(
-        f"[bold]Promised:[/] with probability at least {format_share(report.target_coverage)}, the answer "
-        "set holds a correct answer or the prompt is flagged as not certifiable; over all prompts, and over "
-        "each group below as well. Nothing is promised about one answer by itself.\n"
-    )
-    console.print(
-        "[bold]What happened[/] on the held-out questions: wrong is a set without a right answer, and "
-        "[italic]marginal[/] is how often that happens with the usual single threshold for all:\n"
-    )
-    shown = summarise(report)
-    console.print(Padding(make_summary_table(shown.table), (0, 0, 1, 1)))
-    console.print(f"{escape(shown.sentences[-1])}\n{format_verdict(report)}\n")
-    for note in seen.notes:
-        console.print(f"[yellow]note:[/] {escape(note)}\n")
-
-
-def _print_prompts(console: Console, seen: DemoResult) -> None:
-    """Print three answered and two abstained prompts, chosen by the hash of their ids, and the promise."""
-    console.rule("Three answered, two abstained")
-    shuffled = sorted(seen.served, key=_hash_id)
-    answered = [pair for pair in shuffled if not pair[1].abstained]
-    first, *others = [pair for pair in shuffled if pair[1].abstained]
-    second = next((pair for pair in others if pair[1].reason != first[1].reason), others[0])
-    for record, result in [*answered[:3], first, second]:
-        _print_prompt(console, record, result)
-
-
-def _print_next(console: Console, seen: BotDemoResult, bot_path: Path, out_path: Path, *, full: bool) -> None:
+def _print_next(console: Console, seen: BotDemoResult, bot_path: Path, out_path: Path) -> None:
     question = shlex.quote(str(choose_examples(seen.served)[0][0].input))
     rate = f"{seen.answers[0].max_wrong_rate:g}"
     command, bot, sets = _find_command(), *(escape(shlex.quote(str(path))) for path in (bot_path, out_path))
-    more = f"inspect {sets}" if full else "demo --full"
     lines = [
-        "\nNext, ask the bot, read what it promises, or see answer sets:",
+        "\nNext, ask the bot, and read what it and the answer sets promise:",
         f"  {command} ask {bot} --max-wrong-rate {rate} \\",
         f"    --replay demo {escape(question)}",
         f"  {command} inspect {bot}",
-        f"  {command} {more}",
+        f"  {command} inspect {sets}",
     ]
     for line in lines:
         console.print(line, soft_wrap=True)
@@ -249,25 +203,3 @@ def _find_command() -> str:
     called, name = sys.argv[0], "langchain-cfc"
     is_found = Path(called).name != name or shutil.which(name) == shutil.which(called)
     return name if is_found else escape(shlex.quote(called))
-
-
-def _print_prompt(console: Console, record: PromptRecord, result: CFCResult) -> None:
-    console.print(f"\n[bold]{escape(str(record.input))}[/]")
-    correct = {candidate.answer_key for candidate in record.candidates if candidate.correct}
-    by_answer: dict[str, list[float]] = {}
-    for candidate in record.candidates:
-        by_answer.setdefault(candidate.answer_key, []).append(candidate.score)
-    for answer, scores in sorted(by_answer.items(), key=lambda entry: min(entry[1])):
-        inside = answer in result.answers
-        label = "[green]correct[/]" if answer in correct else "[red]wrong[/]"
-        mark = "[bold]in the set[/]" if inside else "[dim]rejected[/]  "
-        console.print(
-            f"  {mark}  score {min(scores):.3f}  {len(scores):>2} x  {label:<22} {escape(answer)}",
-            no_wrap=True,
-            overflow="ellipsis",
-        )
-    text = result.explain_reason()
-    if result and not correct & set(result.answers):
-        allowed = format_share(float(result.guarantee.alpha))
-        text += f" All of them are wrong, which may happen to {allowed} of the questions."
-    console.print(Padding(escape(text), (0, 0, 0, 2)), style="dim")

@@ -131,13 +131,13 @@ def test_demo_output_fits_a_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ]
     assert sum(line.rstrip().endswith("agree)") for line in lines) == 3
     assert ran.out.count("abstained: ") == 2
-    assert "Answer sets" not in ran.out
     # The commands to go on with work as printed.
     commands = ran.out.partition("Next, ")[2].replace("\\\n", " ").splitlines()
-    asked, inspected, full = (shlex.split(line)[1:] for line in commands if "langchain-cfc" in line)
+    asked, *inspected = (shlex.split(line)[1:] for line in commands if "langchain-cfc" in line)
     assert run(*asked).code == 0
-    assert "at most 5 %" in " ".join(run(*inspected).out.split())
-    assert full == ["demo", "--full"]
+    of_bot, of_sets = (" ".join(run(*one).out.split()) for one in inspected)
+    assert "at most 5 %" in of_bot
+    assert "the answer set holds a correct answer" in of_sets
 
 
 def test_demo_reports_the_figures_of_its_bot_artifact(demo: tuple[Ran, Path]) -> None:
@@ -179,18 +179,6 @@ def test_ask_uses_the_bot_if_sets_have_no_promise(demo: tuple[Ran, Path]) -> Non
         run("ask", demo[1], "36 + 503", "--replay", "demo", "--json").data["guarantee"]["wrong_answers"]
         is None
     )
-
-
-def test_demo_full_prints_answer_sets(tmp_path: Path) -> None:
-    ran = run("demo", "--full", "--out", tmp_path / "a.json")
-    assert ran.code == 0
-    # Commands to copy stay on one line, whatever its length.
-    lines = [line for line in ran.out.splitlines() if str(tmp_path)[:20] not in line]
-    assert max(map(len, lines)) <= 80
-    assert ran.out.count(" answers ") - ran.out.count("No answer, because") >= 3
-    assert ran.out.count("  No answer, because") == 2
-    assert "out of reach for" in " ".join(ran.out.split())
-    assert f"inspect {tmp_path / 'a.json'}" in ran.out
 
 
 def test_demo_refuses_to_write_two_artifacts_to_one_file(tmp_path: Path) -> None:
