@@ -22,7 +22,7 @@ def _compile_words(words: str, unspaced: str = "") -> re.Pattern[str]:
 NEGATION = _compile_words(
     r"""
     not \w+n['’]t never no(?!_total\b) none neither nor cannot wrong incorrect false doubt unlikely impossible
-    except excluding besides other_than anything_but instead_of
+    hardly except excluding besides other_than anything_but instead_of
     nicht keine?[nmrs]? falsch weder
     pas jamais aucune? faux fausse ni
     nunca tampoco incorrect[oa] falso non mai sbagliat[oa] não nem errad[oa] incorret[oa]
@@ -34,7 +34,9 @@ NEGATION = _compile_words(
 REJECTION = _compile_words(
     r"""
     rul(?:e[sd]?|ing)_out eliminat(?:e[sd]?|ing) exclud(?:e[sd]?|ing) discard(?:s|ed|ing)? reject(?:s|ed|ing)?
-    dismiss(?:es|ed|ing)? cross(?:ed|es|ing)?_(?:out|off) ausschließ(?:t|en) ausgeschlossen
+    dismiss(?:es|ed|ing)?
+    too_(?:high|low|big|small|large|many|few|much|little) cross(?:ed|es|ing)?_(?:out|off)
+    ausschließ(?:t|en) ausgeschlossen
     élimin(?:er|e|ons|ée?s?) exclu(?:re|t|s|ons|ir|yo|ye|imos|id[oa]) écart(?:er|e|ons|ée?s?)
     descart(?:ar|[ao]|amos|ad[oa]) elimin(?:ar|o|amos|ad[oa]|are|iamo|at[oa]) esclu(?:dere|do|de|diamo|s[oa])
     scart(?:are|o|iamo|at[oa]) исключ\w+ отброс\w+
@@ -47,6 +49,7 @@ _UNSURE = r"""
     не_увер\w+
 """
 _UNSURE_UNSPACED = "不知道 不确定 不清楚 わかりません 分かりません 모르겠 모릅니다"
+UNSURE = _compile_words(_UNSURE, _UNSURE_UNSPACED)
 # What leaves a question open.
 _OPEN = r"""
     unclear uncertain hard_to_say (?:can['’]t|cannot|can_not)_(?:be_determined|determine|tell|say|decide)

@@ -13,8 +13,9 @@ with a point; thousands in every common form (`1,000`, `1 000`, `1'000`, `1{,}00
 `1.234,50`); the decimal digits of every script; signs, and words for minus in the ten languages; simple and
 mixed fractions (`3/4`, `1½`, `\frac{3}{4}`); powers of ten (`1.5e3`, `3 \times 10^{8}`, `1.5×10³`) and
 words for them (`5 million`, `5万`). Currencies, percent signs and units are dropped, with the exponents
-of units: `25 m^2` is 25, and `50%` is 50, as GSM8K writes references. Remarks in brackets after the number
-and marks of citation are skipped.
+of units: `25 m^2` is 25, and `50%` is 50, as GSM8K writes references. `NumericMatch` compares units where the
+reference and the answer both name a known one: 5 m is not 5 km. Remarks in brackets after the number and
+marks of citation are skipped.
 
 A number that cannot be read with certainty is no number: two candidates (`3 or 5`), a range, an inequality, a
 denial ("It is not 5"), a rejection, a doubt ("maybe 5"), a question, a supposition, a calculation or a power
@@ -46,6 +47,7 @@ from langchain_cfc.labelers._words import (
     RETRACTION,
     STARTERS,
     SUPPOSITION,
+    UNSURE,
     compile_lead,
     join_words,
 )
@@ -94,22 +96,33 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 
-# Words that stand for a power of ten; "billion" is read as in English.
+# Words that stand for a power of ten; "billion" is read as in English. Of languages that are not read
+# otherwise too: there, 5 juta would be 5.
 _SCALES = {
-    word: exponent
+    unicodedata.normalize("NFC", word.casefold()): exponent
     for exponent, words in {
         2: "hundred 百 백",
-        3: "thousand tsd tausend mille mil mila тыс тысяч тысячи тысяча 千 천",
-        4: "万 萬 만",
-        5: "lakh lakhs",
-        6: "million millions mio mln millionen millón millones milione milioni milhão milhões",
-        7: "crore crores",
+        3: """thousand tsd tausend mille mil mila тыс тысяч тысячи тысяча хиляди тисяч тисячі 千 천 duizend
+            tusen tusind tuhat tuhatta ezer tys tysiąc tysiące tysięcy tisíc tisíce hiljada tisuća tisuće mii
+            ribu nghìn ngàn χιλιάδες พัน हज़ार हजार হাজার ألف آلاف الف هزار אלף אלפים""",
+        4: "万 萬 만 หมื่น vạn",
+        5: "lakh lakhs แสน लाख লাখ",
+        6: """million millions mio mln millionen millón millones milione milioni milhão milhões миллион
+            миллиона миллионов млн милиона мільйон мільйона мільйонів miljoen miljoner millioner miljon
+            miljoona miljoonaa millió milion miliony milionů milionów milijun milijuna milijona milioane
+            milyon juta triệu εκατομμύριο εκατομμύρια ล้าน मिलियन مليون ملايين میلیون מיליון""",
+        7: "crore crores करोड़ কোটি",
         8: "亿 億 억",
-        9: "billion billions milliard milliards milliarde milliarden mrd miliardo miliardi",
-        12: "trillion trillions",
+        9: """billion billions milliard milliards milliarde milliarden mrd miliardo miliardi миллиард
+            миллиарда миллиардов млрд милиарда мільярд мільярди мільярдів miljard miljarder milliarder
+            miljardia milliárd miliard miliardy miliardů miliardów milijarda milijardi miliarde milyar miliar
+            tỷ δισεκατομμύριο δισεκατομμύρια अरब مليار ملیارد מיליארד""",
+        12: "trillion trillions трлн триллион триллиона триллионов трильйонів 兆 조",
     }.items()
     for word in words.split()
-} | {"миллион": 6, "миллиона": 6, "миллионов": 6, "млн": 6, "миллиард": 9, "миллиардов": 9, "млрд": 9}
+}
+# A word with the vowels that other scripts write as marks.
+_WORD = re.compile(r"(?:[^\W\d_]|[\u0900-\u0963\u0970-\u0dff\u0e00-\u0eff])*")
 # What may follow a number without a space; other letters are variables or abbreviations.
 _UNIT_NAMES = """
     st nd rd th km cm mm nm dm m kg mg g lb lbs oz ft in yd mi mph kph kmh ml mL cl dl L l kB KB MB GB TB Hz
@@ -126,29 +139,60 @@ _PART = (
     "thousandths halb halbe hälfte demi demie moitié media medio mitad metà mezzo mezza metade meio meia "
     "половин[аоыу]й? четверть"
 )
-_MONTHS = "january february march april may june july august september october november december"
+# Units that are distinguished, with their other names.
+_SAME_UNITS = r"""
+    km kilomet(?:er|re)s? kms; m met(?:er|re)s?; cm centimet(?:er|re)s?; mm millimet(?:er|re)s?; inch(?:es)?
+    in(?=\W*$); ft foot feet; yd yards?; mi miles? mph; kg kilograms? kilos?; g grams?; mg milligrams?;
+    lbs?; oz ounces?; s sec(?:ond)?s?; ms milliseconds?; min(?:ute)?s?; h hrs? hours?; days?; weeks?; months?;
+    yrs? years?; l L lit(?:er|re)s?; ml mL millilit(?:er|re)s?; % percent; cents? ¢;
+    dollars? USD \$; euros? EUR €; GBP £; rupees? INR ₹; yen JPY; yuan CNY;
+    °?C Celsius; °?F Fahrenheit; K kelvin; kB KB; MB; GB; TB; W; kW; MW
+"""
+_UNITS = re.compile(
+    r"\s?(?:(?:square|cubic|sq\.?|degrees?)\s)?\s?(?:"
+    + "|".join(f"({'|'.join(names.split())})" for names in _SAME_UNITS.split(";"))
+    + r")(?!\w)"
+)
+_MONTHS = r"""
+    january february march april may june july august septem\w+ o[ck]to\w+ novem\w+ de[cz]em\w+ januar februar
+    märz mai juni juli janvier février mars avril juin juillet août décembre enero febrero marzo abril mayo
+    junio julio agosto diciembre gennaio febbraio aprile maggio giugno luglio settembre ottobre dicembre
+    janeiro fevereiro março maio junho julho outubro январ[яь] феврал[яь] марта? апрел[яь] ма[яй] июн[яь]
+    июл[яь] августа? \w+тябр[яь] ноябр[яь] декабр[яь]
+"""
+# What an amount is at least or at most, after "and" or "or".
+_BOUNDS = (
+    "más più mais mehr plus more less fewer up upwards? above over below under menos meno moins более больше"
+)
 _CHANGED_BEFORE = re.compile(
     rf"(?:{join_words(_PART)})(?: (?:of|past|to|von|de|di|del|от))?\s*\W?$|(?:"
     + join_words(
         r"""
         times plus over root(?:_of)? twice double triple log ln sin cos tan sqrt than least most under below
-        above within up_to exceed\w* minimum maximum als mindestens höchstens über unter bis plus_de
-        moins_de au_moins au_plus más_de menos_de al_menos più_di meno_di almeno mais_de pelo_menos более
-        менее больше меньше (?:hundred|thousand|million)(?:_and)?
+        above within up_to exceed\w* mini?m?(?:um|al) maxi?m?(?:um|al) max upwards_of far_from
+        as_(?:many|few|much|little|high|low)_as als mindestens höchstens über unter bis plus_de moins_de
+        au_moins au_plus jusqu'à más_de menos_de al_menos hasta più_di meno_di almeno fino_a mais_de
+        pelo_menos até более менее больше меньше до (?:hundred|thousand|million)(?:_and)?
         """,
-        "至少 最多 超过 大于 小于 不到",
+        "至少 [超大小低高][过過于] 不到 不足 最[低高大小多] 少なくとも 적어도 최대 최소 [公紀]元前 기원전",
     )
-    + rf"|{join_words(_MONTHS)})\s*\W?$",
+    + rf"|{join_words(_MONTHS)})\.?\s*\W?$",
     re.IGNORECASE,
 )
 _CHANGED_AFTER = re.compile(
     rf"[\s-]*(?:(?:and|und|et|y|e|и)[\s-]+)?(?:[^\W\d_]{{1,12}}[\s-]+)?(?:{join_words(_PART)})"
-    rf"|(?:st|nd|rd|th)?\.?\s?(?:of )?(?:{join_words(_MONTHS)})"
-    r"|\s?[号號]|\s?[^\W\d_]{0,3}(?:以上|以下|未満|이상|이하|미만)|\s*(?:"
+    rf"|(?:st|nd|rd|th|er|º)?\.?\s?(?:(?:of|de|di) )?(?:{join_words(_MONTHS)})"
+    rf"|\s(?:and|und|et|y|e|и|o|ou)\s(?:{join_words(_BOUNDS)})"
+    # Before Christ, below zero, in another base.
+    r"|,? (?:B\.? ?C|v\. ?Chr|av\. ?J|до н\.)"
+    r"|(?:°|\s)[^.,;]{0,10}\b(?:below|bajo|unter|sotto|sous|ниже|мороза)\b"
+    r"|\s?\(?(?:in )?(?:binary|octal|hex\w*|base)\b"
+    r"|\s?[号號多余餘]|\s?[^\W\d_]{0,3}\s?(?:以上|以下|未満|이상|이하|미만)|[\s-]*(?:"
     + join_words(
         r"""
         dozens? scores? gross squared cubed factorial plus minus times(?=_\w\b) divided over mod modulo
-        point [ap]\.?m mal billionen trillionen billones billón bilh(?:ão|ões) trilh(?:ão|ões)
+        point pi [ap]\.?m mal fold ish at_(?:most|least) max(?:imum)? minimum tops per_mille upwards bin bi
+        billionen bilion(?:ów|ů)? biljoen trillionen bill[oó]n(?:es)? bilh(?:ão|ões) trilh(?:ão|ões)
         """,
         "倍 배",
     )
@@ -157,7 +201,7 @@ _CHANGED_AFTER = re.compile(
 )
 _MINUS = re.compile(
     r"(?P<before>[^\W\d_]+|[^\w\s]|)\s*\b(?:minus|negative|moins|menos|meno|минус)\s*\W?$"
-    r"|(?:负|負|マイナス|마이너스)\s?$",
+    r"|(?:负|負|零下|マイナス|氷点下|마이너스|영하)\s?$",
     re.IGNORECASE,
 )
 # After other words, minus subtracts: "ten minus 5".
@@ -167,16 +211,20 @@ _BEFORE_MINUS = re.compile(
     re.IGNORECASE,
 )
 # Words that name a place in a document, and not a quantity.
-_PLACE_NAMES = "steps? pages? table fig(?:ure)? eq(?:uation)? section question line chapter part note no"
+_PLACE_NAMES = """
+    steps? pages? table fig(?:ure)? eq(?:uation)? section question line chapter verse part note no version
+    type route error status
+"""
 _PLACE_NAME = re.compile(rf"(?:{join_words(_PLACE_NAMES)}|[#№第])\.?\s*\(?$", re.IGNORECASE)
 _CITATION = re.compile(
     r"(?:(?<=[\w.%)])|(?<=[0-9.%)]\s)|(?<=[a-z]\s)(?=\[\^?[0-9]{1,3}\]\W*$))"
     r"\[\^?[0-9]{1,3}(?:\s?[,–-]\s?[0-9]{1,3})*\]"
 )
-_REMARK = re.compile(r"(?<=\s)\((?!mod\b)[^()]*[^\W\d_]{2}[^()]*\)")
+_REMARK = re.compile(r"(?<=\s)\((?!(?:mod|base)\b)[^()]*[^\W\d_]{2}[^()]*\)")
 _SENTENCE_END = re.compile(
     r"""
-    (?:(?<!\.)(?<!\b[Nn]o)(?<!\bvs)(?<!\b[Ff]ig)(?<!\b[Ee]q)[.?;] | (?<![\d.])!)(?=\s|$|["'*)\]])
+    (?:(?<!\.)(?<!\b[Nn]o)(?<!\bvs)(?<!\b[Ff]ig)(?<!\b[Ee]q)(?<!\bi\.e)(?<!\be\.g)(?<!\bd\.h)(?<!\bmax)(?<!\bmin)[.?;]
+      (?!\s(?:Jan|Feb|Mär|Apr|Mai|Jun|Jul|Aug|Sep|Okt|Nov|Dez)) | (?<![\d.])!)(?=\s|$|["'*)\]])
     | [\n。！？；]
     """,
     re.VERBOSE,
@@ -283,11 +331,18 @@ class NumericMatch(TextMatcher):
 
     def read_reference(self, reference: Any) -> Callable[[str], bool]:
         """Return a test that compares with the numbers of the aliases."""
-        expected = [_read_reference_number(one) for one in list_aliases(reference)]
+        aliases = [(_read_reference_number(one), str(one)) for one in list_aliases(reference)]
+        expected = [(number, _find_units(alias, number)) for number, alias in aliases]
 
         def is_near(answer: str) -> bool:
             number = find_final_number(answer)
-            return number is not None and any(abs(number - one) <= self._tolerance for one in expected)
+            if number is None or all(abs(number - one) > self._tolerance for one, _ in expected):
+                return False
+            units = _find_units(answer, number)
+            return any(
+                abs(number - one) <= self._tolerance and not (units and named and units.isdisjoint(named))
+                for one, named in expected
+            )
 
         return is_near
 
@@ -317,6 +372,18 @@ def _read_reference_number(reference: Any) -> Fraction:
     raise LabelerError(msg)
 
 
+def _find_units(text: str, number: Fraction) -> set[int | None]:
+    """Return which known units and currencies stand beside a number in a text."""
+    folded = fold_characters(text)
+    signs = {one for one in folded if unicodedata.category(one) == "Sc"}
+    plain = _tidy(folded)
+    places = [place for value, place in _read_numbers(plain) if value == number]
+    units = [_UNITS.match(plain, end) for _, end in places]
+    if len(signs) == 1 and any("$" in plain[max(0, start - 2) : end + 2] for start, end in places):
+        units.append(_UNITS.match(signs.pop()))
+    return {one.lastindex for one in units if one}
+
+
 def _tidy(text: str) -> str:
     """Return a text without markup, in which operators and currencies have one spelling."""
     text = remove_markup(unwrap_latex(re.sub(r"\bhttps?://\S+", " ", text)))
@@ -324,6 +391,7 @@ def _tidy(text: str) -> str:
         text = text.replace(several, one)
     text = "".join("$" if unicodedata.category(one) == "Sc" else one for one in text)
     text = re.sub(r"(?<=\d)\s?x\s?(?=[\d$])", "×", text)
+    text = re.sub(r"(?<=\d)(\.\d+)\.{2,}", rf"\1{UNREADABLE}", text)  # it goes on
     return re.sub(r"(?<![\w)\]])([-+–])\s?\$\s?(?=[\d.])", r" $\1", text)
 
 
@@ -366,7 +434,9 @@ def _read_last_sentence(text: str) -> _Reading:
             earlier = sentences[max((one for one in with_digits if one < index), default=index)]
             return (
                 [None]
-                if _is_doubtful(*sentences[index:]) or _continues_list(earlier, sentences[index])
+                if _is_doubtful(*sentences[index:])
+                or _continues_list(earlier, sentences[index])
+                or UNSURE.search("".join(sentences[:index]))
                 else number
             )
     return []
@@ -409,11 +479,12 @@ def _read_place(text: str) -> _Reading:
         if len(_ASSIGNED.findall(text)) > 1 or _UNKNOWN.search(terms[-1]) or not re.search(r"\d", value):
             return [None]
         text = value
-    numbers = list(islice(_read_numbers(text), 2))
+    numbers = [value for value, _ in islice(_read_numbers(text), 2)]
     return [None] if len(numbers) > 1 else numbers
 
 
-def _read_numbers(text: str) -> Iterator[Fraction | None]:
+def _read_numbers(text: str) -> Iterator[tuple[Fraction | None, tuple[int, int]]]:
+    """Yield the numbers of a text with their places; None for what cannot be read."""
     for found in _NUMBER.finditer(text):
         before = text[max(0, found.start() - _CONTEXT) : found.start()]
         after = text[found.end() : found.end() + _CONTEXT]
@@ -425,7 +496,8 @@ def _read_numbers(text: str) -> Iterator[Fraction | None]:
         is_read = (
             value is not None and sign is not None and exponent is not None and abs(exponent) <= _MAX_DIGITS
         )
-        yield sign * value * Fraction(10) ** exponent if is_read else None  # type: ignore[operator]
+        number = sign * value * Fraction(10) ** exponent if is_read else None  # type: ignore[operator]
+        yield number, found.span()
 
 
 def _is_name(before: str) -> bool:
@@ -488,11 +560,12 @@ def _read_exponent(found: re.Match[str], after: str, *, is_money: bool) -> int |
         )
         or bare[:1] in set(f"+×*·÷^±<>≤≥≠|√&@‰{UNREADABLE}")
         or _CHANGED_AFTER.match(after)
+        or (re.fullmatch("[12][0-9]{2}0", found[0]) and re.match(r"'?s\b", after))  # a decade
         or (after.startswith("!") and (_read_decimal(found["body"]) or 0) <= _LARGEST_FACTORIAL)
     )
     if is_operand:
         return None
-    word = re.match(r"[^\W\d_]*", bare)[0]  # type: ignore[index]
+    word = _WORD.match(bare)[0]  # type: ignore[index]
     scale = _read_scale(word, bare[len(word) :], is_attached=after[:1].isalpha(), is_money=is_money)
     return None if scale is None else exponent + scale
 
@@ -502,11 +575,10 @@ def _read_scale(word: str, rest: str, *, is_attached: bool, is_money: bool) -> i
     if word and _is_unspaced(word[0]):
         if re.match("千[克米瓦卡焦帕字]", word):  # kilogram, kilometre, ...
             return 0
-        scale = _SCALES.get(word[0], 0)
-        following = word[1:] + rest if scale else word
-        return (
-            None if _is_numeral(following[:1]) or following[:1] in {*_SCALES, *"0123456789"} - {""} else scale
-        )
+        named = next(filter(word.startswith, _SCALES), "")
+        following = word[len(named) :] + rest
+        is_compound = _is_numeral(following[:1]) or following.startswith((*_SCALES, *"0123456789"))
+        return None if is_compound else _SCALES.get(named, 0)
     if (scale := _SCALES.get(word.casefold(), 0)) != 0:
         following = re.match(r"[\s^-]*([^\W_]*)", rest)[1]  # type: ignore[index]
         return None if following.casefold() in _SCALES or rest[:1] in {"-", "^"} else scale

@@ -47,6 +47,14 @@ from tests.lengths import mostly_long
         ("the 5th", "5"),
         ("50%", "50"),
         ("50 percent", "50"),
+        ("5 juta", "5000000"),
+        ("5 tysięcy", "5000"),
+        ("5 हज़ार", "5000"),
+        ("5 ล้าน", "5000000"),
+        ("5 ألف", "5000"),
+        ("5 χιλιάδες", "5000"),
+        ("영하 5도", "-5"),
+        ("They take 7 days, i.e. a week.", "7"),
         ("3/4", "3/4"),
         ("-3/4", "-3/4"),
         ("1 1/2", "3/2"),
@@ -128,6 +136,24 @@ def test_find_final_number_reads_every_notation(text: str, number: str) -> None:
         "ten minus 5",
         "5k",
         "5M",
+        "5 bilionů",
+        "5. Mai",
+        "5 de mayo",
+        "44 BC",
+        "44 v. Chr.",
+        "5 degrees below zero",
+        "5 grados bajo cero",
+        "101 in binary",
+        "5 and up",
+        "5 o más",
+        "hasta 5",
+        "最大5",
+        "5개 이상",
+        "the 1990s",
+        "0.333...",
+        "12 is too high",
+        "type 2 diabetes",
+        "I don't know. My data end in 2023.",
         "2.5B",
         "1e401",
         "1e-" + "9" * 500,
@@ -291,3 +317,21 @@ def test_numeric_match_refuses_references_that_are_not_one_number(reference: Any
 
 def test_numeric_match_reads_the_marked_number_of_a_reference() -> None:
     assert is_correct(NumericMatch(), "He has 5 * 4 = <<5*4=20>>20 eggs.\n#### 20", "20 eggs")
+
+
+@pytest.mark.parametrize(
+    ("reference", "same", "other"),
+    [
+        ("5 km", "5 kilometres", "5 m"),
+        ("25 m²", "25 square meters", "25 cm^2"),
+        ("$5", "5 dollars", "€5"),
+        ("$5", "5", "5 cents"),
+        ("100 °C", "100 degrees", "100 °F"),
+        ("60 km/h", "\\boxed{60\\text{ km/h}}", "60 mph"),
+        ("5 minutes", "5 min", "5 hours"),
+    ],
+)
+def test_numeric_match_tells_units_apart(reference: str, same: str, other: str) -> None:
+    assert is_correct(NumericMatch(), reference, same)
+    assert not is_correct(NumericMatch(), reference, other)
+    assert is_correct(NumericMatch(), 5, "5 m")

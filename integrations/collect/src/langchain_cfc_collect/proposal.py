@@ -258,7 +258,7 @@ _EXACT_MATCH = LabelerChoice("NormalisedMatch", {}, "texts")
 _MATCH_WITHOUT_ARTICLE = LabelerChoice("NormalisedMatch", {"articles": "en"}, "texts")
 _MATCH_ANYWHERE = LabelerChoice("NormalisedMatch", {"anywhere": True}, "texts")
 _JSON_FIELD = LabelerChoice("JsonField", {}, "JSON values")
-_LETTER = re.compile(r"[A-Za-z]")
+_LETTER = re.compile(r"[^\W\d_]")
 
 
 def list_labelers(examples: Sequence[Example]) -> list[LabelerChoice]:
