@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.records import ClaimsRecord, LabelledRecord
 from tests.factories import make_answer
 
+# Long answers, each with its claims.
+RECORDS = Path(__file__).parents[4] / "examples/long_answers/records.jsonl.gz"
 # Each would do something, or look like something else, if it were not shown as the text that it is.
 HOSTILE = (
     "<script>window.hacked = 1</script>",

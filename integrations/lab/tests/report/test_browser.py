@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,29 +34,19 @@ def chromium() -> Iterator[Browser]:
         yield browser
 
 
-class Pages(dict[str, Path]):
-    """A page of each kind, written when it is first asked for."""
-
-    def __init__(self, write: Callable[[str], Path]) -> None:
-        super().__init__()
-        self._write = write
-
-    def __missing__(self, kind: str) -> Path:
-        self[kind] = self._write(kind)
-        return self[kind]
-
-
 @pytest.fixture(scope="module")
-def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A function that returns the page of a kind, which is written once."""
     folder = tmp_path_factory.mktemp("pages")
 
+    @cache
     def write(kind: str) -> Path:
         one: Case = request.getfixturevalue(kind)
         path = folder / f"{kind}.html"
         write_report(path, one.artifact, one.evaluation, one.hardest)
         return path
 
-    return Pages(write)
+    return write
 
 
 @pytest.fixture
@@ -90,14 +81,17 @@ def test_printed_report_of_a_bot_has_at_most_three_pages(chromium: Browser, tmp_
 
 @on_every_page
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_report_page_loads_logs_and_runs_nothing(
-    chromium: Browser, pages: dict[str, Path], kind: str, scheme: str
+def test_report_page_is_legible_and_loads_logs_and_runs_nothing(
+    chromium: Browser, pages: Callable[[str], Path], kind: str, scheme: str
 ) -> None:
-    with look.visit(chromium, pages[kind], color_scheme=scheme) as seen:
+    with look.visit(chromium, pages(kind), color_scheme=scheme) as seen:
         assert seen.asked == [seen.address]
         assert seen.said == []
         assert seen.page.evaluate("() => window.hacked === undefined")
         assert seen.page.evaluate("() => document.scripts.length") == 0
+        assert look.faint(seen.page) == []
+        paper = seen.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 22, 26)"}[scheme]
 
 
 def test_control_page_that_loads_logs_or_runs_is_noticed(chromium: Browser, broken: Path) -> None:
@@ -108,7 +102,7 @@ def test_control_page_that_loads_logs_or_runs_is_noticed(chromium: Browser, brok
 
 
 def test_report_page_policy_blocks_injected_content(
-    chromium: Browser, pages: dict[str, Path], tmp_path: Path
+    chromium: Browser, pages: Callable[[str], Path], tmp_path: Path
 ) -> None:
     # As if the template had failed to escape something.
     path = tmp_path / "slipped.html"
@@ -116,7 +110,7 @@ def test_report_page_policy_blocks_injected_content(
         "<main><script>window.hacked = 1</script><img src='http://127.0.0.1:9/x.png' "
         "onerror='window.hacked = 2'><link rel='stylesheet' href='http://127.0.0.1:9/x.css'>"
     )
-    html = pages["facts"].read_text()
+    html = pages("facts").read_text()
     assert html.count('<main id="main"') == 1
     path.write_text(html.replace('<main id="main"', f'{slipped}<main id="main"'))
     with look.visit(chromium, path) as seen:
@@ -127,47 +121,31 @@ def test_report_page_policy_blocks_injected_content(
 @on_every_page
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])
 def test_report_page_does_not_overflow_the_screen(
-    chromium: Browser, pages: dict[str, Path], kind: str, width: int
+    chromium: Browser, pages: Callable[[str], Path], kind: str, width: int
 ) -> None:
-    with look.visit(chromium, pages[kind], width=width) as seen:
+    with look.visit(chromium, pages(kind), width=width) as seen:
         assert look.overflowing(seen.page) == []
 
 
 @on_every_page
-def test_printed_report_page_is_not_cut_off(chromium: Browser, pages: dict[str, Path], kind: str) -> None:
-    with look.visit(chromium, pages[kind], width=PAPER) as seen:
+def test_printed_report_page_is_not_cut_off(
+    chromium: Browser, pages: Callable[[str], Path], kind: str
+) -> None:
+    with look.visit(chromium, pages(kind), width=PAPER) as seen:
         seen.page.emulate_media(media="print")
         assert look.overflowing(seen.page) == []
         assert look.cut_off(seen.page) == []
 
 
 @on_every_page
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_report_page_text_is_legible_in_light_and_dark(
-    chromium: Browser, pages: dict[str, Path], kind: str, scheme: str
+def test_report_page_headings_ids_pictures_and_links_are_valid(
+    chromium: Browser, pages: Callable[[str], Path], kind: str
 ) -> None:
-    with look.visit(chromium, pages[kind], color_scheme=scheme) as seen:
-        assert look.faint(seen.page) == []
-        paper = seen.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
-        assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 22, 26)"}[scheme]
-
-
-@on_every_page
-def test_report_page_headings_ids_and_pictures_are_valid(
-    chromium: Browser, pages: dict[str, Path], kind: str
-) -> None:
-    with look.visit(chromium, pages[kind]) as seen:
+    with look.visit(chromium, pages(kind)) as seen:
         assert look.misplaced_headings(seen.page) == []
         assert look.repeated_ids(seen.page) == []
         assert look.unseen_pictures(seen.page) == []
         assert seen.page.evaluate("() => document.querySelectorAll('figure svg').length") >= 1
-
-
-@on_every_page
-def test_report_page_links_and_labels_have_targets(
-    chromium: Browser, pages: dict[str, Path], kind: str
-) -> None:
-    with look.visit(chromium, pages[kind]) as seen:
         aims = seen.page.evaluate(
             """() => [
               ...[...document.querySelectorAll('body a[href]')].map(one => one.getAttribute('href').slice(1)),

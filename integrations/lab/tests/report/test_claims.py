@@ -10,14 +10,14 @@ import pytest
 from langchain_cfc_lab.report import find_hardest_prompts, render_report
 from langchain_cfc_lab.report.hardest import MarkedText
 
-from integrations.lab.tests.report.cases import Case, make_case, make_hostile_answers
+from integrations.lab.tests.report.cases import RECORDS, Case, make_case, make_hostile_answers
 from integrations.lab.tests.report.test_page import Reader, read_page
-from langchain_cfc import CalibrationArtifact, calibrate, certificates, evaluate, read_records
+from langchain_cfc import CalibrationArtifact, calibrate, evaluate, read_records
 from langchain_cfc.artifact import tabulate_draws
 from langchain_cfc.records import Claim, ClaimsRecord
 from tests.cli.running import run
+from tests.factories import make_answer
 
-RECORDS = Path(__file__).parents[4] / "examples/long_answers/records.jsonl.gz"
 FEATURES = "group(topic) + hat(mean_score, 3)"
 # The threshold is the largest of the confidences of unsupported claims, of which each answer has one.
 SUPPORTED, UNSUPPORTED = 0.1, 0.5
@@ -57,16 +57,6 @@ def long_answers() -> Case:
 @pytest.fixture(scope="module")
 def long_page(long_answers: Case) -> Reader:
     return read_page(long_answers)
-
-
-def make_answer(name: str, *claims: tuple[str, float, bool], answer: str | None = None) -> ClaimsRecord:
-    """An answer with claims (text, score, supported) where they stand in it, if it is given."""
-    made = []
-    for text, score, supported in claims:
-        start = None if answer is None else answer.index(text)
-        end = None if start is None else start + len(text)
-        made.append(Claim(text=text, start=start, end=end, score=score, supported=supported))
-    return ClaimsRecord(id=name, input=name, answer=answer, claims=tuple(made))
 
 
 @pytest.fixture(scope="module")
@@ -109,20 +99,6 @@ def test_claims_page_shows_the_figures_of_the_evaluation(long_answers: Case, lon
     assert f"{100 * group.kept:.0f} % ({100 * compared.kept:.0f} %)" in text
 
 
-def test_claims_page_shows_certified_shares_of_dropped_claims() -> None:
-    source = read_records(RECORDS)
-    made = calibrate(
-        source, unit="claims", at_most=2, alpha="0.2", features="group(topic)", test_fraction=0.3
-    )
-    certified = certificates.certify(made, source, delta="0.1")
-    certificate = certified.make_guarantee().certificate
-    assert certificate is not None
-    text = Reader(render_report(artifact=certified, evaluation=evaluate(certified, source))).text
-    assert f"Certified on {certificate.prompts} prompts" in text
-    assert f"seen: {certificate.shares[0].kept} of {certificate.prompts}" in text
-    assert "Set correct at least" not in text
-
-
 def test_claims_page_shows_hostile_claims_as_text_and_marks_them(claims: Case) -> None:
     html = render(claims)
     read = MarkReader(html)
@@ -157,7 +133,9 @@ def test_find_hardest_prompts_orders_answers_of_claims(artifact: CalibrationArti
         "emptied": "No claim left. 0 of 1 claim supported.",
     }
     # Without an answer, or without places, only the claims are listed.
-    assert {one.marked for one in found.prompts} == {()}
+    unplaced = [one.model_copy(update={"answer": None}) for one in records]
+    listed = find_hardest_prompts(artifact, tabulate_draws(artifact, records), texts=unplaced)
+    assert {one.marked for one in listed.prompts} == {()}
     assert [one.answer for one in found.prompts[0].answers] == ["a", "b", "c"]
 
 
@@ -182,15 +160,15 @@ def test_uncertifiable_answers_of_claims_are_counted_separately(claims: Case) ->
 
 def test_overlap_of_a_dropped_claim_is_marked_as_dropped(artifact: CalibrationArtifact) -> None:
     answer = "Lima is old and large. Done."
-    records = [
-        make_answer(
-            "x",
-            ("Lima is old and large.", 0.1, False),
-            ("and large", 0.9, True),
-            ("Done.", 0.1, True),
-            answer=answer,
-        )
-    ]
+    claims = []
+    for text, score, supported in (
+        ("Lima is old and large.", 0.1, False),
+        ("and large", 0.9, True),
+        ("Done.", 0.1, True),
+    ):
+        start = answer.index(text)
+        claims.append(Claim(text=text, start=start, end=start + len(text), score=score, supported=supported))
+    records = [ClaimsRecord(id="x", input="x", answer=answer, claims=tuple(claims))]
     (prompt,) = find_hardest_prompts(artifact, tabulate_draws(artifact, records), texts=records).prompts
     assert prompt.marked == (
         MarkedText("Lima is old ", "unsupported"),
@@ -221,10 +199,6 @@ def test_claims_page_contains_no_claim_without_show_text(long_answers: Case, tmp
     assert shown.dropped
 
 
-def read_text(page: str) -> str:
-    return Reader(page).text
-
-
 def test_claims_page_shows_the_certified_share_of_unsupported_claims() -> None:
     source = read_records(RECORDS)
     one = make_case(
@@ -239,4 +213,4 @@ def test_claims_page_shows_the_certified_share_of_unsupported_claims() -> None:
     assert "How many of the claims shown are unsupported" in page
     assert "Of the claims that an answer shows, at most 20" in page
     assert "At most 20 % unsupported" in page
-    assert not re.search(r"candidate|answer set|best answer|wrong answer", read_text(page))
+    assert not re.search(r"candidate|answer set|best answer|wrong answer", Reader(page).text)

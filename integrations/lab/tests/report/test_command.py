@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import typer
-from langchain_cfc_lab.cli import report as command
 from langchain_cfc_lab.report import Sources, write_report
-from typer.testing import CliRunner, Result
 
 from integrations.lab.tests.report.cases import Case, make_case, make_prompt
 from langchain_cfc import CalibrationArtifact, evaluate
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import write_records
+from tests.cli.running import run
 from tests.recordings import list_facts
-
-
-def run(*arguments: str | Path) -> Result:
-    app = typer.Typer()
-    app.command()(command.report)
-    return CliRunner(env={"COLUMNS": "80", "TERM": "dumb"}).invoke(app, [str(one) for one in arguments])
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +39,12 @@ def test_report_command_writes_the_page_and_prints_the_evaluation(
     artifact: Path, records: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "page.html"
-    ran = run(artifact, records, "-o", out, "--json")
-    assert ran.exit_code == 0
-    assert ran.stderr == ""
+    ran = run("report", artifact, records, "-o", out, "--json")
+    assert ran.code == 0
+    assert ran.err == ""
     loaded = CalibrationArtifact.load(artifact)
     expected = evaluate(loaded, load_recording()).model_dump(mode="json")
-    assert json.loads(ran.stdout) == {"report": str(out), **expected}
+    assert ran.data == {"report": str(out), **expected}
     html = out.read_text()
     assert "What artifact.json promises" in html
     assert "--alpha 0.2 --group topic" in html
@@ -65,9 +56,9 @@ def test_report_command_shows_texts_on_request(tmp_path: Path) -> None:
     few = list_facts()[:300]
     make_case(few, alpha="0.3", features="mean_score").artifact.save(artifact)
     write_records(records, few)
-    ran = run(artifact, records, "-o", out, "--show-text", "--prompts", "2")
-    assert ran.exit_code == 0, ran.stderr
-    assert "Consistent with the promise: kept for 77.2 % of the questions, target 70 %." in ran.stdout
+    ran = run("report", artifact, records, "-o", out, "--show-text", "--prompts", "2")
+    assert ran.code == 0, ran.err
+    assert "Consistent with the promise: kept for 77.2 % of the questions, target 70 %." in ran.out
     html = out.read_text()
     assert html.count("<blockquote") == 2
     assert contains_a_prompt(html)
@@ -79,8 +70,8 @@ def test_report_command_exits_with_1_on_a_broken_promise(tmp_path: Path) -> None
     make_case(good, alpha=0.2, features="1").artifact.save(path)
     bad = [make_prompt(f"b{k}", (0.95, "yes", True), (0.9, "no", False)) for k in range(100)]
     write_records(tmp_path / "bad.jsonl", bad)
-    ran = run(path, tmp_path / "bad.jsonl", "-o", out)
-    assert ran.exit_code == 1
+    ran = run("report", path, tmp_path / "bad.jsonl", "-o", out)
+    assert ran.code == 1
     assert "Contradicts the promise, for all prompts: " in out.read_text()
 
 
@@ -97,9 +88,10 @@ def test_report_command_exits_with_2_on_bad_input_and_writes_nothing(
 ) -> None:
     before = records.read_bytes()
     out = ["-o", str(tmp_path / "page.html")] if "-o" not in options else []
-    ran = run(artifact, records, *out, *(str(records) if one == "RECORDS" else one for one in options))
-    assert ran.exit_code == 2
-    assert said in " ".join(ran.stderr.split())
+    ran = run(
+        "report", artifact, records, *out, *(str(records) if one == "RECORDS" else one for one in options)
+    )
+    ran.assert_refused(said)
     assert list(tmp_path.iterdir()) == []
     assert records.read_bytes() == before
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from langchain_cfc_lab.report import Sources, find_hardest_prompts, render_report, write_report
 
-from integrations.lab.tests.report.cases import HOSTILE, Case, make_case
-from langchain_cfc import calibrate, certificates, evaluate
+from integrations.lab.tests.report.cases import HOSTILE, RECORDS, Case, make_case
+from langchain_cfc import calibrate, certificates, evaluate, read_records
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import PaperPAC
@@ -189,13 +189,18 @@ def test_report_page_without_a_theorem_states_no_guarantee() -> None:
     assert "--pac" not in advised
 
 
-def test_report_page_shows_the_certificate(facts_page: Reader) -> None:
-    records = list_facts()[:500]
-    artifact = make_case(records, alpha="0.2", features="group(topic)", test_fraction=0.2).artifact
-    certified = certificates.certify(artifact, tabulate(records, n=artifact.n), delta="0.1")
+@pytest.mark.parametrize("unit", ["answers", "claims"])
+def test_report_page_shows_the_certificate(facts_page: Reader, unit: str) -> None:
+    records: Any = list_facts()[:500]
+    options: dict[str, Any] = {}
+    if unit == "claims":
+        records, options = list(read_records(RECORDS).read_claims()), {"unit": unit, "at_most": 2}
+    artifact = make_case(records, alpha="0.2", features="group(topic)", test_fraction=0.3, **options).artifact
+    certified = certificates.certify(artifact, records, delta="0.1")
     certificate = certified.make_guarantee().certificate
     assert certificate is not None
     read = Reader(render_report(artifact=certified, evaluation=evaluate(certified, records)))
+    assert ("Set correct at least" in read.text) == (unit == "answers")
     assert f"Certified on {certificate.prompts} prompts" in read.text
     kept = certificate.shares[0].kept
     assert f"seen: {kept} of {certificate.prompts}" in read.text
