@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from langchain_cfc_collect.failures import is_transient, read_retry_after
 from langchain_cfc_openai import EndpointError, make_generator
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
@@ -135,6 +136,15 @@ def test_client_waits_for_retry_after(
     assert len(invoke(chain, get_question()).candidates) == N
     assert time.monotonic() - began >= 1.0
     assert hosted.script.struck == {"status 429": 1}
+
+
+def test_endpoint_error_states_retry_after_and_transience(hosted: Hosted) -> None:
+    for fault, seconds in (("status 429", 7.0), ("status 401", None)):
+        hosted.script.faults = [Fault(fault, seconds=seconds or 0.0)]
+        with pytest.raises(EndpointError) as failed:
+            hosted.generator().invoke(get_question())
+        assert is_transient(failed.value) == (fault == "status 429")
+        assert read_retry_after(failed.value) == seconds
 
 
 class OtherProtocol(Script):

@@ -12,7 +12,7 @@ from openevals.prompts import CORRECTNESS_PROMPT
 
 from integrations.openevals.tests.parts import hosted, reply
 from integrations.tests.pages import run_page
-from langchain_cfc import PromptRecord, demo, read_records, write_records
+from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, demo, read_records, write_records
 from langchain_cfc.records import Provenance
 from tests.lengths import LONG
 from tests.serving.openai_server import Script
@@ -30,9 +30,14 @@ def judging(facts: list[PromptRecord]) -> Script:
         for one in fact.candidates:
             texts = {"inputs": fact.input, "outputs": one.text}
             shown = {**texts, "reference_outputs": _shown(reference)}
-            answers[SCORING.format(**texts)] = reply(reasoning="so", score=round(4 * (1 - one.score)) / 4)
+            answers[SCORING.format(**texts)] = reply(reasoning="so", score=1 - round_score(one))
             answers[CORRECTNESS_PROMPT.format(**shown)] = reply(reasoning="so", score=one.correct)
     return Script(answers, logprobs=False)
+
+
+def round_score(candidate: Candidate) -> float:
+    """The recorded score on the scale of the scoring judge."""
+    return 1 - round(4 * (1 - candidate.score)) / 4
 
 
 def _shown(reference: Any) -> str:
@@ -57,3 +62,9 @@ def test_readme_prints_its_outputs(
     labels, *_, served = capsys.readouterr().out.splitlines()
     assert labels == "[True, False]"
     assert served.endswith(" matched")
+    # What the judges said of each candidate is what was collected.
+    said = {one.text: (round_score(one), one.correct) for fact in facts[:40] for one in fact.candidates}
+    collected = [one for record in read_records("judged.jsonl") for one in record.candidates]
+    assert len(collected) == 40 * 5
+    assert [(one.score, one.correct) for one in collected] == [said[one.text] for one in collected]
+    assert CalibrationArtifact.load("judged.json").n == 5
