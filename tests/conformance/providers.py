@@ -295,7 +295,12 @@ class Live:
         self.reset()
 
     def model(self, **settings: Any) -> BaseChatModel:
-        sampling: dict[str, Any] = {"temperature": 1.2, "max_completion_tokens": 8}
+        # An answer that is cut off is none: the grammar ends each long before the limit.
+        sampling: dict[str, Any] = {
+            "temperature": 1.2,
+            "max_completion_tokens": 64,
+            "extra_body": {"grammar": "root ::= [A-Z] [a-z ]{8,40}"},
+        }
         client: dict[str, Any] = {
             "model": self._name,
             "base_url": self._url,
