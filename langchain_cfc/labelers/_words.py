@@ -132,7 +132,7 @@ _STARTERS = """
     donc elle elles environ et exactement il ils les réponse résultat seulement somme soit así con el ella
     en entonces exactamente hay la las los por respuesta resultado solo sólo son suma tiene circa di
     esattamente ha ne quindi risposta risultato somma sono totale apenas cerca com exatamente há logo o os
-    resposta restam são só soma tem ответ всего итого около примерно результат ровно сумма только у
+    resposta restam são só soma tem ответ всего итого около примерно результат ровно сумма только у это
 """
 STARTERS = frozenset(_STARTERS.split())
 

@@ -290,6 +290,8 @@ class _OptionReader:
             return set()
         rejected = [one for one in _CLAUSE.split(sentence) if REJECTION.search(one)]
         named = {one.upper() for one in _BRACKETED.findall(sentence)} & self._letters
+        if named and set(self._list_texts(sentence)) - named:
+            return {_UNSETTLED}  # the text of one option beside the letter of another
         return named if not named & set(_MENTION.findall(" ".join(rejected))) else set()
 
     def _read_text(self, text: str) -> set[str]:

@@ -9,7 +9,8 @@ A text is read in this order:
 3. A member that is a clause of its own (`Yes, it is.`, `No - never.`) or ends one after a word such as `is`
    or `in` (`It is true.`, `Botswana is in Africa.`). Every member that the text names has to be the same.
 
-A member does not count if its clause denies, doubts or asks it (`maybe yes`, `Is it true?`). No verdict is
+A member does not count if its clause denies, doubts or asks it (`maybe yes`, `Is it true?`), or if it holds
+under a condition (`Yes, unless it rains`). No verdict is
 read from `It is not true` either: what holds instead is not said. `no` before a noun denies the noun (`there
 is no doubt`). A text that corrects itself or leaves the question open (`wait`, `it depends`) gives no verdict
 unless a statement follows. If one member agrees and the other denies (yes and no, true and false, 1 and 0),
@@ -89,8 +90,12 @@ _NOT_A_NOUN = re.compile(
 
 # The clause that repeats a verdict: "Yes, it is.", "No, they don't."
 _ECHO = re.compile(
-    r"[\s,.!;:-]*(?:it|he|she|they|this|that|these|those|there|i|we|you)\s+(?:is|are|was|were|do|does|did|can|could|"
+    r"[\s,.!;:-]*(?:it|he|she|they|this|that|these|those|there|i|we|you)(\s+never)?\s+(?:is|are|was|were|do|does|did|can|could|"
     r"will|would|has|have|had|should|must|ca|wo)(n't|\s+not)?\s*(?:[.!,;\n]|$)"
+)
+_CONDITION = re.compile(
+    r"\W{0,2}(?:only |but only )?"
+    rf"(?:{SUPPOSITION.pattern}|provided\b|as long as\b|sofern\b|sauf\b|à moins\b|a meno\b|a menos\b)"
 )
 # Characters around a member that are looked at, apart from its clause.
 _NEAR = 200
@@ -195,7 +200,7 @@ class VerdictExtractor:
     def _contradicts(self, word: str, rest: str) -> bool:
         """Return whether a word of agreement goes on like a denial, or the other way: "Yes, it is not."."""
         echo = _ECHO.match(rest)
-        return bool(self._synonyms and echo) and (word in _AGREEMENT) == bool(echo and echo[1])
+        return bool(self._synonyms and echo) and (word in _AGREEMENT) == bool(echo and (echo[1] or echo[2]))
 
     def _list_mentions(self, text: str) -> Iterator[_Mention]:
         cuts = [0, *(cut.end() for cut in _CLAUSE_START.finditer(text))]
@@ -230,7 +235,8 @@ class VerdictExtractor:
                 and is_clear
                 and not self._contradicts(word, rest)
                 and not (is_denied or is_asked or _DOUBT.search(clause) or _DOUBT_BEFORE.search(before))
-                and not re.match(r"\s*(?:or\b|/)", rest)
+                and not (re.match(r"\s*(?:or\b|/)", rest) or _CONDITION.match(rest))
+                and not SUPPOSITION.search(re.split(r"[.!?\n]", before)[-1])
             )
             if word in self._members or (is_ended and is_linked) or is_denied:
                 member, last = self._synonyms.get(word, word), end

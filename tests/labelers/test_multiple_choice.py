@@ -105,6 +105,7 @@ def test_find_choice_respects_signs_inside_options() -> None:
         "the answer is a matter of taste",
         "Bees",
         "not Quito but Lima",
+        "Lima (B)",
         "B2",
         "Answer: B or C",
         "Answer: B, C",
