@@ -83,6 +83,10 @@ def test_build_bot_says_its_defaults_and_returns_a_bot_that_serves(
         "store: bot.db keeps everything",
     ):
         assert said in before
+    labels = before.partition("labels: ")[2]
+    counts = f"{N * 64} of {N * SIZE} answers are labelled correct. In doubt:"
+    assert labels.startswith(f"{counts}\n  'no idea' (wrong,")
+    assert labels.endswith("  to see more: langchain-cfc store status bot.db")
     assert len(after) <= 8
     assert after[0].startswith("promise: Of the questions that are answered, at most 10 % get a wrong")
     assert after[1].startswith("answered: 64 of 80 questions (80 %), 0 wrongly")
@@ -147,16 +151,6 @@ def test_build_bot_asks_by_a_prompt_and_names_its_defaults_alone(
     assert re.findall("^(verifier|labeler): ", capsys.readouterr().err, re.MULTILINE) == ["labeler"]
 
 
-def test_build_bot_says_how_many_labels_are_right_before_it_certifies(
-    model: ChatOpenAI, capsys: pytest.CaptureFixture[str]
-) -> None:
-    build(model)
-    labels = capsys.readouterr().err.partition("labels: ")[2].partition("promise: ")[0]
-    counts = f"{N * 64} of {N * SIZE} answers are labelled correct. In doubt:"
-    assert labels.startswith(f"{counts}\n  'no idea' (wrong,")
-    assert labels.endswith("  to see more: langchain-cfc store status bot.db\n")
-
-
 def test_build_bot_charges_the_trial_to_the_budget(model: ChatOpenAI, script: Script) -> None:
     def ask(tokens: int, store: str) -> int:
         before = len(script.requests)
@@ -175,19 +169,6 @@ def test_build_bot_asks_for_new_questions_alone(model: ChatOpenAI, script: Scrip
     assert len(script.requests) == N * SIZE + 5
     with pytest.raises(InputError, match=r"bot.db holds 20 questions that these examples lack"):
         build(model, PAIRS[:60])
-
-
-def test_build_bot_of_a_model_by_name_keeps_the_settings_that_it_accepts(
-    script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-    with serving(script) as url:
-        monkeypatch.setenv("OPENAI_BASE_URL", url)
-        build("openai:recorded")
-        asked = script.requests[-1]
-        assert (asked["temperature"], asked["logprobs"], asked["max_completion_tokens"]) == (0.7, True, 64)
-        build("openai:recorded")
-    assert len(script.requests) == N * SIZE + 5
 
 
 @pytest.mark.parametrize("first", ["init", "build_bot"])
@@ -246,15 +227,6 @@ def test_build_bot_takes_examples_in_every_form(form: str, capsys: pytest.Captur
     assert "verifier:" not in said
     # A chain is asked the question as it is.
     assert bot.invoke(PAIRS[1][0]).best == PAIRS[1][1]
-
-
-def test_build_bot_scores_by_agreement_without_log_probabilities(
-    model: ChatOpenAI, script: Script, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script.logprobs = False
-    with pytest.raises(UnattainableTargetError):  # every score is 0: its answers do not differ
-        build(model)
-    assert "verifier: SelfConsistency, because the model returns no log-prob" in capsys.readouterr().err
 
 
 def test_build_bot_out_of_reach_keeps_what_was_paid_for(model: ChatOpenAI, script: Script) -> None:

@@ -261,13 +261,6 @@ def test_propose_uses_a_prompt_for_multiple_choice_letters(tmp_path: Path) -> No
     assert found.found.correct == [True] * 5
 
 
-def test_propose_asks_five_more_questions_if_none_is_correct(tmp_path: Path) -> None:
-    script = make_script(["no"] * 12)
-    found = make_proposal(tmp_path, script, write_questions(tmp_path, list("klmnopqrstuv")))
-    assert (found.found.correct, len(script.requests)) == ([False] * 10, 10)
-    assert len({one.example.id for one in found.found.answers}) == 10
-
-
 def test_propose_uses_self_consistency_without_log_probabilities(tmp_path: Path) -> None:
     script = replace(make_script(["x"] * 12), logprobs=False)
     found = make_proposal(tmp_path, script, write_questions(tmp_path, ["x"] * 12))

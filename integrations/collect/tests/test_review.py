@@ -249,14 +249,6 @@ def test_review_sheet_shows_messages_and_structured_values_as_text(tmp_path: Pat
     assert people.invoke(asked) == [True]
 
 
-def test_write_review_refuses_to_overwrite_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "sheet.csv"
-    path.write_text("people's work")
-    with pytest.raises(InputError, match="may hold people's work; it will not be overwritten"):
-        write_review(make_numbered_records(3), 1, path)
-    assert path.read_text() == "people's work"
-
-
 INVALID_ARGUMENTS: list[tuple[list[PromptRecord], Any, str, str]] = [
     (make_numbered_records(3), 0, "a.csv", "the number of candidates to review is 0"),
     (make_numbered_records(3), 1.5, "a.csv", "the number of candidates to review is 1.5"),

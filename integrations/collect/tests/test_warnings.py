@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 import pytest
 from langchain_cfc_collect import Components, collect
-from langchain_cfc_collect.calibrating import calibrate_chain
 from langchain_cfc_collect.collecting import explain_unverified_parts, find_shared_judge
 from langchain_cfc_collect.config import read_config
 from langchain_cfc_collect.executor import Executor
@@ -105,29 +105,6 @@ def test_notice_comes_before_the_first_call_and_not_for_a_complete_store(tmp_pat
     assert (calls_before, len(model.calls)) == ([0], 2)
 
 
-def test_calibrate_chain_has_the_notice_before_the_first_call(tmp_path: Path) -> None:
-    class StopError(Exception):
-        pass
-
-    def stop(notice: str) -> None:
-        assert "generator_id=" in notice
-        raise StopError
-
-    chain = make_chain()
-    with pytest.raises(StopError):
-        calibrate_chain(
-            chain,
-            [(f"{number}?", "Lima") for number in range(100)],
-            verifier=SelfConsistency(),
-            labeler=NormalisedMatch(),
-            alpha=0.3,
-            store=tmp_path / "s.db",
-            collection=make_silent_options(on_notice=stop),
-        )
-    model = next(step for step in chain.steps if isinstance(step, CountingModel))
-    assert model.calls == []
-
-
 def test_ids_of_several_verifiers_vouch_for_them_together() -> None:
     settings = ["store=s.db", "n=2", "source.path=q.csv", "source.input=q"]
     names = {"a": "one", "b": "two"}
@@ -188,15 +165,12 @@ def test_collect_warns_if_one_model_scores_and_labels(tmp_path: Path, same: bool
 
     verdict.fingerprint = {"model": "small" if same else "large"}  # type: ignore[attr-defined]  # as a part may say
 
-    def score(prompt: Any, candidates: list[Any]) -> list[float]:
-        del prompt
-        return [0.5 for _ in candidates]
-
-    score.fingerprint = {"model": "small"}  # type: ignore[attr-defined]  # as above
-    parts = Components(FakeListChatModel(responses=["Lima"]), score, JudgeLabels(verdict), n=2)
+    scorer = partial(score)
+    scorer.fingerprint = {"model": "small"}  # type: ignore[attr-defined]  # as above
+    parts = Components(FakeListChatModel(responses=["Lima"]), scorer, JudgeLabels(verdict), n=2)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CollectionWarning)
-        collect([Example(id="p", input="Which?", reference="Lima")], parts, tmp_path / "store.db")
+        collect(EXAMPLES, parts, tmp_path / "store.db")
     said = [str(one.message) for one in caught if "both scores and labels" in str(one.message)]
     assert len(said) == int(same)
 

@@ -67,10 +67,3 @@ def test_agreement_prints_the_report(records: Path, sheet: Path) -> None:
         "10 of 300 rows are not filled in",
     ):
         assert words in said
-
-
-def test_agreement_notes_what_the_sheet_cannot_show(records: Path, tmp_path: Path) -> None:
-    write_review(read_records(records), 60, tmp_path / "a.csv")
-    ran = run("store", "agreement", records, fill_in(tmp_path / "a.csv", lambda *_: False))
-    assert ran.code == 0
-    assert "it is unknown how these are labelled" in join_words(ran.out)

@@ -6,12 +6,10 @@ import csv
 import json
 import shlex
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -108,6 +106,10 @@ def collect(folder: Path) -> Collect:
     return collecting
 
 
+# In the folder of the tests.
+MANY_FACTS = ("--source", "many.jsonl", "--set", "source.cells.answers=text")
+
+
 def find_next_command(printed: str) -> str:
     """The arguments of the command that is printed as the next one."""
     (command,) = [line for line in printed.splitlines() if line.startswith("next ")]
@@ -139,16 +141,6 @@ def test_collect_writes_the_records_that_the_server_answered(
         scores = sorted(one.score for one in found.candidates)
         assert scores == pytest.approx(sorted(one.score for one in fact.candidates[:N]), abs=1e-6)
         assert found.metadata == fact.metadata
-
-
-def test_collect_run_again_sends_no_requests(collect: Collect, script: Script) -> None:
-    assert collect("--limit", "5").code == 0
-    assert count_draws(script) == 5 * N
-    assert collect().code == 0
-    assert count_draws(script) == N * COUNT
-    ran = collect()
-    assert (ran.code, count_draws(script)) == (0, N * COUNT)
-    assert f"{COUNT} of {COUNT} finished" in ran.out
 
 
 def test_collect_dry_run_sends_no_requests_and_makes_no_store(
@@ -340,29 +332,6 @@ def test_collect_refuses_or_sets_aside_bad_rows(collect: Collect, folder: Path) 
     assert "14: reference" in ran.err
 
 
-def test_store_export_writes_a_review_sheet_once(collect: Collect, folder: Path) -> None:
-    sheet = folder / "sheet.csv"
-    assert collect().code == 0
-    written = run("store", "export", folder / "facts.db", sheet, "--sample-for-review", "3", "--json")
-    assert written.data == {"candidates": 3, "written": str(sheet)}
-    assert len(sheet.read_text(encoding="utf-8-sig").splitlines()) >= 4
-    run("store", "export", folder / "facts.db", sheet, "--sample-for-review", "3").assert_refused(
-        "will not be overwritten"
-    )
-
-
-def test_status_refuses_other_files_and_missing_stores(tmp_path: Path) -> None:
-    other = tmp_path / "other.db"
-    with closing(sqlite3.connect(other)) as connection, connection:
-        connection.execute("CREATE TABLE facts (name TEXT, value TEXT)")
-    for path, message in (
-        (other, "is no store of a collection"),
-        (tmp_path / "none.db", "there is no store at"),
-    ):
-        run("store", "status", path).assert_refused(message)
-    assert not (tmp_path / "none.db").exists()
-
-
 def test_collect_and_status_list_doubtful_labels_with_references(collect: Collect, folder: Path) -> None:
     data = collect("--json").data
     doubtful = data["doubtful_labels"]
@@ -393,28 +362,17 @@ def test_collect_suggests_other_labelers_if_nothing_is_correct(collect: Collect,
     assert "langchain-cfc calibrate" not in said
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_collect_prints_a_next_command_that_works(
-    collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
-    monkeypatch.chdir(folder)
-    source = ("--source", folder / "many.jsonl", "--set", "source.cells.answers=text", "-n", "2")
-    said = collect(*source, "--out", "r.jsonl").out
-    assert find_next_command(said).startswith("calibrate r.jsonl --max-wrong-rate 0.")
-
-
 @pytest.mark.parametrize(("prompts", "rate"), [("4", None), ("10", "0.3"), ("20", "0.2")])
 def test_collect_proposes_only_commands_that_the_prompts_suffice_for(
     prompts: str, rate: str | None, collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.chdir(folder)
-    source = ("--source", folder / "many.jsonl", "--set", "source.cells.answers=text", "-n", "3")
-    said = collect(*source, "--limit", prompts, "--out", "r.jsonl").out
+    said = collect(*MANY_FACTS, "--limit", prompts, "--out", "r.jsonl").out
     if rate is None:
         assert "next          collect more: 4 prompts are too few to calibrate on" in said
         assert "langchain-cfc calibrate" not in said
         return
-    assert find_next_command(said).split()[-1] == rate
+    assert find_next_command(said) == f"calibrate r.jsonl --max-wrong-rate {rate}"
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -422,22 +380,9 @@ def test_collect_of_claims_prints_a_next_command_that_works(
     collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.chdir(folder)
-    options = (
-        "--source",
-        folder / "many.jsonl",
-        "--set",
-        "source.cells.answers=text",
-        "--store",
-        "claims.db",
-    )
-    of_claims = (
-        "-n",
-        "1",
-        "--unit",
-        "claims",
-        "--splitter",
-        "integrations.collect.tests.claiming:find_lines",
-    )
+    options = (*MANY_FACTS, "--store", "claims.db")
+    splitter = "integrations.collect.tests.claiming:find_lines"
+    of_claims = ("-n", "1", "--unit", "claims", "--splitter", splitter)
     planned = collect(*options, *of_claims, "--dry-run", "--json").data
     assert (planned["draws"], planned["parts"]["unit"]) == (MANY, "claims")
     ran = collect(*options, *of_claims, "--out", "c.jsonl")
