@@ -87,26 +87,22 @@ def test_is_transient_classifies_errors_of_the_openai_client(kind: str, passes: 
     assert is_transient(wrapped) == passes
 
 
-def test_is_transient_accepts_connection_and_timeout_errors_only() -> None:
+class ErrorWithCode(Exception):  # noqa: N818 - named like a client's
+    def __init__(self, code: Any) -> None:
+        self.code = code
+
+
+def test_is_transient_accepts_connection_and_timeout_errors_and_codes_of_a_status() -> None:
     for error in (ValueError("x"), KeyError("x"), VerifierError("no"), AssertionError(), OSError("disk")):
         assert not is_transient(error)
     for passing in (ConnectionResetError(), TimeoutError(), httpx.ReadError("x"), ServingTimeoutError("x")):
         assert is_transient(passing)
     for result in ("text", None, 429, True):
         assert not is_transient(result)
-
-
-class ErrorWithCode(Exception):  # noqa: N818 - named like a client's
-    def __init__(self, code: Any) -> None:
-        self.code = code
-
-
-def test_is_transient_reads_the_status_from_a_code_attribute() -> None:
     assert is_transient(ErrorWithCode(429))
-    assert not is_transient(ErrorWithCode(403))
     # A text, or a boolean, is no status.
-    assert not is_transient(ErrorWithCode("429"))
-    assert not is_transient(ErrorWithCode(code=True))
+    for code in (403, "429", True):
+        assert not is_transient(ErrorWithCode(code))
 
 
 # Waits that a server asks for
@@ -219,14 +215,11 @@ def test_stage_calls_return_the_last_error_after_max_attempts(waits: list[float]
         assert run_call(CallPolicy(attempts=most), call)[0] is errors[most - 1]
         assert call.calls == most
         assert len(waits) == most - 1
-
-
-def test_stage_calls_do_not_retry_a_permanent_error(waits: list[float]) -> None:
+    # Control: a permanent error is the last one.
     refused = ErrorWithCode(401)
     call = FailingCall(ConnectionError(), refused, ConnectionError())
     assert run_call(CallPolicy(), call)[0] is refused
     assert call.calls == 2
-    assert len(waits) == 1
 
 
 def test_retry_waits_grow_exponentially_with_full_jitter_up_to_max_wait(
@@ -352,16 +345,8 @@ def test_call_policy_refuses_invalid_values(given: dict[str, Any], words: str) -
 
 
 def make_status(**given: Any) -> CollectionStatus:
-    known: dict[str, Any] = {
-        "total": 8,
-        "labelled": 4,
-        "failed": 1,
-        "covered": 3,
-        "candidates": [5, 3],
-        "score_sums": [4.0, 0.6],
-        "usage": Usage(),
-    }
-    return CollectionStatus(**{**known, **given})
+    counts: dict[str, Any] = {"total": 8, "labelled": 4, "failed": 1, "covered": 3, "usage": Usage()}
+    return CollectionStatus(**{**counts, "candidates": [5, 3], "score_sums": [4.0, 0.6], **given})
 
 
 def show(*statuses: CollectionStatus) -> str:
@@ -373,28 +358,26 @@ def show(*statuses: CollectionStatus) -> str:
     return next(line for line in reversed(out.getvalue().splitlines()) if "/min" in line)
 
 
-def test_progress_bar_shows_prompts_coverage_scores_failures_and_cost() -> None:
-    shown = show(make_status(), make_status(labelled=6, cost=0.0123))
-    for words in (
-        "7/8",
-        "/min",
-        "a right answer for 50 %",
-        "correct 0.20, wrong 0.80",
-        "1 failed",
-        "cost 0.0123",
-    ):
-        assert words in shown, words
-
-
-def test_progress_bar_of_claims_shows_claims_and_waiting_batches() -> None:
-    shown = show(make_status(unit="claims", waiting="1 batch, 20 requests"))
-    for words in ("8 claims, 0.38 of them supported", "unsupported 0.80", "1 batch, 20 requests"):
-        assert words in shown, words
+@pytest.mark.parametrize(
+    ("statuses", "shown"),
+    [
+        (
+            [{}, {"labelled": 6, "cost": 0.0123}],
+            ["7/8", "a right answer for 50 %", "correct 0.20, wrong 0.80", "1 failed", "cost 0.0123"],
+        ),
+        (
+            [{"unit": "claims", "waiting": "1 batch, 20 requests"}],
+            ["8 claims, 0.38 of them supported", "unsupported 0.80", "1 batch, 20 requests"],
+        ),
+    ],
+)
+def test_progress_bar_shows_what_is_known(statuses: list[dict[str, Any]], shown: list[str]) -> None:
+    line = show(*(make_status(**one) for one in statuses))
+    for words in shown:
+        assert words in line, words
 
 
 MESSAGE = {"role": "assistant", "content": "Lima"}
-
-
 GOOD: Reply = (200, JSON, {**HEAD, "choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]})
 
 
@@ -421,8 +404,6 @@ def test_error_body_that_refuses_the_key_is_definite(code: Any) -> None:
 
 
 PROMPTS = [Example(id=str(number), input=f"{number}?", reference="Lima") for number in range(2)]
-
-
 FAST = CallPolicy(concurrency=4, attempts=2)
 
 

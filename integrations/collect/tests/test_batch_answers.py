@@ -51,25 +51,31 @@ def find_message(line: Json) -> Json:
     return message
 
 
-def change(place: Json, name: str, value: Any) -> None:
-    """Set an entry, or remove it."""
-    if value is MISSING:
-        del place[name]
-    else:
+def find_result(line: Json) -> Json:
+    """What a line says of its request."""
+    result: Json = line["response" if "response" in line else "result"]
+    return result
+
+
+def find_line(line: Json) -> Json:
+    return line
+
+
+def put(value: Any, *names: str, at: Callable[[Json], Json] = find_body) -> Callable[[Json], None]:
+    """Return what sets the entry that has one of these names, or removes it."""
+
+    def change(line: Json) -> None:
+        place = at(line)
+        name = next(one for one in names if one in place)
         place[name] = value
+        if value is MISSING:
+            del place[name]
 
-
-def change_usage(value: Any) -> Callable[[Json], None]:
-    return lambda line: change(find_body(line), "usage", value)
+    return change
 
 
 def change_tokens(value: Any) -> Callable[[Json], None]:
-    def of(line: Json) -> None:
-        usage = find_body(line)["usage"]
-        for name in list(usage):
-            usage[name] = value
-
-    return of
+    return lambda line: find_body(line)["usage"].update(dict.fromkeys(find_body(line)["usage"], value))
 
 
 def add_usage(**more: Any) -> Callable[[Json], None]:
@@ -77,47 +83,27 @@ def add_usage(**more: Any) -> Callable[[Json], None]:
 
 
 def change_answers(value: Any) -> Callable[[Json], None]:
-    return lambda line: change(
-        find_body(line), "choices" if "choices" in find_body(line) else "content", value
-    )
+    return put(value, "choices", "content")
 
 
 def change_text(value: Any) -> Callable[[Json], None]:
-    return lambda line: change(
-        find_message(line), "content" if "role" in find_message(line) else "text", value
-    )
-
-
-def change_model(value: Any) -> Callable[[Json], None]:
-    return lambda line: change(find_body(line), "model", value)
+    return put(value, "content", "text", at=find_message)
 
 
 def change_body(value: Any) -> Callable[[Json], None]:
-    def of(line: Json) -> None:
-        if "response" in line:
-            change(line["response"], "body", value)
-        else:
-            change(line["result"], "message", value)
-
-    return of
+    return put(value, "body", "message", at=find_result)
 
 
 def change_status(value: Any) -> Callable[[Json], None]:
-    def of(line: Json) -> None:
-        if "response" in line:
-            change(line["response"], "status_code", value)
-        else:
-            change(line["result"], "type", value)
-
-    return of
+    return put(value, "status_code", "type", at=find_result)
 
 
 def change_id(value: Any) -> Callable[[Json], None]:
-    return lambda line: change(line, "custom_id", value)
+    return put(value, "custom_id", at=find_line)
 
 
 def change_number(ending: str) -> Callable[[Json], None]:
-    return lambda line: change(line, "custom_id", line["custom_id"].rpartition("-")[0] + ending)
+    return lambda line: line.update(custom_id=line["custom_id"].rpartition("-")[0] + ending)
 
 
 def add_to_message(**more: Any) -> Callable[[Json], None]:
@@ -148,18 +134,18 @@ READ: dict[str, Callable[[Json], None]] = {
     "usage with a wrong total": add_usage(total_tokens="many"),
     "deep usage": add_usage(levels=nest(400)),
     "deep body": add_to_body(levels=nest(200)),
-    "another model": change_model("other-model"),
+    "another model": put("other-model", "model"),
     "no status": change_status(MISSING),
     "unknown status": change_status("ok"),
 }
 # The answer can be read, but its usage cannot.
 UNCOUNTED: dict[str, Callable[[Json], None]] = {
-    "no usage": change_usage(MISSING),
-    "null usage": change_usage(None),
-    "text as usage": change_usage("many"),
-    "list as usage": change_usage([1]),
-    "number as usage": change_usage(5),
-    "empty usage": change_usage({}),
+    "no usage": put(MISSING, "usage"),
+    "null usage": put(None, "usage"),
+    "text as usage": put("many", "usage"),
+    "list as usage": put([1], "usage"),
+    "number as usage": put(5, "usage"),
+    "empty usage": put({}, "usage"),
     "text as tokens": change_tokens("5"),
     "null tokens": change_tokens(None),
     "half tokens": change_tokens(5.5),
@@ -182,8 +168,8 @@ UNREAD: dict[str, Callable[[Json], None]] = {
     "number as text": change_text(5),
     "object as text": change_text({}),
     "numbers as text": change_text([1]),
-    "number as model": change_model(5),
-    "surrogate as model": change_model("\ud800"),
+    "number as model": put(5, "model"),
+    "surrogate as model": put("\ud800", "model"),
     "no body": change_body(MISSING),
     "null body": change_body(None),
     "list as body": change_body([1]),
@@ -210,8 +196,8 @@ UNREAD_BY_OPENAI: dict[str, Callable[[Json], None]] = {
     "number as role": add_to_message(role=5),
     "user as role": add_to_message(role="user"),
     "error in the body": add_to_body(error={"message": "no"}),
-    "response that is no object": lambda line: change(line, "response", 5),
-    "error beside the answer": lambda line: change(line, "error", "late"),
+    "response that is no object": put(5, "response", at=find_line),
+    "error beside the answer": put("late", "error", at=find_line),
 }
 # The answers are there, among other content.
 FILES: dict[str, Callable[[list[bytes]], bytes]] = {

@@ -115,29 +115,16 @@ def test_read_people_claims_returns_the_labels_filled_in(
     assert HumanLabels(path).invoke(asked) == [one.supported for one in read[0].claims]
 
 
-def remove_row(rows: list[list[str]]) -> list[list[str]]:
-    return [row for row in rows if row[5] != "'=2/1"]
-
-
-def add_unknown_record(rows: list[list[str]]) -> list[list[str]]:
-    return [*rows, ["'q", *rows[1][1:]]]
-
-
-def add_unknown_claim(rows: list[list[str]]) -> list[list[str]]:
-    return [*rows, [*rows[1][:5], "'other", "yes"]]
-
-
-def empty_last_label(rows: list[list[str]]) -> list[list[str]]:
-    return [*rows[:-1], [*rows[-1][:6], ""]]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (remove_row, "no row has the claim '=2/1' of 'p2'"),
-        (add_unknown_record, "'q' is in none of the records"),
-        (add_unknown_claim, "'other' is not a claim of 'p"),
-        (empty_last_label, r"line \d+: supported: found ''; expected true or false"),
+        (lambda rows: [row for row in rows if row[5] != "'=2/1"], "no row has the claim '=2/1' of 'p2'"),
+        (lambda rows: [*rows, ["'q", *rows[1][1:]]], "'q' is in none of the records"),
+        (lambda rows: [*rows, [*rows[1][:5], "'other", "yes"]], "'other' is not a claim of 'p"),
+        (
+            lambda rows: [*rows[:-1], [*rows[-1][:6], ""]],
+            r"line \d+: supported: found ''",
+        ),
     ],
 )
 def test_read_people_claims_refuses_sheets_that_do_not_fit_the_records(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,7 +19,6 @@ from integrations.collect.tests.sharing import make_silent_options
 from langchain_cfc import CFCRunnable, calibrate
 from langchain_cfc.errors import (
     CFCError,
-    CollectionError,
     FingerprintError,
     FingerprintWarning,
     InputError,
@@ -27,7 +27,7 @@ from langchain_cfc.errors import (
 )
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example, PromptRecord
-from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
+from langchain_cfc.verifiers import SelfConsistency
 from tests.cli.running import run
 
 SIZE, N = 40, 4
@@ -362,79 +362,58 @@ def change(rows: Rows, number: int, **fields: Any) -> Rows:
     return [{**row, **fields} if place == number else row for place, row in enumerate(rows)]
 
 
-UNREADABLE: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "choices": (
-        lambda _: RECORDED / "samples_choices.jsonl",
-        r"choices\.jsonl, line 1: resps: .*generate_until",
-    ),
-    "no answer": (
-        lambda path: write_lines(path / "s.jsonl", change(make_harness_rows(2), 2, resps=None)),
-        r"s\.jsonl, line 3: resps: ",
-    ),
+LONG, HARNESS, TESTS = make_long_rows(2), make_harness_rows(2), make_promptfoo(2)["results"]["results"]
+# The name of a file, its rows, and what is wrong with it.
+UNREADABLE: dict[str, tuple[str, Any, str]] = {
+    "no answer": ("s.jsonl", change(HARNESS, 2, resps=None), "line 3: resps: "),
     "score": (
-        lambda path: write_csv(path / "s.csv", [{**row, "score": 7} for row in make_long_rows(2)]),
-        r"s\.csv, line 2: score: found '7'; expected a number in \[0, 1\]",
+        "s.csv",
+        [{**row, "score": 7} for row in LONG],
+        r"line 2: score: found '7'; expected a number in \[0, 1\]",
     ),
     "scores for others": (
-        lambda path: write_lines(
-            path / "s.jsonl", [{**row, "scores": [0.5]} for row in make_harness_rows(2)]
-        ),
-        r"s\.jsonl, line 1: scores: found 1 values for 4 answers",
+        "s.jsonl",
+        [{**row, "scores": [0.5]} for row in HARNESS],
+        "line 1: scores: found 1 values for 4 answers",
     ),
     "two models": (
-        lambda path: write_lines(
-            path / "s.jsonl", change(make_promptfoo(2)["results"]["results"], 5, provider={"id": "b"})
-        ),
-        r"s\.jsonl, line 6: provider: .*openai:gpt-4o-mini by prompt 0 and b by prompt 0",
+        "s.jsonl",
+        change(TESTS, 5, provider={"id": "b"}),
+        "line 6: provider: .*openai:gpt-4o-mini by prompt 0 and b by prompt 0",
     ),
     "failed call": (
-        lambda path: write_lines(
-            path / "s.jsonl", change(make_promptfoo(2)["results"]["results"], 5, response=None, error="429")
-        ),
-        r"s\.jsonl, line 6: response\.output: no answer: '429'",
+        "s.jsonl",
+        change(TESTS, 5, response=None, error="429"),
+        r"line 6: response\.output: no answer: '429'",
     ),
-    "missing column": (
-        lambda path: write_lines(
-            path / "s.jsonl",
-            [row if place != 5 else {"question": "?"} for place, row in enumerate(make_long_rows(2))],
-        ),
-        r"s\.jsonl, line 6: .*no column",
-    ),
+    "missing column": ("s.jsonl", [*LONG[:5], {"question": "?"}, *LONG[6:]], "line 6: .*no column"),
     "broken list": (
-        lambda path: write_csv(
-            path / "s.csv", change(by_row(make_uqlm_columns(3)), 1, sampled_responses="['a', ")
-        ),
-        r"s\.csv, line 3: sampled_responses: ",
-    ),
-    "not JSON": (
-        lambda path: cut(write_lines(path / "s.jsonl", make_long_rows(2))),
-        r"s\.jsonl, line 8: ",
+        "s.csv",
+        change(by_row(make_uqlm_columns(3)), 1, sampled_responses="['a', "),
+        "line 3: sampled_responses: ",
     ),
     "other metadata": (
-        lambda path: write_csv(
-            path / "s.csv", change([{**row, "topic": "a"} for row in make_long_rows(2)], 1, topic="b")
-        ),
-        r"s\.csv, line 3: .*another input or metadata",
+        "s.csv",
+        change([{**row, "topic": "a"} for row in LONG], 1, topic="b"),
+        "line 3: .*another input or metadata",
     ),
-    "unequal columns": (
-        lambda path: write_json(path / "s.json", {"prompts": ["a"], "responses": ["a", "b"]}),
-        r"s\.json: .*equal length",
-    ),
+    "unequal columns": ("s.json", {"prompts": ["a"], "responses": ["a", "b"]}, ".*equal length"),
 }
-
-
-def cut(path: Path) -> Path:
-    path.write_bytes(path.read_bytes()[:-5])
-    return path
 
 
 @pytest.mark.parametrize("case", UNREADABLE)
 def test_unreadable_row_is_one_typed_error_and_nothing_is_written(tmp_path: Path, case: str) -> None:
-    write, message = UNREADABLE[case]
+    name, rows, message = UNREADABLE[case]
+    write = {"s.jsonl": write_lines, "s.csv": write_csv, "s.json": write_json}[name]
     columns = {"metadata": ["topic"]} if case == "other metadata" else {}
-    with pytest.raises(RecordError, match=message):
-        import_samples(write(tmp_path), tmp_path / "a.db", columns)
+    with pytest.raises(RecordError, match=rf"{re.escape(name)}(, |: ){message}"):
+        import_samples(write(tmp_path / name, rows), tmp_path / "a.db", columns)
     assert not (tmp_path / "a.db").exists()
+
+
+def test_choices_of_the_harness_are_no_answers(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"choices\.jsonl, line 1: resps: .*generate_until"):
+        import_samples(RECORDED / "samples_choices.jsonl", tmp_path / "a.db")
 
 
 def test_column_that_cannot_be_guessed_is_asked_for(tmp_path: Path) -> None:
@@ -507,13 +486,6 @@ def test_imported_scores_are_of_no_verifier_of_this_library(tmp_path: Path) -> N
     import_samples([{**row, "score": 0.5} for row in make_long_rows()], tmp_path / "a.db", generator_id="bot")
     with pytest.raises(StoreError, match="rescore"):
         collect(list_examples(tmp_path / "a.db"), make_parts(), tmp_path / "a.db", make_silent_options())
-
-
-def test_verifier_that_needs_messages_is_refused(tmp_path: Path) -> None:
-    import_samples(make_long_rows(), tmp_path / "a.db")
-    with pytest.raises(CollectionError, match=r"nothing was written.*log-probabilities"):
-        rescore(tmp_path / "a.db", SequenceProbability(), tmp_path / "b.db", make_silent_options())
-    assert not (tmp_path / "b.db").exists()
 
 
 def test_options_of_answers_are_refused_for_records(tmp_path: Path) -> None:

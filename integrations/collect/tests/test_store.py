@@ -9,10 +9,11 @@ import shutil
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,7 @@ from langchain_cfc_collect.journal import StoreJournal
 from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store, Writer, rows
+from langchain_cfc_collect.store.schema import Write
 from langchain_cfc_monitor.store import MonitorStore
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage
 
@@ -424,77 +426,65 @@ def test_store_lock_refuses_a_second_process(path: Path) -> None:
 # The writer
 
 
-def test_writer_makes_concurrent_writes_readable_at_once(path: Path) -> None:
+@asynccontextmanager
+async def open_writer(path: Path, size: int, calls: int | None = None) -> AsyncIterator[Writer]:
+    """A writer to a new store of so many prompts, which is closed at the end."""
+    with Store(path, create=True) as store:
+        store.add(make_numbered_examples(size))
+        writer = Writer(store, calls)
+        yield writer
+        await writer.close()
+
+
+def draw_text(position: int, slot: int = 0, text: str = "a") -> list[Write]:
+    return rows.insert_draw(position, slot, DrawnCandidate(text), Usage())
+
+
+def draw_prompt(position: int) -> list[Write]:
+    return rows.insert_draws(position, [DrawnCandidate("a")], Usage())
+
+
+async def test_writer_makes_concurrent_writes_readable_at_once(path: Path) -> None:
     size = 200
+    async with open_writer(path, size) as writer:
 
-    async def written() -> None:
-        with Store(path, create=True) as store:
-            store.add(make_numbered_examples(size))
-            writer = Writer(store)
+        async def one(position: int) -> None:
+            await writer.write(draw_prompt(position))
+            # As soon as it goes on, others can read it.
+            with closing(sqlite3.connect(path)) as file:
+                query = "SELECT stage FROM prompts WHERE position = ?"
+                assert file.execute(query, (position,)).fetchone() == (Stage.DRAWN,)
 
-            async def one(position: int) -> None:
-                await writer.write(rows.insert_draws(position, [DrawnCandidate("a")], Usage()))
-                # As soon as it goes on, others can read it.
-                with closing(sqlite3.connect(path)) as file:
-                    (stage,) = file.execute(
-                        "SELECT stage FROM prompts WHERE position = ?", (position,)
-                    ).fetchone()
-                assert stage == Stage.DRAWN
-
-            await asyncio.gather(*map(one, range(size)))
-            await writer.close()
-
-    asyncio.run(written())
+        await asyncio.gather(*map(one, range(size)))
     with Store(path) as store:
         assert store.count_stages()[Stage.DRAWN] == size
 
 
 @pytest.mark.parametrize(("seconds", "is_shared"), [(2.0, True), (0.0, False)])
-def test_writes_that_follow_each_other_closely_share_a_transaction(
+async def test_writes_that_follow_each_other_closely_share_a_transaction(
     path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, *, is_shared: bool
 ) -> None:
-    transactions: list[Store] = []
     monkeypatch.setattr("langchain_cfc_collect.store.store._GATHERING_SECONDS", seconds)
-    execute = Store.execute
-
-    def count(store: Store, *given: Any) -> None:
-        transactions.append(store)
-        execute(store, *given)
-
-    async def written() -> None:
-        with Store(path, create=True) as store:
-            store.add(make_numbered_examples(5))
-            monkeypatch.setattr(Store, "execute", count)
-            writer = Writer(store)
+    async with open_writer(path, 5) as writer:
+        with mock.patch.object(Store, "execute", autospec=True, side_effect=Store.execute) as execute:
             for position in range(5):
-                writer.submit(rows.insert_draw(position, 0, DrawnCandidate("a"), Usage()))
+                writer.submit(draw_text(position))
                 await asyncio.sleep(0.05)
             await writer.flush()
-            await writer.close()
-
-    asyncio.run(written())
-    assert (len(transactions) == 1) is is_shared
+    assert (execute.call_count == 1) is is_shared
 
 
 @pytest.mark.parametrize(("callers", "is_waited_for"), [(2, False), (1, True)])
-def test_transaction_begins_when_every_call_waits_for_it(
+async def test_transaction_begins_when_every_call_waits_for_it(
     path: Path, monkeypatch: pytest.MonkeyPatch, callers: int, *, is_waited_for: bool
 ) -> None:
     monkeypatch.setattr("langchain_cfc_collect.store.store._GATHERING_SECONDS", 2.0)
-
-    async def written() -> bool:
-        with Store(path, create=True) as store:
-            store.add(make_numbered_examples(2))
-            writer = Writer(store, 2)
-            writer.submit(rows.insert_draw(0, 0, DrawnCandidate("a"), Usage()))
-            flushes = [asyncio.ensure_future(writer.flush()) for _ in range(callers)]
-            for _ in range(100):
-                await asyncio.sleep(0)
-            is_waiting = not all(one.done() for one in flushes)
-            await writer.close()
-            return is_waiting
-
-    assert asyncio.run(written()) is is_waited_for
+    async with open_writer(path, 2, calls=2) as writer:
+        writer.submit(draw_text(0))
+        flushes = [asyncio.ensure_future(writer.flush()) for _ in range(callers)]
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert all(one.done() for one in flushes) is not is_waited_for
 
 
 @pytest.mark.parametrize("size", [0, 1, 400, 1000, 40_000, 200_000])
@@ -508,59 +498,40 @@ def test_candidate_of_any_size_is_read_as_it_was_written(path: Path, size: int) 
     assert prompt.partial[0].text == text
 
 
-def test_writer_fails_all_writes_of_a_failed_transaction(path: Path) -> None:
-    async def written() -> tuple[Any, Any]:
-        with Store(path, create=True) as store:
-            store.add(make_numbered_examples(3))
-            writer = Writer(store)
-            wrong = rows.insert_draws(9, [DrawnCandidate("a")], Usage())
-            right = rows.insert_draws(0, [DrawnCandidate("a")], Usage())
-            found = await asyncio.gather(writer.write(right), writer.write(wrong), return_exceptions=True)
-            # It goes on all the same.
-            await writer.write(rows.insert_draws(1, [DrawnCandidate("a")], Usage()))
-            await writer.close()
-            return found
-
-    assert [type(one) for one in asyncio.run(written())] == [StoreError, StoreError]
+async def test_writer_fails_all_writes_of_a_failed_transaction(path: Path) -> None:
+    async with open_writer(path, 3) as writer:
+        both = (writer.write(draw_prompt(position)) for position in (0, 9))
+        found = await asyncio.gather(*both, return_exceptions=True)
+        # It goes on all the same.
+        await writer.write(draw_prompt(1))
+    assert [type(one) for one in found] == [StoreError, StoreError]
     with Store(path) as store:
         assert [work.example.id for work in store.read_unfinished() if work.draws] == ["p1"]
 
 
-def test_writer_completes_a_write_whose_caller_was_cancelled(path: Path) -> None:
-    async def written() -> None:
-        with Store(path, create=True) as store:
-            store.add(make_numbered_examples(1))
-            writer = Writer(store)
-            going = asyncio.ensure_future(writer.write(rows.insert_draws(0, [DrawnCandidate("a")], Usage())))
-            await asyncio.sleep(0)
-            going.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await going
-            await writer.close()
-
-    asyncio.run(written())
+async def test_writer_completes_a_write_whose_caller_was_cancelled(path: Path) -> None:
+    async with open_writer(path, 1) as writer:
+        going = asyncio.ensure_future(writer.write(draw_prompt(0)))
+        await asyncio.sleep(0)
+        going.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await going
     with Store(path) as store:
         assert store.count_stages()[Stage.DRAWN] == 1
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_refused_candidates_are_deleted_but_stay_paid_for(path: Path, *, is_committed: bool) -> None:
-    async def written() -> None:
-        with Store(path, create=True) as store:
-            store.add(make_numbered_examples(1))
-            (prompt,) = store.read_unfinished()
-            writer = Writer(store)
-            journal = StoreJournal(writer, prompt, Stage.DRAWN, 2)
-            for slot, text in enumerate("ab"):
-                journal.recorder.record(AIMessage(text, response_metadata={"model_name": "m"}), drawn=True)
-                journal.save(slot, DrawnCandidate(text))
-            if is_committed:
-                await writer.flush()
-            journal.discard()
-            journal.save(0, DrawnCandidate("c"))
-            await writer.close()
-
-    asyncio.run(written())
+async def test_refused_candidates_are_deleted_but_stay_paid_for(path: Path, *, is_committed: bool) -> None:
+    async with open_writer(path, 1) as writer:
+        (prompt,) = writer.store.read_unfinished()
+        journal = StoreJournal(writer, prompt, Stage.DRAWN, 2)
+        for slot, text in enumerate("ab"):
+            journal.recorder.record(AIMessage(text, response_metadata={"model_name": "m"}), drawn=True)
+            journal.save(slot, DrawnCandidate(text))
+        if is_committed:
+            await writer.flush()
+        journal.discard()
+        journal.save(0, DrawnCandidate("c"))
     with Store(path) as store:
         (prompt,) = store.read_unfinished()
         assert {slot: one.text for slot, one in prompt.partial.items()} == {0: "c"}
@@ -579,7 +550,7 @@ def test_only_the_writer_commits_without_waiting_for_the_disk(path: Path) -> Non
     assert (said, own) == (["wal", 2], 1)  # 2 is FULL, 1 is NORMAL
 
 
-def test_power_cut_costs_at_most_the_commits_of_the_last_second(
+async def test_power_cut_costs_at_most_the_commits_of_the_last_second(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     after = tmp_path / "after a power cut.db"
@@ -595,25 +566,17 @@ def test_power_cut_costs_at_most_the_commits_of_the_last_second(
         with Store(after) as store:
             return sum(len(prompt.partial) for prompt in store.read_unfinished())
 
-    async def written() -> list[int]:
-        with Store(path, create=True) as store:
-            store.add(make_numbered_examples(1))
-            writer = Writer(store)
-            counts = []
-            writes = [rows.insert_draw(0, slot, DrawnCandidate("a"), Usage()) for slot in range(4)]
-            await writer.write(writes[0])  # as the id of a batch
-            counts.append(count_kept())
-            writer.submit(writes[1])
-            await writer.flush()
-            counts.append(count_kept())
-            await asyncio.sleep(1.5)
-            counts.append(count_kept())
-            writer.submit(writes[2])
-            await writer.close()
-            return [*counts, count_kept()]
-
     monkeypatch.setattr(os, "fsync", keep)
-    assert asyncio.run(written()) == [1, 1, 2, 3]
+    async with open_writer(path, 1) as writer:
+        await writer.write(draw_text(0, 0))  # as the id of a batch
+        assert count_kept() == 1
+        writer.submit(draw_text(0, 1))
+        await writer.flush()
+        assert count_kept() == 1
+        await asyncio.sleep(1.5)
+        assert count_kept() == 2
+        writer.submit(draw_text(0, 2))
+    assert count_kept() == 3
 
 
 @pytest.mark.parametrize(
