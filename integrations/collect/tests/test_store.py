@@ -114,12 +114,9 @@ def test_new_store_files_are_readable_by_their_owner_only(
     assert (path.parent / "store.db.lock").stat().st_size == 0
     files.pop("store.db.lock")
     assert files == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
-
-
-def test_store_keeps_the_permissions_of_an_existing_file(path: Path) -> None:
-    path.touch()
+    # Permissions that a file has already stay.
     path.chmod(0o660)
-    with Store(path, create=True):
+    with kind(path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o660
 
 
@@ -348,10 +345,12 @@ def test_store_refuses_another_configuration_by_name(path: Path, changed: dict[s
 # Files that are no store
 
 
-def test_opening_a_missing_store_does_not_create_it(path: Path) -> None:
+def test_missing_store_or_folder_is_reported_and_not_made(path: Path) -> None:
     with pytest.raises(StoreError, match="there is no store at"):
         Store(path)
-    assert not path.exists()
+    with pytest.raises(StoreError, match=r"none/store\.db: unable to open"):
+        Store(path.parent / "none" / "store.db", create=True)
+    assert list(path.parent.iterdir()) == []
 
 
 def test_store_of_another_version_is_refused_and_unchanged(path: Path) -> None:
@@ -378,11 +377,6 @@ def test_file_of_another_program_is_refused_and_unchanged(path: Path, create: bo
     with pytest.raises(StoreError, match="file is not a database"):
         Store(path, create=create)
     assert path.read_bytes() == before
-
-
-def test_store_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"none/store\.db: unable to open"):
-        Store(tmp_path / "none" / "store.db", create=True)
 
 
 def test_half_created_store_is_created_again(path: Path) -> None:

@@ -44,13 +44,9 @@ or so",0,
 chile,,false,
 chile,Lima,NO,
 """
-FILES = [
-    ("a.jsonl", JSON_LINES),
-    ("a.csv", CSV),
-]
 
 
-@pytest.mark.parametrize(("name", "content"), FILES)
+@pytest.mark.parametrize(("name", "content"), [("a.jsonl", JSON_LINES), ("a.csv", CSV)])
 def test_human_labels_are_found_by_id_and_text(
     tmp_path: Path, name: str, content: Any, invoke: Invoke
 ) -> None:
@@ -74,45 +70,24 @@ def test_human_labels_accepts_repeated_but_not_contradictory_lines(tmp_path: Pat
     twice = JSON_LINES + json.dumps(LINES[0])
     assert HumanLabels(write_file(tmp_path, "a.jsonl", twice)).invoke(make_input("peru", "Lima")) == [True]
     other = JSON_LINES + json.dumps({**LINES[0], "correct": False})
-    with pytest.raises(
-        RecordError,
-        match=r"b.jsonl, line 6: correct: found false, but the same candidate has the other label",
-    ):
+    with pytest.raises(RecordError, match=r"b.jsonl, line 6: correct: found false, but the same candidate"):
         HumanLabels(write_file(tmp_path, "b.jsonl", other))
 
 
 @pytest.mark.parametrize(
     ("name", "content", "line", "field", "problem"),
     [
-        (
-            "a.jsonl",
-            '{"id": "a", "text": "x", "correct": 1}',
-            1,
-            "correct",
-            "found 1; expected true or false",
-        ),
+        ("a.jsonl", '{"id": "a", "text": "x", "correct": 1}', 1, "correct", "found 1; expected true or"),
         ("a.jsonl", '{"id": "a", "text": "x", "correct": "yes"}', 1, "correct", "found 'yes'"),
-        ("a.jsonl", '{"id": "a", "text": "x"}', 1, "correct", "found None"),
         ("a.jsonl", '\n{"id": "a", "correct": true}', 2, "text", "found a NoneType"),
         ("a.jsonl", '{"id": "a", "text": 5, "correct": true}', 1, "text", "found a int"),
-        ("a.jsonl", '{"id": 5, "text": "x", "correct": true}', 1, "id", "found a int"),
         ("a.jsonl", '{"text": "x", "correct": true}', 1, "id", "found a NoneType"),
-        (
-            "a.jsonl",
-            '{"id": "a", "text": "x", "correct": true, "correct": false}',
-            1,
-            "",
-            "twice in one object",
-        ),
-        ("a.jsonl", "[1]", 1, "", "found [1]"),
         ("a.jsonl", "nonsense", 1, "", "not JSON"),
-        ("a.jsonl", "[" * 100_000, 1, "", "nested too deeply"),
         ("a.jsonl", "\n", 0, "", "it holds no labels"),
         ("a.csv", "id,text,correct\n", 0, "", "it holds no labels"),
         ("a.csv", "id,text,correct\na,x,maybe\n", 2, "correct", "found 'maybe'"),
         ("a.csv", "id,text,correct\na,x,\n", 2, "correct", "found ''"),
         ("a.csv", "id,text,correct\na,x\n", 2, "", "cells; expected 3, as in the header"),
-        ("a.csv", "id,text,correct\na,x,1,2\n", 2, "", "cells; expected 3, as in the header"),
         ("a.csv", "id,text\na,x\n", 2, "correct", "found ''"),
         ("a.csv", "text,correct\nx,1\n", 2, "id", "found a NoneType"),
         ("a.csv", 'id,text,correct\na,"x"y,1\n', 2, "", "not CSV"),
@@ -172,9 +147,7 @@ def test_read_sheet_refuses_invalid_labels_even_if_partly(tmp_path: Path) -> Non
     with pytest.raises(RecordError, match=r"a.csv, line 3: correct: found 'maybe'"):
         read_sheet(path, partly=True)
     path = write_file(tmp_path, "b.csv", "id,text,correct\na,x,yes\na,x,\na,x,no\n")
-    with pytest.raises(
-        RecordError, match=r"b.csv, line 4: correct: found false, but the same candidate has the other label"
-    ):
+    with pytest.raises(RecordError, match=r"b.csv, line 4: correct: found false, but the same candidate"):
         read_sheet(path, partly=True)
 
 
@@ -189,9 +162,8 @@ def test_human_labels_reads_quote_marks_of_spreadsheets(tmp_path: Path) -> None:
 
 
 def test_human_labels_treats_all_line_ends_alike(tmp_path: Path) -> None:
-    for number, end in enumerate(("\n", "\r\n", "\r")):
-        path = write_file(tmp_path, f"{number}.csv", f'id,text,correct\na,"1{end}2",yes\n')
-        assert HumanLabels(path).invoke(make_input("a", "1\n2", "1\r\n2", "1\r2")) == [True] * 3
+    path = write_file(tmp_path, "a.csv", 'id,text,correct\na,"1\r\n2",yes\n')
+    assert HumanLabels(path).invoke(make_input("a", "1\n2", "1\r\n2", "1\r2")) == [True] * 3
     assert format_value("1\r\n2\r3\n\r") == "1\n2\n3"
     assert format_value({"b": "\r", "a": 1}) == '{"a":1,"b":"\\r"}'
 
@@ -211,16 +183,19 @@ TYPED = [
 ]
 
 
+def quote(text: str) -> bytes:
+    """Return a cell as a spreadsheet program writes it on Windows."""
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"'.encode("cp1252")
+
+
 @pytest.mark.parametrize(("drawn", "written"), TYPED)
 def test_typographic_marks_of_programs_do_not_lose_a_label(tmp_path: Path, drawn: str, written: str) -> None:
-    content = f"id;text;correct\r\n1.0;{written.replace(chr(34), chr(34) * 2)};ja\r\n;;\r\n"
-    labeler = HumanLabels(write_file(tmp_path, "a.csv", content.encode("cp1252")))
+    content = b"id;text;correct\r\n1.0;" + quote(written) + b";ja\r\n;;\r\n"
+    labeler = HumanLabels(write_file(tmp_path, "a.csv", content))
     assert labeler.invoke(make_input("1", drawn)) == [True]
     with pytest.raises(LabelerError, match="no label"):
         labeler.invoke(make_input("1", f"{drawn}!"))
-
-
-def test_candidates_that_differ_only_in_typographic_marks_need_one_label(tmp_path: Path) -> None:
-    content = 'id,text,correct\n1,\u201cx\u201d,yes\n1,"""x""",no\n'
-    with pytest.raises(RecordError, match="line 3: correct: found false, but the same candidate"):
-        HumanLabels(write_file(tmp_path, "a.csv", content))
+    path = write_file(tmp_path, "b.csv", content + b"1;" + quote(drawn) + b";no\r\n")
+    with pytest.raises(RecordError, match="line 4: correct: found false, but the same candidate"):
+        HumanLabels(path)

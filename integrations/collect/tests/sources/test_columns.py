@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -167,6 +168,11 @@ CONVERTED_VALUES: list[tuple[object, object]] = [
     (pa.scalar({"a": [1, None]}), {"a": [1, None]}),
     ([pa.scalar("x")], ["x"]),
     (pa.scalar(None, pa.struct({"a": pa.int8()})), None),
+    (
+        [Decimal("1.50"), Decimal("2.00"), Decimal("0.12345678901234567890")],
+        [1.5, 2, "0.12345678901234567890"],
+    ),
+    ([date(2026, 1, 2), datetime(2026, 1, 2, 3, 4)], ["2026-01-02", "2026-01-02T03:04:00"]),  # noqa: DTZ001 - as in a file
 ]
 
 

@@ -23,7 +23,6 @@ from integrations.collect.tests.sources.writing import (
     WRITERS,
     catch_record_error,
     write,
-    write_csv,
     write_jsonl,
     write_parquet,
 )
@@ -136,13 +135,8 @@ def test_read_examples_reports_all_bad_rows_in_one_error(tmp_path: Path) -> None
     assert [(row.number, row.field) for row in examples.bad_rows] == MIXED_BAD
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - its own
     assert str(again) == str(error)
-
-
-def test_error_of_many_bad_rows_says_what_is_wrong_with_the_first() -> None:
-    problem = catch_record_error([{"q": 1}] * 60, INPUT, "refuse").problem
-    assert problem.startswith("60 bad rows;")
-    assert "\n  row 1: input: found 1; expected text" in problem
-    assert problem.endswith(". Others: row 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 49 more")
+    many = catch_record_error([{"q": 1}] * 60, INPUT, "refuse").problem
+    assert many.endswith(". Others: row 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 49 more")
 
 
 def test_read_examples_yields_nothing_after_a_bad_row() -> None:
@@ -192,12 +186,8 @@ def test_hugging_face_datasets_give_the_same_examples_as_lists(kind: str) -> Non
         expected = list(read_examples(HUGGING_FACE, columns))
         assert list(examples) == expected
         assert list(examples) == expected
-
-
-def test_hugging_face_dataset_dict_is_refused() -> None:
-    splits = datasets.DatasetDict(train=datasets.Dataset.from_list(HUGGING_FACE))
     with pytest.raises(InputError, match="found a mapping of 'train'; expected rows, so choose one"):
-        read_examples(splits, INPUT)
+        read_examples(datasets.DatasetDict(train=dataset), columns)
 
 
 # Without halves of surrogate pairs, which UTF-8 cannot write, and NUL, which Python 3.10 cannot read in CSV.
@@ -238,6 +228,9 @@ def test_every_source_format_gives_the_same_examples(
         for name, writer in WRITERS.items():
             path = writer(Path(folder) / name, rows)
             assert list(read_examples(path, with_json_cells(columns, path))) == expected
+            # The control: a list in CSV is text unless its cells are read as JSON.
+            if path.suffix == ".csv" and written.get("reference") == "r":
+                assert list(read_examples(path, columns)) != expected
 
 
 def with_json_cells(columns: Columns, path: Path) -> Columns:
@@ -246,15 +239,6 @@ def with_json_cells(columns: Columns, path: Path) -> Columns:
         return columns
     used = json.dumps(columns.model_dump(mode="json"))
     return columns.model_copy(update={"cells": {name: "json" for name in "rom" if f'"{name}' in used}})
-
-
-def test_control_csv_cell_is_text_unless_its_cells_are_json(tmp_path: Path) -> None:
-    # The control of the test above: it tells a list from its text.
-    rows = [{"n": 1, "q": "?", "r": ["a"]}]
-    path = write_csv(tmp_path / "a.csv", rows)
-    columns = Columns(id="n", input="q", reference="r")
-    assert [example.reference for example in read_examples(path, columns)] == ['["a"]']
-    assert list(read_examples(path, columns)) != list(read_examples(rows, columns))
 
 
 N = 20_000
