@@ -237,10 +237,9 @@ def _asserts(text: str, patterns: Sequence[re.Pattern[str]]) -> bool:
     """Return whether a text asserts one of the patterns, and denies none."""
     places = [found.span() for pattern in patterns for found in pattern.finditer(text)]
     asserted = {_is_asserted(text, *place) for place in places if _is_whole(text, *place)}
-    is_taken_back = UNDECIDED.search(text.casefold()) or any(
-        RETRACTION.search(text, end) for _, end in places
-    )
-    return asserted == {True} and not is_taken_back
+    if asserted != {True} or UNDECIDED.search(text.casefold()):
+        return False
+    return RETRACTION.search(text, min(end for _, end in places)) is None
 
 
 def _is_list(text: str) -> bool:
