@@ -99,6 +99,7 @@ class ChainDescription:
     models: list[dict[str, Any]] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)
+    _entered: set[int] = field(default_factory=set)
 
     def describe(self, value: Any, bound: Arguments = _NO_ARGUMENTS) -> Any:
         """Return a step that is called with arguments, or a value in it, as JSON-compatible data.
@@ -109,10 +110,16 @@ class ChainDescription:
         if value is None or type(value) in {bool, int, float, str}:
             return value
         known = len(self.unnamed)
+        if id(value) in self._entered:  # a part that holds itself, such as a message history
+            self.unnamed.append(name_in_words(value))
+            return None
+        self._entered.add(id(value))
         try:
             described = self._describe(value, bound)
         except Exception:  # noqa: BLE001 - a schema or a setting may fail in ways of its own
             self.unnamed.append(name_in_words(value))
+        finally:
+            self._entered.remove(id(value))
         is_chain = isinstance(value, (RunnableSequence, RunnableBindingBase, RunnableWithFallbacks))
         return described if is_chain or len(self.unnamed) == known else None
 

@@ -374,6 +374,13 @@ class OwnPrompt(ChatPromptTemplate):
     """A prompt with code of its own."""
 
 
+def make_cycle() -> Any:
+    """Return a chain that holds itself three times, as LangChain's message histories do by their methods."""
+    chain: Any = RunnableParallel(q=RunnablePassthrough())
+    chain.steps__.update(dict.fromkeys("abc", chain))
+    return chain
+
+
 CHOICE = GOOD.configurable_alternatives(ConfigurableField(id="prompt"), default_key="good", lie=LIE)
 FIELD = PromptTemplate.from_template("Answer: {q}").configurable_fields(template=ConfigurableField(id="t"))
 
@@ -388,6 +395,7 @@ FIELD = PromptTemplate.from_template("Answer: {q}").configurable_fields(template
         GOOD | make_model() | OwnParser(),
         OwnPrompt.from_template("Answer: {q}") | make_model(),
         RunnableParallel(q=OwnParser()) | GOOD | make_model(),
+        make_cycle() | GOOD | make_model(),
     ],
 )
 def test_chains_with_undescribed_steps_are_unverified(chain: Any) -> None:
