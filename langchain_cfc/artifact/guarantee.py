@@ -20,9 +20,11 @@ from langchain_cfc.guarantee import (
     PeopleCertificate,
     Weighting,
     WrongRateCertificate,
+    describe_attempt,
     format_share,
     state_event,
 )
+from langchain_cfc.support.text import format_percent
 from langchain_cfc.thresholds import compute_tau
 
 _INDEPENDENT = (
@@ -49,8 +51,7 @@ def build_guarantee(
     artifact: ArtifactContent, alpha: str, binding: Binding | None, stated_alpha: str | None
 ) -> Guarantee:
     """Build the guarantee of an artifact at one of its levels; see `CalibrationArtifact.make_guarantee`."""
-    is_covered = artifact.pac is None or artifact.pac.ridge == 0.0  # no theorem covers a penalised constant
-    named = artifact.feature_map.list_guaranteed_weights() if is_covered else ()
+    named = artifact.feature_map.list_guaranteed_weights() if _is_covered(artifact) else ()
     kind: GuaranteeKind = "conditional" if named else "heuristic"
     target = float(compute_tau(alpha))
     coverages = _list_coverages(artifact, alpha, stated_alpha)
@@ -164,6 +165,47 @@ def build_batch_guarantee(
         binding=binding or _find_binding(artifact),
         artifact_digest=artifact.digest,
     )
+
+
+def list_conditions(artifact: ArtifactContent) -> Iterator[tuple[str, str]]:
+    """Yield what the promises rest on, each with a name: tests, assumptions, and what is within reach."""
+    facts, traits, is_heuristic = artifact.calibration, artifact.traits, not _is_covered(artifact)
+    yield from _list_tests(artifact)
+    if artifact.levels and not (is_heuristic or artifact.confidence or artifact.certificates):
+        yield "confidence", "On average over calibration sets; `langchain-cfc certify` bounds this artifact."
+    if artifact.pac is not None:
+        yield from (("heuristic", artifact.pac.statement(alpha, facts.size)) for alpha in artifact.alphas)
+    if not is_heuristic:
+        alike = f"New {traits.prompt}s are like those calibrated on"
+        yield "holds if", f"{alike}, the labels are right, and what is promised was chosen beforehand."
+    attainable = f"{format_percent(facts.attainable_coverage)} of the calibration {traits.prompt}s"
+    if not artifact.is_bot_alone:
+        yield "attainable", f"{attainable} can keep the promise; where too few can, there is no answer."
+    elif artifact.parsed_set_rule.option == "alpha" and traits.is_fixed_count:
+        yield "attainable", f"{attainable} {traits.attainable.format(artifact.n)}."
+    if artifact.batch is not None:
+        yield "batch", f"Serves `ask --batch`, by the scores of {artifact.batch.prompts:,} labelled prompts."
+
+
+def _list_tests(artifact: ArtifactContent) -> Iterator[tuple[str, str]]:
+    """Yield the tests behind rates, levels and certificates, and why a rate is not certified."""
+    bot, confidence = artifact.bot, artifact.confidence
+    for one in () if bot is None else bot.certificates:
+        yield f"at most {format_share(float(one.max_wrong_rate))} wrong", one.test_words
+    for rate, reason in () if bot is None else bot.refused.items():
+        yield f"at most {format_share(float(rate))} wrong", reason
+    if bot is not None and len(bot.certificates) > 1:
+        yield "rates", "Each holds separately, with its confidence: choose one before serving."
+    if confidence is not None:
+        yield "confidence", describe_attempt(confidence.attempt, confidence.level, confidence.delta)
+    for made in artifact.certificates:
+        level = f"{artifact.parsed_set_rule.option} = {made.alpha}: " if artifact.levels[1:] else ""
+        yield "certified", f"{level}{made.sentence}"
+
+
+def _is_covered(artifact: ArtifactContent) -> bool:
+    """Return whether a theorem covers the sets: none covers a penalised constant."""
+    return artifact.pac is None or artifact.pac.ridge == 0.0
 
 
 def _find_binding(artifact: ArtifactContent) -> Binding:

@@ -19,7 +19,12 @@ from langchain_cfc.artifact.facts import (
     Promise,
     make_threshold_rule,
 )
-from langchain_cfc.artifact.guarantee import build_batch_guarantee, build_bot_guarantee, build_guarantee
+from langchain_cfc.artifact.guarantee import (
+    build_batch_guarantee,
+    build_bot_guarantee,
+    build_guarantee,
+    list_conditions,
+)
 from langchain_cfc.artifact.prefixes import has_separate_scores
 from langchain_cfc.artifact.signatures import PublicKey, check_signature
 from langchain_cfc.artifact.validation import find_problems
@@ -32,7 +37,7 @@ from langchain_cfc.support.display import Summary
 from langchain_cfc.support.files import atomic_writer, read_regular
 from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.suggestions import suggest_file
-from langchain_cfc.support.text import format_percent, pluralize
+from langchain_cfc.support.text import pluralize
 from langchain_cfc.thresholds import (
     CAP,
     ConditionalThreshold,
@@ -100,20 +105,18 @@ class CalibrationArtifact(ArtifactContent):
         return f"CalibrationArtifact({', '.join(known)})"
 
     def _summarise(self) -> Summary:
-        bot, facts = [] if self.bot is None else self.bot.certificates, self.calibration
+        facts, bot = self.calibration, [] if self.bot is None else self.bot.certificates
         promises = [*map(self.make_guarantee, self.alphas)]
         promises += [self.make_bot_guarantee(max_wrong_rate=one.max_wrong_rate) for one in bot]
         prompt = self.traits.prompt
         rows = [("field", "value"), ("calibrated on", pluralize(facts.size, prompt))]
         rows.append(("held out", pluralize(facts.held_out_size, prompt)))
-        for one in bot:
-            limit, everyone = format_percent(float(one.max_wrong_rate), "g"), one.groups[0]
-            counts = one.traits.counts.format(everyone.prompts, everyone.answered, everyone.wrong)
-            rows.append((f"at most {limit} wrong", f"{counts} {one.test_words}"))
+        rows += list_conditions(self)
         if self.alphas and self.feature_map.adaptive_alpha is not None:
             rows.append(("stated coverage", self.feature_map.adaptive_alpha.words))
-        if self.traits.is_fixed_count:
-            rows.append(("candidates", f"{self.n} per {prompt}"))
+        if self.traits.is_fixed_count and self.n > 1:
+            most = "" if self.draws is None else f", at most: {self.draws}"
+            rows.append(("candidates", f"{self.n} per {prompt}{most}"))
         if not self.is_bot_alone:
             fitted = f"{self.feature_map.text}, fitted on {pluralize(facts.fit_size, prompt)}"
             rows += [("features", fitted), ("set rule", self.set_rule)]

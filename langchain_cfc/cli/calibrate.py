@@ -12,8 +12,7 @@ from langchain_cfc.artifact import open_attempts
 from langchain_cfc.cli._artifact import (
     describe_artifact,
     make_groups_table,
-    make_promise_table,
-    print_curve,
+    print_artifact,
     print_details,
 )
 from langchain_cfc.cli.calibration_options import add_calibration_options
@@ -61,8 +60,7 @@ def calibrate(
         emit_json({"artifact": str(out_path), **describe_artifact(artifact)})
         return
     console = get_console()
-    console.print(make_promise_table(artifact))
-    print_curve(console, artifact)
+    print_artifact(console, artifact)
     if details:
         print_details(console, artifact)
     elif not artifact.is_bot_alone:

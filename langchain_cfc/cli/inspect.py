@@ -16,8 +16,7 @@ from langchain_cfc.certificates.recomputation import BoundCheck, recompute_certi
 from langchain_cfc.certificates.verification import LevelVerification
 from langchain_cfc.cli._artifact import (
     describe_artifact,
-    make_promise_table,
-    print_curve,
+    print_artifact,
     print_details,
 )
 from langchain_cfc.cli.formatting import (
@@ -73,8 +72,7 @@ def inspect(
         emit_json({**describe_artifact(artifact), **found})
     else:
         console = get_console()
-        console.print(make_promise_table(artifact))
-        print_curve(console, artifact)
+        print_artifact(console, artifact)
         if details:
             print_details(console, artifact)
         if bounds:

@@ -31,7 +31,6 @@ class UnitTraits:
         unshown: The same of one that it holds back.
         counted: The noun for prompts that count in a test of the bound.
         single: The noun for what a bot gives.
-        drawn: What was drawn for a prompt, to be formatted with its number.
         attainable: What prompts have that can keep a promise, to be formatted with the number drawn.
         axes: What a curve of this bot shows, horizontally and vertically.
         kept: What is left of claims, to be formatted with the shares of claims shown, of answers without one,
@@ -56,7 +55,6 @@ class UnitTraits:
     unshown: str = "No answer"
     counted: str = "answered questions"
     single: str = "answer"
-    drawn: str
     attainable: str = "have a right answer among the {} drawn"
     axes: tuple[str, str] = ("questions answered", "wrong, of those answered")
     kept: str = ""
@@ -72,7 +70,6 @@ _OF_RUNS: Mapping[str, Any] = {
     "counted": "runs let through",
     "shown": "let through",
     "unshown": "Not unattended",
-    "drawn": "each with its guarded calls",
     "attainable": "have no wrong call",
 }
 
@@ -86,7 +83,6 @@ UNITS: Mapping[Subject, UnitTraits] = {
         rate="of the questions that are answered, at most {} get a wrong answer",
         counts="It answered {1:,} of {0:,} test questions, {2:,} wrongly.",
         cut="It answers a question if the mean score of its candidates is at most {}.",
-        drawn="{} answers to each",
     ),
     "claims": UnitTraits(
         item="claim",
@@ -98,7 +94,6 @@ UNITS: Mapping[Subject, UnitTraits] = {
         counts="Of {:,} test answers {:,} show claims; of one claim drawn from each, {:,} are unsupported.",
         cut="Shows claims with a score of at most {}.",
         counted="answers that show claims",
-        drawn="the claims of one answer",
         axes=("claims shown", "unsupported, of those shown"),
         kept=(
             "{} of the claims are shown, and {} of the answers lose all of theirs. Unsupported are {} of all "

@@ -202,7 +202,7 @@ def test_calibrate_prints_facts_and_json_alike(records: Path, tmp_path: Path) ->
     assert ran.data["digest"] == CalibrationArtifact.load(path).digest
     assert [promise["alpha"] for promise in ran.data["guarantees"]] == ["0.2", "0.3"]
     readable = run("calibrate", records, "-o", path, "--alpha", "0.2").out
-    assert "10 answers to each" in " ".join(readable.split())
+    assert "10 per question" in " ".join(readable.split())
     assert "smallest alpha" in readable
 
 
@@ -512,7 +512,7 @@ def test_commands_report_unwritable_folders_and_failing_factories(
 def test_commands_print_no_guarantee_without_a_theorem(records: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     calibrate(read_records(records), alpha="0.2", test_fraction=0.3, pac=PaperPAC(ridge=0.001)).save(path)
-    assert "Holds if" not in run("inspect", path).out
+    assert "holds if" not in run("inspect", path).out
     assert "Assumptions" not in run("inspect", path, "--details").out
     assert "No promise to check" in run("evaluate", path, records).out
 

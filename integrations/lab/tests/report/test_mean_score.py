@@ -11,7 +11,7 @@ from rich.console import Console
 from scipy import stats
 
 from langchain_cfc import calibrate
-from langchain_cfc.cli._artifact import make_promise_table
+from langchain_cfc.cli._artifact import print_artifact
 from langchain_cfc.evaluation import evaluate
 from langchain_cfc.records import tabulate
 from tests.certificates.prompts import make_replay_chain, prompts
@@ -45,7 +45,7 @@ def test_bot_tests_each_group_separately() -> None:
     guarantee = worse.make_bot_guarantee()
     assert sum(said in one for one in guarantee.not_promised) == 1
     console = Console(width=10_000, file=StringIO())
-    console.print(make_promise_table(worse))
+    print_artifact(console, worse)
     page = render_report(artifact=worse, evaluation=evaluate(worse, tabulate(prompts(6, 300))))
     chain = make_replay_chain(worse, spoiled[:20])
     results = [chain.invoke(one.input) for one in spoiled[:20]]
