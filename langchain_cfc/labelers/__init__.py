@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from langchain_cfc.labelers.base import BaseLabeler, CandidateLabeling, Labeler, LabelerInput, Reads
-from langchain_cfc.labelers.json_field import JsonField
 from langchain_cfc.labelers.judge import JudgeLabels
 from langchain_cfc.labelers.matching import ClosedSet, NormalisedMatch
 from langchain_cfc.labelers.multiple_choice import MultipleChoice, extract_choice
@@ -14,7 +13,6 @@ __all__ = [
     "BaseLabeler",
     "CandidateLabeling",
     "ClosedSet",
-    "JsonField",
     "JudgeLabels",
     "Labeler",
     "LabelerInput",

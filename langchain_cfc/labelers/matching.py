@@ -39,6 +39,7 @@ from langchain_cfc.labelers._words import (
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.labelers.verdicts import Member, VerdictExtractor
 from langchain_cfc.support.normalisation import NORMALISATION, normalise_answer, unify_characters
+from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.verifiers.base import combine_fingerprints
 
 
@@ -91,13 +92,19 @@ def list_aliases(reference: Any) -> list[Any]:
 
 
 def list_text_aliases(reference: Any) -> list[str]:
-    """Return the texts of a reference; raise a `LabelerError` if it is neither a text nor a list of texts."""
-    listed = list_aliases(reference)
-    for one in listed:
-        if not isinstance(one, str):
-            msg = f"the reference {reference!r:.80} holds a {type(one).__name__}; expected text or texts"
-            raise LabelerError(msg)
-    return listed
+    """Return the aliases of a reference as text; raise a `LabelerError` if one is neither text nor JSON."""
+    return [one if isinstance(one, str) else _write_json(one) for one in list_aliases(reference)]
+
+
+def _write_json(alias: Any) -> str:
+    try:
+        if isinstance(alias, (dict, list)):
+            return canonical_json(alias)
+        problem = f"a {type(alias).__name__}"
+    except (TypeError, ValueError) as error:
+        problem = f"what is no JSON ({error})"
+    msg = f"the reference {alias!r:.80} holds {problem}; expected text, texts or JSON objects"
+    raise LabelerError(msg)
 
 
 _ARTICLES = {
@@ -176,7 +183,9 @@ _FREE_AFTER = re.compile(rf"$|\s|[)\]}}\"*_]|['{_SIGNS}](?![A-Za-z0-9])")
 class NormalisedMatch(TextMatcher):
     """A candidate is correct if its normal form equals, or contains, that of an alias in the reference.
 
-    The reference is a text, or a list of texts of which any is right. See the top of the module.
+    The reference is a text, a JSON object as structured output is, or a list of these of which any is right.
+    See the top of the module. JSON is compared by value, as in `normalise_answer`; to compare one field, take
+    it out with an answer extractor.
 
     Args:
         articles: Language whose articles are ignored at the beginning: de, en, es, fr, it, nl or pt; none by
@@ -211,7 +220,7 @@ class NormalisedMatch(TextMatcher):
                 "MultipleChoice, or a function as labeler"
             )
             raise LabelerError(msg)
-        if not self._anywhere:
+        if not self._anywhere or not isinstance(list_aliases(reference)[0], str):
             return lambda answer: self._normalise(answer) in forms
         # A single letter or digit is an answer of its own.
         words = [form for form in forms if len(form) > 1]

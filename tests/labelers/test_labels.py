@@ -14,7 +14,6 @@ from langchain_cfc.errors import CollectionError, FingerprintError, LabelerError
 from langchain_cfc.execution import arun_flow, run_flow
 from langchain_cfc.labelers import (
     BaseLabeler,
-    JsonField,
     JudgeLabels,
     LabelerInput,
     MultipleChoice,
@@ -32,30 +31,25 @@ def equals_reference(prompt: Any, reference: Any, text: str) -> bool:
     return bool(text == reference)
 
 
-@pytest.fixture(params=range(5))
+@pytest.fixture(params=range(4))
 def one(request: pytest.FixtureRequest) -> BaseLabeler:
     every: list[BaseLabeler] = [
         NormalisedMatch(),
         NumericMatch(),
         MultipleChoice(["7", "8"]),
-        JsonField(),
         JudgeLabels(equals_reference),
     ]
     which: int = request.param
     return every[which]
 
 
-def reference_for(labeler: BaseLabeler) -> Any:
-    return 7 if isinstance(labeler, JsonField) else "7"
-
-
 def test_labelers_label_candidates_in_order(one: BaseLabeler, invoke: Invoke) -> None:
-    assert invoke(one, labeler_input(reference_for(one), "8", "7", "8", "7")) == [False, True, False, True]
+    assert invoke(one, labeler_input("7", "8", "7", "8", "7")) == [False, True, False, True]
 
 
 def test_labelers_can_be_copied_and_pickled(one: BaseLabeler, invoke: Invoke) -> None:
     for again in copies_of(one):
-        assert invoke(again, labeler_input(reference_for(one), "7", "8")) == [True, False]
+        assert invoke(again, labeler_input("7", "7", "8")) == [True, False]
         assert again.fingerprint == one.fingerprint
 
 
@@ -77,7 +71,6 @@ def test_labeler_fingerprints_change_with_what_changes_labels() -> None:
             MultipleChoice(["a", "b"]),
             MultipleChoice(["b", "a"]),
         ],
-        [JsonField(), JsonField("a"), JsonField("a", 0), JsonField("a", "0")],
         [JudgeLabels(equals_reference)],
     ]
     every = [dict(one.fingerprint) for family in families for one in family]
@@ -92,7 +85,7 @@ def test_labels_of_another_version_of_the_reading_are_noticed(labeler: BaseLabel
 
 
 def test_labelers_refuse_records_without_reference(invoke: Invoke) -> None:
-    for labeler in (NormalisedMatch(), NumericMatch(), MultipleChoice(), JsonField()):
+    for labeler in (NormalisedMatch(), NumericMatch(), MultipleChoice()):
         with pytest.raises(LabelerError, match="reference"):
             invoke(labeler, labeler_input(None, "7"))
     for labeler in (NormalisedMatch(), NumericMatch()):

@@ -7,6 +7,7 @@ data sets or outputs of models; each names its source.
 from __future__ import annotations
 
 import json
+import math
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers import ClosedSet, NormalisedMatch, VerdictExtractor
 from langchain_cfc.labelers.matching import TextMatcher
+from langchain_cfc.sampling.candidates import make_candidate
 from langchain_cfc.verifiers import SelfConsistency, normalise_answer
 from tests.calls import invoke_sync, is_correct
 from tests.factories import verifier_input
@@ -141,10 +143,34 @@ def test_answers_with_one_normal_form_are_correct_and_agree_alike() -> None:
 # NormalisedMatch
 
 
-@pytest.mark.parametrize("reference", [7, ["seven", 7], {"answer": "seven"}, True])
+@pytest.mark.parametrize("reference", [7, ["seven", 7], {"answer": math.nan}, {"answer": {7}}, True])
 def test_normalised_match_refuses_references_that_are_no_text(reference: Any) -> None:
-    with pytest.raises(LabelerError, match="expected text or texts"):
+    with pytest.raises(LabelerError, match="expected text, texts or JSON"):
         is_correct(NormalisedMatch(), reference, "7")
+
+
+@pytest.mark.parametrize("labeler", MATCHERS.values())
+@pytest.mark.parametrize(
+    ("reference", "text", "label"),
+    [
+        ({"total": 12.5, "paid": True}, '{"paid": true, "total": 12.50}', True),
+        ([{"total": 1}, {"total": 2}], '{"total": 2.0}', True),
+        ({"lines": [1, 2]}, '{"lines": [2, 1]}', False),
+        ({"total": 1}, '{"total": "1"}', False),
+        ({"total": 1}, '{"total": true}', False),
+        ({"total": 1}, '{"total": 1, "paid": null}', False),
+        ({"total": 1}, '{"total": 1, "total": 1}', False),
+        ({"total": 1}, 'It is {"total": 1}.', False),
+        ({"city": "Lima"}, '{"city": "lima"}', False),
+    ],
+)
+def test_normalised_match_compares_json_by_value(
+    labeler: TextMatcher, reference: Any, text: str, label: bool
+) -> None:
+    assert is_correct(labeler, reference, text) is label
+    assert (
+        is_correct(labeler, reference, make_candidate(0, json.loads(text)).text if label else text) is label
+    )
 
 
 def test_normalised_match_refuses_a_reference_without_any_sign_that_counts() -> None:

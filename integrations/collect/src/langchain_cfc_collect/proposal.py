@@ -101,7 +101,7 @@ def propose_prompt(
     has_texts = all(isinstance(one.input, str) for one in examples)
     if (
         not choices
-        or choices == [_JSON_FIELD]
+        or choices == [_EXACT_MATCH]
         or not has_texts
         or not (isinstance(generator, str) or is_bare)
     ):
@@ -257,7 +257,6 @@ _NUMERIC_MATCH = LabelerChoice("NumericMatch", {}, "numbers", "extract_number")
 _EXACT_MATCH = LabelerChoice("NormalisedMatch", {}, "texts")
 _MATCH_WITHOUT_ARTICLE = LabelerChoice("NormalisedMatch", {"articles": "en"}, "texts")
 _MATCH_ANYWHERE = LabelerChoice("NormalisedMatch", {"anywhere": True}, "texts")
-_JSON_FIELD = LabelerChoice("JsonField", {}, "JSON values")
 _LETTER = re.compile(r"[^\W\d_]")
 
 
@@ -274,9 +273,8 @@ def list_labelers(examples: Sequence[Example]) -> list[LabelerChoice]:
     if _can_read(_NUMERIC_MATCH, examples) and not any(map(_has_letters, examples)):
         return [_NUMERIC_MATCH]
     if _can_read(_EXACT_MATCH, examples):
-        return [_EXACT_MATCH, _MATCH_WITHOUT_ARTICLE, _MATCH_ANYWHERE]
-    if not any(isinstance(one.reference, str) for one in examples) and _can_read(_JSON_FIELD, examples):
-        return [_JSON_FIELD]
+        is_text = all(isinstance(one, str) for given in examples for one in list_aliases(given.reference))
+        return [_EXACT_MATCH, _MATCH_WITHOUT_ARTICLE, _MATCH_ANYWHERE] if is_text else [_EXACT_MATCH]
     problem = next(filter(None, (_find_problem(_EXACT_MATCH, one) for one in examples)))
     msg = (
         f"{problem}. Correct the reference, or write the file by hand with a labeler of your own "
