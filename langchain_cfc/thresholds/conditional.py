@@ -108,7 +108,6 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
         self,
         features: npt.ArrayLike,
         success_scores: npt.ArrayLike,
-        weights: npt.ArrayLike | None = None,
         *,
         alphas: npt.ArrayLike | None = None,
     ) -> Self:
@@ -117,22 +116,19 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
         Args:
             features: (N, d) features, one row per prompt, N >= 1, d >= 1.
             success_scores: (N,) success scores; `cap` for prompts without a correct candidate, none above it.
-            weights: (N,) weights above 0 of prompts that were chosen to be labelled with unequal
-                probabilities; a new prompt has weight 1. By default all are 1.
             alphas: (N,) error level of each prompt, one of `levels`; by default alpha for all.
 
         Returns:
             A fitted copy of this rule.
 
         Raises:
-            InputError: If shapes disagree, a number is not finite, a success score exceeds the cap, a weight
-                is not above 0, or an error level is not one of `levels`.
+            InputError: If shapes disagree, a number is not finite, a success score exceeds the cap, or a level
+                is not one of `levels`.
         """
         x, s = check_calibration_arrays(features, success_scores, self.cap)
-        own = np.ones(len(s)) if weights is None else _check_positive(weights, "weights", len(s))
-        rows = Rows.with_weights(x, s, own)
+        rows = Rows.with_unit_weights(x, s)
         if self.has_levels:
-            rows = replace(rows, targets=own * self._match_levels(alphas, len(s))[1])
+            rows = replace(rows, targets=self._match_levels(alphas, len(s))[1])
         elif alphas is not None:
             self._match_levels(alphas, len(s))  # raises if one is not alpha
         return replace(self, _state=self._calibrate(rows))
@@ -182,15 +178,14 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
         if uniforms is not None or alphas is not None or self.has_levels:
             levels, factors = self._match_levels(alphas, len(x))
             if uniforms is not None:
-                given = _check_positive(uniforms, "uniforms", len(x), below=1.0)
-                factors = compute_factors(given, levels, state.tau)
+                factors = compute_factors(_check_uniforms(uniforms, len(x)), levels, state.tau)
         return self._compute_one(state, x, factors) or self._compute(state, x, factors)
 
     def make_certificate(self, phi: npt.ArrayLike, alpha: Level | None = None) -> Certificate | None:
         """Compute the certificate of one threshold: a fit and a dual vector with the same objective.
 
         Args:
-            phi: (d,) features of a prompt of weight 1.
+            phi: (d,) features of a prompt.
             alpha: Its error level, one of `levels`; by default that of the rule.
 
         Returns:
@@ -334,11 +329,10 @@ def _find_common_divisor(first: Fraction, second: Fraction) -> Fraction:
     return Fraction(math.gcd(int(first * bottom), int(second * bottom)), bottom)
 
 
-def _check_positive(numbers: npt.ArrayLike, name: str, size: int, below: float = np.inf) -> FloatArray:
-    """Convert (size,) numbers to floats and check that they lie between 0 and a bound."""
-    given = to_float_array(numbers, name)
-    if given.shape != (size,) or not ((given > 0.0) & (given < below)).all():
-        most = "" if below == np.inf else f" and below {below:g}"
-        msg = f"{name} must be {size} finite numbers above 0{most}, got an array of shape {given.shape}"
+def _check_uniforms(numbers: npt.ArrayLike, size: int) -> FloatArray:
+    """Convert (size,) numbers to floats and check that they lie strictly between 0 and 1."""
+    given = to_float_array(numbers, "uniforms")
+    if given.shape != (size,) or not ((given > 0.0) & (given < 1.0)).all():
+        msg = f"uniforms must be {size} numbers above 0 and below 1, got an array of shape {given.shape}"
         raise InputError(msg)
     return given

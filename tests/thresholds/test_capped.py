@@ -13,7 +13,7 @@ from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
 from langchain_cfc.thresholds._simplex import Vertex
 from langchain_cfc.thresholds._windows import Answer, PlainWindows
-from tests.lengths import LONG, mostly_long, repetitions
+from tests.lengths import LONG, repetitions
 
 CAP = 2.0
 SHARES = (0.0, 0.15, 0.35, 0.6, 1.0)
@@ -39,7 +39,6 @@ class World:
         scores = np.where(rng.random(size) < 2 * share * t[:size], CAP, rng.random(size).round(2))
         self.features, self.scores = x[:size], scores
         self.asked = np.concatenate([x[size:], x[:3], 3.0 * x[:2]])
-        self.weights = rng.uniform(0.2, 3.0, size)
         self.uniforms = rng.uniform(0.001, 0.999, len(self.asked))
 
 
@@ -62,15 +61,10 @@ def are_same(together: Thresholds, alone: list[Thresholds]) -> bool:
 
 @pytest.mark.parametrize("window", [pytest.param(None, marks=pytest.mark.long), 30])
 @pytest.mark.parametrize("ridge", [pytest.param(0.0, marks=pytest.mark.long), 1e-3])
-@mostly_long("weighted", [False, True], quick=1)
-def test_solve_in_a_batch_equals_solve_for_each_prompt_alone(
-    ridge: float, weighted: bool, window: int | None
-) -> None:
+def test_solve_in_a_batch_equals_solve_for_each_prompt_alone(ridge: float, window: int | None) -> None:
     flagged = finite = 0
     for world, alpha in list_worlds():
-        rule = ConditionalThreshold(alpha, CAP, ridge=ridge, window=window).fit(
-            world.features, world.scores, world.weights if weighted else None
-        )
+        rule = ConditionalThreshold(alpha, CAP, ridge=ridge, window=window).fit(world.features, world.scores)
         together = rule.solve(world.asked)
         rows = range(len(world.asked))
         assert are_same(together, [rule.solve(world.asked[[row]]) for row in rows])

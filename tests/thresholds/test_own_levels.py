@@ -175,22 +175,6 @@ def test_threshold_at_its_own_level_equals_solve_of_many() -> None:
             assert rule.threshold(phi, alpha=float(alpha)) == value
 
 
-def test_weight_at_own_levels_counts_like_repeated_prompts() -> None:
-    rng = np.random.default_rng(3)
-    for one in list_levelled_cases("continuous", 6):
-        case = one.case
-        times = rng.integers(1, 4, len(case.scores))
-        rule = ConditionalThreshold(LEVELS[0], levels=LEVELS)
-        weighted = rule.fit(case.features, case.scores, 1.0 * times, alphas=one.alphas)
-        each = np.repeat(np.arange(len(times)), times)
-        repeated = rule.fit(case.features[each], case.scores[each], alphas=one.alphas[each])
-        np.testing.assert_allclose(
-            weighted.solve(case.queries, alphas=one.asked).values,
-            repeated.solve(case.queries, alphas=one.asked).values,
-            atol=AGREEMENT,
-        )
-
-
 @pytest.mark.parametrize("ridge", [0.0, 1e-3])
 def test_certificate_proves_the_threshold_at_its_own_level(ridge: float) -> None:
     proven = 0

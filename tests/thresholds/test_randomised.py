@@ -224,7 +224,7 @@ def test_randomised_ridge_threshold_agrees_with_a_conic_solver() -> None:
     assert others > tried * 2 / 3  # the negative control: thresholds of the whole term would not agree
 
 
-# Windows, weights, states.
+# Windows, states.
 
 
 @mostly_long("kind", LARGE, quick=3)
@@ -311,21 +311,6 @@ def test_randomised_threshold_does_not_depend_on_earlier_calls() -> None:
         assert backwards.solve(queries).values.tobytes() == plain.values.tobytes()
 
 
-def test_randomised_weights_count_like_repeated_prompts() -> None:
-    rng = np.random.default_rng(8)
-    for kind in ("continuous", "tied", "groups", "lattice"):
-        for case in cases(kind, 8):
-            times = rng.integers(1, 4, len(case.scores))
-            rule = ConditionalThreshold(case.alpha, cap=HIGH)
-            uniforms = rng.random(len(case.queries))
-            again = np.repeat(np.arange(len(times)), times)
-            weighted = rule.fit(case.features, case.scores, times)
-            repeated = rule.fit(case.features[again], case.scores[again])
-            found = weighted.solve(case.queries, uniforms=uniforms).values
-            expected = repeated.solve(case.queries, uniforms=uniforms).values
-            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
-
-
 def test_randomised_threshold_outside_the_span_is_plus_or_minus_infinity() -> None:
     features = np.eye(3)[[0, 0, 0, 0, 1, 1, 1, 1]]
     plain = ConditionalThreshold("0.25").fit(features, np.linspace(0.1, 0.8, 8))
@@ -368,7 +353,6 @@ def compute_kept_shares(
     scores: FloatArray,
     alpha: str,
     *,
-    weights: FloatArray | None = None,
     ties: bool = True,
 ) -> FloatArray:
     """(N,) shares of uniforms for which each prompt is kept, ties with the threshold kept or not."""
@@ -376,9 +360,7 @@ def compute_kept_shares(
     found = np.empty(len(scores))
     for new in range(len(scores)):
         others = np.arange(len(scores)) != new
-        # A new prompt has weight 1, so that the others' weights are relative to its own.
-        given = None if weights is None else weights[others] / weights[new]
-        fitted = rule.fit(features[others], scores[others], given)
+        fitted = rule.fit(features[others], scores[others])
 
         def kept(uniform: float, fitted: Any = fitted, new: int = new) -> bool:
             solved = fitted.solve(features[new : new + 1], uniforms=[uniform])
@@ -418,16 +400,6 @@ def test_randomised_coverage_is_exact_for_every_function_in_the_span(kind: str, 
         np.testing.assert_allclose(features.T @ (kept - float(1 - Fraction(alpha))), 0.0, atol=1e-9)
         # The negative control: the deterministic rule keeps more.
         assert np.sum(kept < 1.0 - 1e-9) > 0
-
-
-def test_randomised_coverage_is_exact_under_weighted_exchangeability() -> None:
-    rng = np.random.default_rng(10)
-    for kind in CONTINUOUS[:: 1 if LONG else 3]:
-        features, scores, _ = draw_small_sample(kind, rng)
-        weights = rng.uniform(0.3, 3.0, 13)
-        kept = compute_kept_shares(features, scores, "0.3", weights=weights)
-        np.testing.assert_allclose((weights * (kept - 0.7)) @ features, 0.0, atol=1e-9)
-        assert np.abs((kept - 0.7) @ features).max() > 1e-3  # without the weights it does not hold
 
 
 @mostly_long("kind", CONTINUOUS, quick=1)
