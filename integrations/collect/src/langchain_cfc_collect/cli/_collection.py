@@ -317,4 +317,4 @@ def _list_estimate(
     else:
         output = assume_output(parts["generator"])
         yield f"based on      prompt lengths and {output} tokens an answer: a rough guess without"
-        yield "              verifier and labeler. Collect a few (--limit 20), then estimate again"
+        yield "              verifier and labeler. Better: collect a few (--limit 20) first"
