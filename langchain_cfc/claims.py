@@ -44,7 +44,9 @@ _CITATIONS = re.compile(rf"(?:\s*{_CITATION})+")
 _LAST_CITATION = re.compile(rf"(?<=\s){_CITATION}\s*$")
 _LOOK_BACK = 100
 _ABBREVIATION = re.compile(
-    r"\b(?:al|figs?|eqs?|refs?|nos?|inc|dr|vol|sec|ch|pp?|cf|vs|etc|ca|eds?)\.\s*$", re.IGNORECASE
+    r"\b(?:al|figs?|eqs?|refs?|nos?|inc|dr|vol|sec|ch|pp?|cf|vs|etc|ca|eds?|approx|est|max|min|incl|resp|tabs?|arts?"
+    r"|apps?|abb|nr|bzw|[ivx]+)\.\s*$",
+    re.IGNORECASE,
 )
 _LIST_NUMBER = re.compile(r"(?<=[:;,.]\s)\d{1,2}[.)]\s*$")
 _ENCLOSED = re.compile(
@@ -103,7 +105,7 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
         self.language = language
         self._find = require("sentencex", "claims", "splitting into sentences").get_sentence_boundaries
         self.fingerprint = {
-            "id": "sentences-2",
+            "id": "sentences-3",
             "language": language,
             "sentencex": version("sentencex"),
             "markdown-it-py": version("markdown-it-py"),
@@ -189,7 +191,7 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
             while cut in opens:
                 cut = opens[cut]
             cuts.append(_place_cut(answer, unit, cut))
-        cuts = [cut for cut in cuts if not inside[cut - unit.start]]
+        cuts = [cut for cut in cuts if not (inside[cut - unit.start] or _is_abbreviated(answer, unit, cut))]
         pieces = _cut(answer, unit, sorted({*cuts, *run_ins}), run_ins)
         # Words in bold govern several sentences, but belong to a single one.
         return pieces if len(pieces) != 2 or not run_ins else [(pieces[0][0], pieces[1][1])]  # noqa: PLR2004
@@ -215,6 +217,12 @@ def _place_cut(answer: str, unit: Unit, cut: int) -> int:
     if following[:1].islower() or following[:1] in {",", ";", ":"}:
         return unit.end if _ABBREVIATION.search(answer, unit.start, cut) else cut
     return cut if leads else cited.end()
+
+
+def _is_abbreviated(answer: str, unit: Unit, cut: int) -> bool:
+    """Return whether only an abbreviation ends before a cut: `Fig. 3`, `approx. 5`, `XIV. ruled`."""
+    goes_on = re.match("[a-z0-9]", answer[cut : cut + 1]) is not None
+    return goes_on and _ABBREVIATION.search(answer, max(unit.start, cut - _LOOK_BACK), cut) is not None
 
 
 def _cut(answer: str, unit: Unit, cuts: Sequence[int], apart: Sequence[int]) -> list[Range]:

@@ -158,6 +158,12 @@ LAYOUTS = {
         "Done now.",
     ],
     "Yan et al. [2004] found it. They left.": ["Yan et al. [2004] found it.", "They left."],
+    "See Fig. 3 too. It is approx. 5 km. They left.": [
+        "See Fig. 3 too.",
+        "It is approx. 5 km.",
+        "They left.",
+    ],
+    "Louis XIV. ruled. He died.": ["Louis XIV. ruled.", "He died."],
     "In [13], Lee found it. [14] found both. See Fig. [2] too.": [
         "In [13], Lee found it.",
         "[14] found both.",
