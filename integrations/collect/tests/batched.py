@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sqlite3
@@ -19,7 +18,7 @@ from langchain_cfc_collect.batches.submission import WaitTimes
 from langchain_cfc_collect.store import batches
 from langchain_openai import ChatOpenAI
 
-from integrations.collect.tests.killed import examples, run_collect_command
+from integrations.collect.tests.killed import make_settings, run_collect_command
 from integrations.collect.tests.sharing import shorten_retry_waits, skip_trial
 from langchain_cfc.verifiers import ModelJudge
 
@@ -79,21 +78,16 @@ def collect_by_command(url: str, path: str, size: int, killed: Moment | None, *,
     os.environ["NO_PROXY"] = "127.0.0.1"
     if killed is not None:
         threading.Thread(target=kill_this_process, args=(Path(path), killed), daemon=True).start()
-    dataset = Path(path).with_suffix(".jsonl")
-    if not dataset.exists():
-        lines = [json.dumps({"id": one.id, "q": one.input, "a": one.reference}) for one in examples(size)]
-        dataset.write_text("\n".join(lines))
     arguments = {"model": "chat-1", "base_url": f"{url}/v1", "api_key": "none", "max_retries": 0}
-    settings = {
-        "store": path,
-        "n": N,
-        "source": {"path": str(dataset), "input": "q", "reference": "a", "id": "id"},
-        "generator": {"factory": "langchain_openai:ChatOpenAI", "arguments": arguments},
-        "verifier": {"factory": "integrations.collect.tests.batched:make_judge", "arguments": arguments},
-        "labeler": {"factory": "langchain_cfc.labelers:NormalisedMatch"},
-        "run": {"concurrency": CONCURRENCY, "batch": True},
-        "prices": {"*": {"input": 1000.0, "output": 10_000.0}},
-    }
+    settings = make_settings(
+        path,
+        size,
+        arguments,
+        n=N,
+        verifier={"factory": "integrations.collect.tests.batched:make_judge", "arguments": arguments},
+        run={"concurrency": CONCURRENCY, "batch": True},
+        prices={"*": {"input": 1000.0, "output": 10_000.0}},
+    )
     pace = mock.patch.object(submission, "WAIT_TIMES", WaitTimes(quiet=0.1, first=0.05, longest=0.2))
 
     def forget_id(number: int, provider_id: str) -> list[Any]:

@@ -7,12 +7,10 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.store import Store, rows
@@ -88,38 +86,20 @@ def make_store(path: Path, size: int) -> None:
         file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-@dataclass(frozen=True)
-class StoreContents:
+def read_contents(path: Path) -> tuple[Any, ...]:
     """All that calibration, export and a further run read of a store."""
-
-    tables: tuple[Any, ...]
-    rest: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, path: Path) -> StoreContents:
-        with Store(path) as store:
-            table = tabulate_store(store)
-            arrays = (table.draws.scores, table.correct, table.draws.answer_codes, table.draws.lengths)
-            return cls(
-                arrays,
-                (
-                    table.ids,
-                    table.clusters,
-                    [dict(row) for row in table.draws.metadata],
-                    list(store.read_records()),
-                    store.read_provenance(),
-                    list(store.read_unfinished()),
-                ),
-            )
-
-    def __eq__(self, other: object) -> bool:
+    with Store(path) as store:
+        table = tabulate_store(store)
+        arrays = (table.draws.scores, table.correct, table.draws.answer_codes, table.draws.lengths)
         return (
-            isinstance(other, StoreContents)
-            and self.rest == other.rest
-            and all(np.array_equal(one, two) for one, two in zip(self.tables, other.tables, strict=True))
+            [None if one is None else one.tobytes() for one in arrays],
+            table.ids,
+            table.clusters,
+            [dict(row) for row in table.draws.metadata],
+            list(store.read_records()),
+            store.read_provenance(),
+            list(store.read_unfinished()),
         )
-
-    __hash__ = None  # type: ignore[assignment]  # arrays have none
 
 
 def flip_bits(size: int, count: int, seed: int) -> Iterator[Callable[[bytearray], None]]:
@@ -155,7 +135,7 @@ def count_outcomes(path: Path, damage: Iterator[Callable[[bytearray], None]]) ->
     Returns:
         Counts of `same`, `refused`, `silent` (something else was read) and of untyped errors by name.
     """
-    original, reference = path.read_bytes(), StoreContents.of(path)
+    original, reference = path.read_bytes(), read_contents(path)
     copy, found = path.with_name("damaged.db"), Counter[str]()
     for change in damage:
         content = bytearray(original)
@@ -164,7 +144,7 @@ def count_outcomes(path: Path, damage: Iterator[Callable[[bytearray], None]]) ->
             beside.unlink()
         copy.write_bytes(content)
         try:
-            found["same" if StoreContents.of(copy) == reference else "silent"] += 1
+            found["same" if read_contents(copy) == reference else "silent"] += 1
         except CFCError:
             found["refused"] += 1
         except Exception as error:  # noqa: BLE001 - what is counted

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 from langchain_cfc_collect.calls import CallPolicy
@@ -112,15 +112,8 @@ class FakeExecutor:
         return sum(count for (one, _), count in self.done.items() if one == stage)
 
 
-@dataclass
-class Ran:
-    """How a run ended.
-
-    Attributes:
-        complete: Whether every prompt was begun.
-        status: What it says of itself.
-        notices: What was reported.
-    """
+class Ran(NamedTuple):
+    """How a run ended: whether every prompt was begun, its status, and what was reported."""
 
     complete: bool
     status: CollectionStatus

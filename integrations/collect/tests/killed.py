@@ -43,6 +43,22 @@ def run_collect_command(settings: Mapping[str, Any]) -> NoReturn:
     sys.exit(0 if finished else 1)
 
 
+def make_settings(path: str, size: int, arguments: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The settings of a collection of numbered questions, whose file is written if it is not there."""
+    rows = Path(path).with_suffix(".jsonl")
+    if not rows.exists():
+        lines = [json.dumps({"id": one.id, "q": one.input, "a": one.reference}) for one in examples(size)]
+        rows.write_text("\n".join(lines))
+    model = {**arguments, "api_key": "none", "max_retries": 0}
+    return {
+        "store": path,
+        "source": {"path": str(rows), "input": "q", "reference": "a", "id": "id"},
+        "generator": {"factory": "langchain_openai:ChatOpenAI", "arguments": model},
+        "labeler": {"factory": "NormalisedMatch"},
+        **more,
+    }
+
+
 def collect_by_command(
     url: str, path: str, size: int, max_tokens: int | None, breaking: Break | None
 ) -> None:
@@ -56,22 +72,10 @@ def collect_by_command(
         breaking: A deliberate fault, for the negative controls.
     """
     os.environ["NO_PROXY"] = "127.0.0.1"
-    rows = Path(path).with_suffix(".jsonl")
-    lines = [json.dumps({"id": one.id, "q": one.input, "a": one.reference}) for one in examples(size)]
-    rows.write_text("\n".join(lines))
-    arguments = {"base_url": url, "api_key": "none", "max_retries": 0, "logprobs": True}
-    settings = {
-        "store": path,
-        "n": N,
-        "source": {"path": str(rows), "input": "q", "reference": "a", "id": "id"},
-        "generator": {
-            "factory": "langchain_openai:ChatOpenAI",
-            "arguments": {"model": "recorded", **arguments},
-        },
-        "verifier": {"factory": "langchain_cfc.verifiers:SequenceProbability"},
-        "labeler": {"factory": "langchain_cfc.labelers:NormalisedMatch"},
-        "run": {"concurrency": CONCURRENCY, "timeout": 5.0, "max_tokens": max_tokens},
-    }
+    arguments = {"model": "recorded", "base_url": url, "logprobs": True}
+    limits = {"concurrency": CONCURRENCY, "timeout": 5.0, "max_tokens": max_tokens}
+    verifier = {"factory": "SequenceProbability"}
+    settings = make_settings(path, size, arguments, n=N, verifier=verifier, run=limits)
     # A second between two attempts, as for real servers, would be most of the test.
     with shorten_retry_waits(), BREAKING[breaking]():
         run_collect_command(settings)

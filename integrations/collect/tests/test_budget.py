@@ -139,17 +139,11 @@ def test_budget_starts_as_many_equal_prompts_as_fit(tmp_path: Path) -> None:
     assert not ran.complete
     assert executor.count("draw") == executor.count("label") == 20
     assert ran.status.usage.tokens == 200
-    # It goes on where there is more, and counts what was spent before.
+    # It goes on where there is more, and counts what was spent before, also on prompts that fail.
+    executor.fails = {("score", f"p{number}"): CollectionError("no") for number in range(21, 26)}
     ran = run(tmp_path / "store.db", executor, at_once=8, budget=Budget(max_tokens=305))
     assert executor.count("draw") == 30
     assert run(tmp_path / "store.db", executor, budget=Budget(max_tokens=10**6)).complete
-
-
-def test_budget_counts_failed_prompts(tmp_path: Path) -> None:
-    executor = FakeExecutor(fails={("score", f"p{number}"): CollectionError("no") for number in range(1, 6)})
-    ran = run(tmp_path / "store.db", executor, 20, at_once=1, budget=Budget(max_tokens=100))
-    assert executor.count("draw") == 10
-    assert ran.status.usage.tokens == 100
 
 
 @pytest.mark.parametrize("is_parsed", [False, True])

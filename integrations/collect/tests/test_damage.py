@@ -8,11 +8,11 @@ import pytest
 from langchain_cfc_collect.store import Store, schema
 
 from integrations.collect.tests.damaging import (
-    StoreContents,
     count_outcomes,
     flip_bits,
     make_store,
     overwrite_pages,
+    read_contents,
 )
 from integrations.collect.tests.sharing import execute_sql, tabulate_store
 from langchain_cfc.errors import StoreError
@@ -137,9 +137,9 @@ def test_control_without_digests_a_flipped_bit_is_not_noticed(
     make_store(path, 40)
     content = bytearray(path.read_bytes())
     content[content.index(b'["It is 5.",null,true]') + 8] ^= 1
-    reference = StoreContents.of(path)
+    reference = read_contents(path)
     path.write_bytes(content)
-    assert StoreContents.of(path) != reference
+    assert read_contents(path) != reference
 
 
 @pytest.mark.long

@@ -177,48 +177,19 @@ def test_store_refuses_another_draw_rule(tmp_path: Path) -> None:
             collect(EXAMPLES, letters.make_parts(**other), tmp_path / "store.db", ONE_CALL_AT_A_TIME)
 
 
-def generate(prompt: str) -> str:
-    """Generate an answer for the command line."""
-    return _LETTERS.generate(prompt)
-
-
-_LETTERS = Letters()
-
-
-def is_first(prompt: str, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:
-    del prompt
-    return [one.text == reference for one in candidates]
-
-
 def test_collect_command_accepts_a_draw_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("questions.csv").write_text(
-        "question,answer\n" + "\n".join(f"question {number},a" for number in range(40)) + "\n", "utf-8"
-    )
-    here = "integrations.collect.tests.test_draw_rules"
-    options = [
-        *("--source", "questions.csv", "--question", "question", "--reference", "answer"),
-        *("--generator", f"{here}:make_generator", "--set", "generator.id='letters'"),
-        *("--verifier", "langchain_cfc.verifiers:SelfConsistency", "--labeler", f"{here}:make_labeler"),
-        *("--store", "store.db", "--out", "records.jsonl"),
-    ]
-    ran = run("collect", *options, "--draws", RULES[0], "--set", "labeler.id='first'")
+    rows = "".join(f"question {number}\n" for number in range(40))
+    Path("questions.csv").write_text(f"question\n{rows}", "utf-8")
+    source = "--source questions.csv --question question --reference question --store store.db"
+    parts = "--generator tests.fakes:NumberedModel --verifier SelfConsistency --labeler NormalisedMatch"
+    rest = ("--set", "generator.arguments.echoing=true", "--out", "records.jsonl", "--draws", RULES[0])
+    options = ("collect", *source.split(), *parts.split(), *rest)
+    ran = run(*options)
     assert ran.code == 0, ran.out + ran.err
     assert f"of at most 6 candidates a prompt, by {RULES[0]}" in ran.out
     assert f"--draws '{RULES[0]}' --max-wrong-rate" in " ".join(ran.out.split())
-    run("collect", *options, "--draws", RULES[0], "-n", "6", "--set", "labeler.id='first'").assert_refused(
-        "found both of n and draws"
-    )
-
-
-def make_generator() -> RunnableLambda[str, str]:
-    """Make the generator of the command line."""
-    return RunnableLambda(generate)
-
-
-def make_labeler() -> Any:
-    """Make the labeler of the command line."""
-    return is_first
+    run(*options, "-n", "6").assert_refused("found both of n and draws")
 
 
 def test_notice_on_scores_works_with_unequal_numbers_of_draws(tmp_path: Path) -> None:

@@ -8,24 +8,29 @@ import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from langchain_cfc_collect import CallPolicy, CollectionResult, collect
+from langchain_cfc_collect.batches.calls import BatchedCalls, RunningCalls
 from langchain_cfc_collect.collecting import run_in_kept_loop
 from langchain_cfc_collect.executor import Components, Executor
 from langchain_cfc_collect.stages import Journal, Labels
 from langchain_cfc_collect.store import Store
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableLambda
+from langchain_core.tracers.context import register_configure_hook
 from langchain_openai import ChatOpenAI
 
 from integrations.collect.tests.sharing import make_recorded_model, make_silent_options
 from langchain_cfc import CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.errors import AttainabilityWarning, CollectionError, InputError, StoreError
+from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.labelers import NormalisedMatch, NumericMatch
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
@@ -193,19 +198,16 @@ def strip_marks(text: str) -> str:
     return text.rstrip("!?")
 
 
-def test_labeler_receives_each_distinct_answer_once() -> None:
-    labeler = RecordingLabeler("a")
-    assert label_texts(labeler, answer=strip_marks) == Labels(
-        [True, False, True, False], ["a", "b", "a", "b"], {}
-    )
-    assert labeler.shown == [["a", "b"]]
-
-
-def test_labeler_that_reads_texts_receives_the_first_text_of_each_answer() -> None:
-    labeler = RecordingLabeler("!")
-    found = label_texts(labeler, answer=strip_marks, reads="text")
+@pytest.mark.parametrize(
+    ("word", "reads", "shown"), [("a", "answer", ["a", "b"]), ("!", "text", ["a!", "b"])]
+)
+def test_labeler_receives_each_distinct_answer_or_its_first_text(
+    word: str, reads: str, shown: list[str]
+) -> None:
+    labeler = RecordingLabeler(word)
+    found = label_texts(labeler, answer=strip_marks, reads=reads)
     assert found == Labels([True, False, True, False], ["a", "b", "a", "b"], {})
-    assert labeler.shown == [["a!", "b"]]
+    assert labeler.shown == [shown]
 
 
 # Several verifiers
@@ -292,16 +294,24 @@ def test_draws_fill_the_concurrency_limit_prompt_by_prompt() -> None:
 
 
 class FullJournal(Journal):
-    """A journal whose disk is full."""
+    """A journal, of live calls or of batches, whose disk is full."""
+
+    is_batched = True
 
     async def flush(self) -> None:
         msg = "no space left"
         raise StoreError(msg)
 
 
+def make_batched_calls(journal: Any) -> BatchedCalls:
+    return BatchedCalls(CallPolicy(), None, RunningCalls(), ConcurrencyLimiter(2), journal)
+
+
+@pytest.mark.parametrize("make_calls", [None, make_batched_calls], ids=["live", "batches"])
 @pytest.mark.parametrize("stage", ["draw", "score", "label"])
-def test_failure_of_the_store_is_no_failure_of_a_prompt(stage: str) -> None:
-    executor = Executor(Components(RunnableLambda(yield_letters), score_half, RecordingLabeler("a"), N))
+def test_failure_of_the_store_is_no_failure_of_a_prompt(stage: str, make_calls: Any) -> None:
+    parts = Components(RunnableLambda(yield_letters), score_half, RecordingLabeler("a"), N)
+    executor = Executor(parts, make_calls=make_calls)
     example, draws = examples(1)[0], [DrawnCandidate(text) for text in yield_letters("?")]
     given = {"draw": (example,), "score": (example, draws), "label": (example, draws)}[stage]
     with pytest.raises(StoreError, match="no space left"):
@@ -323,6 +333,30 @@ def test_collections_of_one_process_share_the_clients_of_models(tmp_path: Path, 
             failing = replace(parts, labeler=RunnableLambda(lambda _: 1 / 0), labeler_id="fails")
             with pytest.raises(CollectionError):
                 collect_records(tmp_path / f"{number}-fails.db", failing)
+
+
+class EnvironmentTracer(BaseCallbackHandler):
+    """A tracer that the environment asks for, as LangSmith's is."""
+
+    seen: ClassVar[list[str]] = []
+
+    def on_chain_start(self, *given: Any, **details: Any) -> None:
+        del given
+        self.seen.append(str(details.get("name")))
+
+
+_TRACER: ContextVar[Any] = ContextVar("_TRACER", default=None)
+register_configure_hook(_TRACER, inheritable=True, handle_class=EnvironmentTracer, env_var="CFC_TEST_TRACER")
+
+
+def test_tracers_of_the_environment_see_the_calls_of_a_collection(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CFC_TEST_TRACER", "true")
+    monkeypatch.setattr(EnvironmentTracer, "seen", [])
+    parts = Components(RunnableLambda(str, name="bot"), score_half, NormalisedMatch(), N, generator_id="g")
+    assert collect(examples(2), parts, path, ONE_CALL_AT_A_TIME).complete
+    assert Counter(EnvironmentTracer.seen)["bot"] == 2 * N
 
 
 NAMED: ContextVar[str] = ContextVar("NAMED")

@@ -226,29 +226,13 @@ def test_samples_of_the_harness_lead_to_a_bot_by_commands(tmp_path: Path) -> Non
     store, records = tmp_path / "a.db", tmp_path / "a.jsonl"
     done = run("store", "import", samples, store, "--set", 'source.metadata=["doc.topic"]')
     assert done.code == 0, done
-    for words in (
-        "samples of lm-evaluation-harness",
-        "question from doc.question",
-        "60 prompts with 4 answers",
-    ):
+    for words in ("of lm-evaluation-harness", "question from doc.question", "60 prompts with 4 answers"):
         assert words in " ".join(done.out.split())
-    command: list[Any] = [
-        "collect",
-        "--store",
-        store,
-        "--source",
-        samples,
-        "--question",
-        "doc.question",
-        "-n",
-        N,
-    ]
-    command += ["--reference", "target", "--set-aside-bad-rows", "--set", 'source.metadata=["doc.topic"]']
-    command += ["--generator", "integrations.collect.tests.test_importing:refuse_call", "--out", records]
-    command += ["--verifier", "langchain_cfc.verifiers:SelfConsistency"]
-    command += ["--labeler", "langchain_cfc.labelers:NormalisedMatch"]
-    # The command line calls a factory; the model that it makes is never called.
-    command[command.index("--generator") + 1] = "integrations.collect.tests.test_importing:make_generator"
+    here = "integrations.collect.tests.test_importing"
+    options = f"--question doc.question --reference target -n {N} --set-aside-bad-rows"
+    parts = f"--generator {here}:make_generator --verifier SelfConsistency --labeler NormalisedMatch"
+    command: list[Any] = ["collect", "--store", store, "--source", samples, *options.split(), *parts.split()]
+    command += ["--set", 'source.metadata=["doc.topic"]', "--out", records]
     run(*command).assert_refused("If this generator drew the imported answers", "generator.id=NAME")
     collected = run(*command, "--set", "generator.id=bot")
     assert collected.code == 0, collected

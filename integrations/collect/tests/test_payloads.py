@@ -13,7 +13,7 @@ from langchain_cfc_collect import CollectionResult, Components, Store, collect
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
 
-from integrations.collect.tests.damaging import StoreContents, make_store
+from integrations.collect.tests.damaging import make_store, read_contents
 from integrations.collect.tests.sharing import make_silent_options
 from langchain_cfc.claims import Span, make_claim_candidates
 from langchain_cfc.errors import CollectionError
@@ -123,7 +123,7 @@ def test_claims_of_a_stripped_candidate_are_stripped() -> None:
 
 def test_messages_that_were_kept_can_be_deleted_by_sql(path: Path) -> None:
     make_store(path, 200)
-    before, size, there = StoreContents.of(path), path.stat().st_size, count_messages(path)
+    before, size, there = read_contents(path), path.stat().st_size, count_messages(path)
     delete = "DELETE FROM draws WHERE prompt IN (SELECT position FROM prompts WHERE stage = 3); VACUUM"
     with closing(sqlite3.connect(path)) as file:
         file.executescript(delete)
@@ -131,5 +131,5 @@ def test_messages_that_were_kept_can_be_deleted_by_sql(path: Path) -> None:
         store.check()
     # Drawn in part, drawn, and scored prompts still have theirs.
     assert count_messages(path) == there - 160 * 3
-    assert StoreContents.of(path) == before
+    assert read_contents(path) == before
     assert path.stat().st_size < 0.6 * size

@@ -360,21 +360,9 @@ def test_tests_on_labels_count_for_rescored_store(tmp_path: Path) -> None:
 def test_refusal_of_collect_names_the_command_that_helps(tmp_path: Path) -> None:
     old = tmp_path / "old store.db"
     (tmp_path / "q.csv").write_text("question,answer\n1,1\n2,2\n3,3\n4,4\n")
-    fixed: list[str | Path] = [
-        *(
-            "collect",
-            "--source",
-            tmp_path / "q.csv",
-            "--question",
-            "question",
-            "--reference",
-            "answer",
-            "-n",
-            "2",
-        ),
-        *("--generator", "tests.fakes:NumberedModel", "--labeler", "langchain_cfc.labelers:NormalisedMatch"),
-        *("--set", "generator.id=g"),
-    ]
+    source = f"--source {tmp_path}/q.csv --question question --reference answer -n 2"
+    parts = "--generator tests.fakes:NumberedModel --labeler NormalisedMatch --set generator.id=g"
+    fixed: list[str | Path] = ["collect", *source.split(), *parts.split()]
     verifiers = (
         "integrations.collect.tests.test_rescoring:score_by_length",
         "langchain_cfc.verifiers:SelfConsistency",

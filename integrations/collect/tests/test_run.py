@@ -178,10 +178,8 @@ def test_run_ends_at_the_first_refusal_of_the_key_or_model(path: Path, status: i
     with pytest.raises(CollectionError, match=r"(?s)a prompt failed.*retry_failed=True"):
         run(path, executor, 100, at_once=1)
     assert executor.count("draw") == 6
-
-
-def test_run_continues_after_single_prompts_that_the_server_refuses(path: Path) -> None:
-    ran = run(path, FakeExecutor(fails=make_refusals([1, 3], 400)), 10, at_once=2)
+    # A prompt that the server refuses ends nothing.
+    ran = run(path.with_name("b.db"), FakeExecutor(fails=make_refusals([1, 3], 400)), 10, at_once=2)
     assert (ran.status.labelled, ran.status.failed) == (8, 2)
 
 
@@ -218,6 +216,8 @@ def test_unexpected_error_ends_the_run_and_keeps_all_draws(path: Path) -> None:
 
 def test_stopped_run_finishes_prompts_under_way(path: Path) -> None:
     executor = FakeExecutor(seconds=0.002)
+    assert not run(path, executor, 40, begun=lambda going: going.stop()).complete
+    assert not executor.done
     held: list[Run] = []
 
     def stop(standing: CollectionStatus) -> None:
@@ -225,7 +225,7 @@ def test_stopped_run_finishes_prompts_under_way(path: Path) -> None:
             held[0].stop()
             assert held[0].is_stopping
 
-    ran = run(path, executor, 40, at_once=4, begun=held.append, progress=stop)
+    ran = run(path, executor, at_once=4, begun=held.append, progress=stop)
     assert not ran.complete
     assert 10 <= ran.status.labelled < 10 + 4
     assert executor.count("draw") == executor.count("score") == executor.count("label") == ran.status.labelled
@@ -235,31 +235,17 @@ def test_stopped_run_finishes_prompts_under_way(path: Path) -> None:
     assert set(executor.done.values()) == {1}
 
 
-def test_run_stopped_before_its_start_draws_nothing(path: Path) -> None:
-    executor = FakeExecutor()
-    ran = run(path, executor, 10, begun=lambda going: going.stop())
-    assert not ran.complete
-    assert not executor.done
-
-
 def test_cancelled_run_leaves_an_intact_store(path: Path) -> None:
     executor = FakeExecutor(seconds=0.003)
 
+    tasks: list[asyncio.Task[Any] | None] = []
+
     def cancel(standing: CollectionStatus) -> None:
-        if standing.labelled == 5:
+        if standing.labelled == 5 and (task := tasks[0]) is not None:
             task.cancel()
 
-    task: asyncio.Task[Any]
-
-    def begun(going: Run) -> None:
-        nonlocal task
-        del going
-        found = asyncio.current_task()
-        assert found is not None
-        task = found
-
     with pytest.raises(asyncio.CancelledError):
-        run(path, executor, 50, begun=begun, progress=cancel)
+        run(path, executor, 50, begun=lambda _: tasks.append(asyncio.current_task()), progress=cancel)
     assert run(path, executor).complete
     # Of those under way a stage may have been done twice.
     assert sum(count - 1 for count in executor.done.values()) <= 4
@@ -350,21 +336,17 @@ def test_notice_of_candidates_that_are_no_answers(path: Path, blank: Any, notice
 
 
 @pytest.mark.parametrize(("size", "notices"), [(19, 0), (20, 1), (40, 1)])
-def test_notice_of_identical_candidates_after_twenty_prompts(path: Path, size: int, notices: int) -> None:
-    found = collect_notices(path, FakeExecutor(**GOOD, texts=lambda name: [name] * N), size)
-    assert len(found) == notices
-    assert all("all 3 candidates were identical for each of the first 20 prompts" in one for one in found)
-
-
-@pytest.mark.parametrize(("size", "notices"), [(19, 0), (20, 1), (40, 1)])
-def test_notice_of_no_correct_candidate_shows_three_wrong_answers(
+def test_notices_of_identical_and_of_wrong_candidates_after_twenty_prompts(
     path: Path, size: int, notices: int
 ) -> None:
+    found = collect_notices(path, FakeExecutor(**GOOD, texts=lambda name: [name] * N), size)
+    words = "all 3 candidates were identical for each of the first 20 prompts"
+    assert [words in one for one in found] == [True] * notices
     executor = FakeExecutor(
         correct=lambda name: [False] * N,  # noqa: ARG005 - of all prompts
         scores=lambda name: [0.9, 0.2, 0.5],  # noqa: ARG005 - the second is the best of all
     )
-    found = collect_notices(path, executor, size)
+    found = collect_notices(path.with_name("b.db"), executor, size)
     assert len(found) == notices
     for one in found:
         first, *shown = one.splitlines()
@@ -391,17 +373,17 @@ def test_read_doubtful_labels_returns_labels_that_scores_contradict(path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("told_of", "said"),
+    ("given", "said"),
     [
         (USELESS, "does not detectably separate correct from wrong candidates"),
         (REVERSED, "the scores point the wrong way"),
     ],
 )
 def test_notice_of_a_useless_or_reversed_verifier_after_100_prompts(
-    path: Path, told_of: dict[str, Any], said: str
+    path: Path, given: dict[str, Any], said: str
 ) -> None:
-    assert collect_notices(path, FakeExecutor(**told_of), 99) == []
-    (found,) = collect_notices(path.with_name("b.db"), FakeExecutor(**told_of), 110)
+    assert collect_notices(path, FakeExecutor(**given), 99) == []
+    (found,) = collect_notices(path.with_name("b.db"), FakeExecutor(**given), 110)
     assert said in found
 
 

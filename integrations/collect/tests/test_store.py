@@ -231,28 +231,6 @@ def test_insert_draws_refuses_unstorable_candidates(path: Path) -> None:
     assert not path.exists()
 
 
-# Stages
-
-
-def test_store_write_is_atomic(path: Path) -> None:
-    with Store(path, create=True) as store:
-        store.add(make_numbered_examples(3))
-        finish_prompt(store, 1)
-        with pytest.raises(StoreError, match="a stage was written before"):
-            # Prompt 0 is new, prompt 1 is there.
-            store.write(
-                rows.combine_writes(rows.insert_draws(one, [DrawnCandidate("x")], Usage()) for one in (0, 1))
-            )
-        assert store.count_stages() == {Stage.OPEN: 2, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 1}
-        with pytest.raises(StoreError, match="a stage was written before"):
-            write_draws(store, 7, [DrawnCandidate("of no prompt")])
-        # Another run, which should not be there, has finished the prompt meanwhile.
-        late = rows.set_error(1, Stage.SCORED, CollectionError("no verdict"), Usage())
-        with pytest.raises(StoreError, match="a stage was written before"):
-            store.write(late)
-        assert store.read_failures() == []
-
-
 # Records
 
 
