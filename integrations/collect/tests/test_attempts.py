@@ -30,12 +30,11 @@ from langchain_cfc_collect import (
 from langchain_cfc_collect.calls import StageCalls
 from langchain_cfc_collect.costs import Usage
 from langchain_cfc_collect.failures import ends_run, is_transient, read_retry_after
-from langchain_cfc_collect.store import Store
 from langchain_openai import ChatOpenAI
 from rich.console import Console
 
 from integrations.collect.tests.virtual import run_in_virtual_time
-from langchain_cfc.errors import CollectionError, InputError, ServingTimeoutError, VerifierError
+from langchain_cfc.errors import InputError, ServingTimeoutError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, describe_error, is_malformed_response
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
@@ -413,17 +412,3 @@ def test_collect_retries_a_first_wave_of_malformed_responses(tmp_path: Path, nam
         made_of = Components(make_model(url), score_equally, NormalisedMatch(), n=3, verifier_id="equal")
         found = collect(PROMPTS, made_of, tmp_path / "s.db", CollectionOptions(call_policy=FAST)).status
     assert (found.labelled, found.failed, found.unanswered, len(asked)) == (2, 0, 3, 9)
-
-
-def test_collect_stores_the_cause_and_draws_again_with_retry_failed(tmp_path: Path) -> None:
-    notices: list[str] = []
-    run = CollectionOptions(call_policy=FAST, on_notice=notices.append)
-    with serve(*[MALFORMED["null choices"]] * 2, GOOD) as (url, asked):
-        made_of = Components(make_model(url), score_equally, NormalisedMatch(), n=1, verifier_id="equal")
-        with pytest.raises(CollectionError, match="server that cannot be read"):
-            collect(PROMPTS, made_of, tmp_path / "s.db", run)
-        with Store(tmp_path / "s.db") as store:
-            assert "server that cannot be read" in repr(store.read_failures())
-        again = CollectionOptions(call_policy=FAST, retry_failed=True)
-        found = collect(PROMPTS, made_of, tmp_path / "s.db", again).status
-    assert (found.labelled, found.failed, len(asked), notices) == (2, 0, 4, [])

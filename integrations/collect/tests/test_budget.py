@@ -81,21 +81,6 @@ def test_budget_refuses_missing_prices_and_nonpositive_limits() -> None:
         Budget(max_cost=float("nan"), prices=ONE)
 
 
-def test_budget_refuses_models_that_report_no_tokens(tmp_path: Path) -> None:
-    silent = Usage((), answered=3, unreported=2)
-    Budget().check_reported(silent)
-    with pytest.raises(CollectionError, match="2 of 3 answers do not report how many tokens"):
-        Budget(max_tokens=1).check_reported(silent)
-    executor = FakeExecutor(costs=lambda name: silent)  # noqa: ARG005 - of all prompts
-    path = tmp_path / "store.db"
-    with pytest.raises(CollectionError, match="do not report how many tokens"):
-        run(path, executor, 5, budget=Budget(max_tokens=10**9))
-    # What was paid for is kept all the same.
-    with Store(path) as store:
-        kept = sum(work.draws is not None for work in store.read_unfinished())
-    assert kept == executor.count("draw") == 1
-
-
 def test_missing_price_ends_the_run_and_keeps_finished_work(tmp_path: Path) -> None:
     executor, path = FakeExecutor(), tmp_path / "store.db"
     with pytest.raises(CollectionError, match="but has no price"):

@@ -241,22 +241,6 @@ def test_only_failed_calls_are_repeated(path: Path, script: Script, model: ChatO
     assert len(script.requests) == SIZE * N + 3
 
 
-def test_refused_api_key_is_not_retried_and_ends_the_run(
-    path: Path, script: Script, model: ChatOpenAI
-) -> None:
-    script.faults = [Fault("status 401")]
-    with pytest.raises(CollectionError, match=r"the first prompt failed: .* could not be drawn"):
-        collect(
-            [Example(id=f"p{number}", input="question 0", reference="x") for number in range(60)],
-            Components(model, score_half, NormalisedMatch(), 1),
-            path,
-            ONE_CALL_AT_A_TIME,
-        )
-    assert len(script.requests) == 1
-    with Store(path) as store:
-        assert all("401" in one.error for one in store.read_failures())
-
-
 def test_usage_includes_the_tokens_of_failed_draws(path: Path, script: Script, model: ChatOpenAI) -> None:
     # The last of four draws is refused for good.
     script.faults = [Fault("status 400", on={3, 4, 5})]
@@ -354,9 +338,11 @@ def test_tracers_of_the_environment_see_the_calls_of_a_collection(
 ) -> None:
     monkeypatch.setenv("CFC_TEST_TRACER", "true")
     monkeypatch.setattr(EnvironmentTracer, "seen", [])
-    parts = Components(RunnableLambda(str, name="bot"), score_half, NormalisedMatch(), N, generator_id="g")
+    bot = RunnableLambda(str, name="bot")
+    parts = Components(bot, SelfConsistency(), NormalisedMatch(), N, generator_id="g")
     assert collect(examples(2), parts, path, ONE_CALL_AT_A_TIME).complete
-    assert Counter(EnvironmentTracer.seen)["bot"] == 2 * N
+    seen = {"bot": 2 * N, "self-consistency": 2, "normalised-match": 2}
+    assert Counter(EnvironmentTracer.seen) == seen
 
 
 NAMED: ContextVar[str] = ContextVar("NAMED")

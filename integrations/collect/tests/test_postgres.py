@@ -12,13 +12,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_cfc_collect import CollectionResult, acollect, collect
 from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
-from langchain_cfc_collect.relabeling import discard_labels
 from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store, rows, schema
@@ -141,56 +141,27 @@ def test_store_sums_usage_models_and_labels(store: Store) -> None:
     assert store.count_stages() == {Stage.OPEN: 0, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 3}
 
 
-def test_discard_labels_resets_labels_and_references(store: Store) -> None:
-    stated = {"n": 2, "generator": {"model": "a"}, "labeler": {"id": "strict"}, "made_by": {"labeler": "one"}}
-    store.set_configuration(stated)
-    store.add(examples(3))
-    for position in range(2):
-        finish(store, position, [DrawnCandidate("right"), DrawnCandidate(f"wrong {position}")])
-    doubtful = CollectionStatus.from_store(store).doubtful_labels
-    assert [one.answer for one in doubtful][:2] == ["wrong 0", "wrong 1"]
-    write_nonempty(store, rows.insert_draws(2, [DrawnCandidate("right"), DrawnCandidate("odd")], Usage()))
-    write_nonempty(store, rows.insert_scores(2, VerifierScores([0.25, 0.25]), Usage()))
-    failed = LabelerError("no label")
-    write_nonempty(store, rows.set_error(2, Stage.LABELLED, failed, Usage()))
-    with pytest.raises(StoreError, match=r"generator\.model was 'a' and is now 'b'"):
-        discard_labels(store, {**stated, "generator": {"model": "b"}, "labeler": {"id": "loose"}}, [])
-    assert store.count_stages()[Stage.LABELLED] == 2
-    # The extractor is new, too.
-    other = {
-        **stated,
-        "labeler": {"id": "loose"},
-        "answer": {"id": "extract"},
-        "made_by": {"labeler": "two", "answer": "x"},
-    }
-    corrected = [one.model_copy(update={"reference": "right"}) for one in examples(2)]
-    assert discard_labels(store, other, corrected) == (2, 1)
-    assert [work.example.reference for work in store.read_unfinished()][:2] == ["right", "right"]
-    assert (store.count_stages()[Stage.SCORED], store.read_failures(), list(store.read_records())) == (
-        3,
-        [],
-        [],
-    )
-    assert store.configuration == other
-    store.check()
-    for position in range(3):
-        write_nonempty(store, rows.insert_labels(position, Labels([True, True]), Usage()))
-    store.check()
-    assert len(list(store.read_records())) == 3
-    assert all(one.correct for one in CollectionStatus.from_store(store).doubtful_labels)
-
-
 def run(where: str, log: Path, size: int = 12, **changed: Any) -> CollectionResult:
-    made = make_parts_noting_calls(log, seconds=0.0)
-    for name, value in changed.items():
-        object.__setattr__(made, name, value)
+    made = replace(make_parts_noting_calls(log, seconds=0.0), **changed)
     return collect(examples(size), made, where, OPTIONS)
+
+
+def label_even(prompt: str, reference: Any, candidates: list[Any]) -> list[bool]:
+    """Label candidates, but not those of prompt 5."""
+    if prompt.endswith(" 5"):
+        raise ValueError(prompt)
+    return [one.text == reference for one in candidates]
 
 
 def test_sqlite_and_postgres_hold_the_same_collection(url: str, tmp_path: Path) -> None:
     places = [url, str(tmp_path / "store.db")]
     for number, place in enumerate(places):
-        assert run(place, tmp_path / f"log{number}").complete
+        parts = replace(make_parts_noting_calls(log := tmp_path / f"log{number}", 0.0), labeler=label_even)
+        # One has failed, and all are labelled again by corrected references.
+        assert collect(examples(12), parts, place, OPTIONS).status.failed == 1
+        corrected = [one.model_copy(update={"reference": "answer 0"}) for one in examples(12)]
+        ended = collect(corrected, make_parts_noting_calls(log, 0.0), place, replace(OPTIONS, relabel=True))
+        assert (ended.status.labelled, ended.status.covered, count_calls(log).total()) == (12, 1, 36)
     found = []
     for place in places:
         with Store(place) as store:

@@ -48,6 +48,7 @@ def run(
     labeler: Any = label_by_reference,
     name: str = "old",
     examples: list[Example] | None = None,
+    generator_id: str = "g",
     **options: Any,
 ) -> CollectionResult:
     components = Components(
@@ -55,7 +56,7 @@ def run(
         verifier=lambda _, candidates: [0.5] * len(candidates),
         labeler=labeler,
         n=N,
-        generator_id="g",
+        generator_id=generator_id,
         verifier_id="v",
         labeler_id=name,
     )
@@ -118,6 +119,8 @@ def test_relabel_refuses_changed_inputs_and_keeps_labels(path: Path) -> None:
     changed[3] = changed[3].model_copy(update={"input": "another question"})
     with pytest.raises(StoreError, match="the prompt '3' has another input"):
         run(path, examples=changed, relabel=True)
+    with pytest.raises(StoreError, match=r"generator\.id was 'g' and is now 'h'"):
+        run(path, make_labeler(lambda _: True), "new", relabel=True, generator_id="h")
     assert read(path) == before
 
 
