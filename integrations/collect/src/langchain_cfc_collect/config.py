@@ -362,29 +362,16 @@ def read_config(
     Raises:
         InputError: If the file cannot be read, or a setting is missing, unknown or of a wrong type.
     """
-    return _read_settings(CollectionConfig, path, overrides or {}, settings)
+    return read_settings(CollectionConfig, path, overrides or {}, settings)
 
 
-def read_scoring_config(
-    path: str | os.PathLike[str] | None, overrides: Mapping[str, Any], settings: Sequence[str] = ()
-) -> ScoringConfig:
-    """Read only what scoring needs of a collection's settings; arguments and errors as in `read_config`."""
-    return _read_settings(ScoringConfig, path, overrides, settings)
-
-
-def read_import_config(
-    path: str | os.PathLike[str] | None, overrides: Mapping[str, Any], settings: Sequence[str] = ()
-) -> ImportConfig:
-    """Read only what an import needs of a collection's settings; arguments and errors as in `read_config`."""
-    return _read_settings(ImportConfig, path, overrides, settings)
-
-
-def _read_settings(
+def read_settings(
     kind: type[_Config],
     path: str | os.PathLike[str] | None,
     overrides: Mapping[str, Any],
     settings: Sequence[str],
 ) -> _Config:
+    """Read the settings of a collection that a kind of them has; arguments and errors as in `read_config`."""
     given = {} if path is None else _resolve_paths(_read_toml(Path(path)), Path(path).parent)
     try:
         for update in (overrides, *map(_parse_setting, settings)):

@@ -46,7 +46,7 @@ from langchain_cfc_collect.judged import (
     assign_strata,
     compute_inclusion,
 )
-from langchain_cfc_collect.review import check_sheet_path, list_labels, write_rows
+from langchain_cfc_collect.review import check_all_found, check_sheet_path, list_labels, write_rows
 
 # Number of prompts to label next that a report lists.
 _MAX_NEXT_IDS = 10
@@ -70,7 +70,6 @@ class PeopleReport(BaseModel):
         expected_labels: Expected number of further prompts to label; 0 once certified, None if the sheet is
             not expected to suffice. Before the first label, it rests on a guess of how good the judge is.
         next_ids: The next prompts to label.
-        bounds: The bound after each labelled prompt, as pairs (number of labelled prompts, bound).
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -88,7 +87,6 @@ class PeopleReport(BaseModel):
     agreed: int
     expected_labels: int | None
     next_ids: tuple[str, ...]
-    bounds: tuple[tuple[int, float], ...]
 
     @property
     def is_certified(self) -> bool:
@@ -227,7 +225,6 @@ class PeopleSample:
         needs = prompts.needs_label
         state = JudgedEProcess.start(self.share)
         labelled = agreed = row = 0
-        bounds = [(0, 0.0)]
         for row, record_id in enumerate([*judged.ids, None]):
             if record_id is None or (needs[row] and outcomes[record_id] is None):
                 break
@@ -237,8 +234,6 @@ class PeopleSample:
                 labelled += 1
                 agreed += kept == bool(judged.by_judge[row])
             state = state.update(*prompts.get(row), np.array(kept))
-            if prompts.sampled[row]:
-                bounds.append((labelled, float(state.compute_bound(float(text)))))
         at_least = float(state.compute_bound(float(text)))
         rest = [one for one in np.array(judged.ids)[row:][needs[row:]].tolist() if outcomes[one] is None]
         report = PeopleReport(
@@ -255,7 +250,6 @@ class PeopleSample:
             agreed=agreed,
             expected_labels=state.forecast_labels(self.target, float(text), prompts.get(slice(row, None))),
             next_ids=tuple(rest[:_MAX_NEXT_IDS]),
-            bounds=tuple(dict([*bounds, (labelled, at_least)]).items()),
         )
         return (self._certify(report, row) if report.is_certified else self.artifact), report
 
@@ -265,21 +259,15 @@ class PeopleSample:
         for record_id, record, slots in self._list_rows():
             labels_of = list_labels(record)
             texts[record_id] = [labels_of[slot][0] for slot in slots]
-        for (name, text), row in sheet.rows.items():
-            if name not in self.records:
-                problem = f"{name!r:.80} is in none of the judged records: does the sheet belong to others?"
-                raise RecordError(sheet.source, row.line, "id", problem)
-            if name not in texts:
+        keys = {(name, text) for name, several in texts.items() for text in several}
+        for (name, _), row in sheet.rows.items():
+            if name in self.records and name not in texts:
                 problem = (
                     f"{name!r:.80} is not in the sample of prompts to label: only prompts drawn at random "
                     "count. Was the sheet written for another share, level or target?"
                 )
                 raise RecordError(sheet.source, row.line, "id", problem)
-            if text not in texts[name]:
-                problem = (
-                    f"{text!r:.80} is not an answer or claim to label of {name!r:.80}: was the text changed?"
-                )
-                raise RecordError(sheet.source, row.line, "text", problem)
+        check_all_found(sheet, keys, self.records, "text to label")
         outcomes: dict[str, bool | None] = {}
         rule = self.artifact.parsed_set_rule
         for name, wanted in texts.items():

@@ -30,7 +30,7 @@ from langchain_cfc_collect.cli.agreement import agreement
 from langchain_cfc_collect.cli.collect import ConfigPath, RetryFailed, Settings
 from langchain_cfc_collect.cli.people import certify
 from langchain_cfc_collect.cli.status import print_status, summarize_status
-from langchain_cfc_collect.config import read_import_config, read_scoring_config
+from langchain_cfc_collect.config import ImportConfig, ScoringConfig, read_settings
 from langchain_cfc_collect.importing import ImportReport, import_samples
 from langchain_cfc_collect.review import read_people_claims, write_review
 from langchain_cfc_collect.sources.samples import holds_records
@@ -149,7 +149,7 @@ def import_(
                 added = target.add_records(track_progress(source, "reading records"), source.provenance)
             _print_written(store, added, as_json=as_json, what="records")
             return
-        read = read_import_config(config, {"source": given}, settings or ())
+        read = read_settings(ImportConfig, config, {"source": given}, settings or ())
         name, columns = read.generator.get("id"), read.columns
         if question is not None:  # not the prompt of the file of settings
             columns = {key: one for key, one in columns.items() if key not in {"prompt", "inputs"}}
@@ -216,7 +216,7 @@ def rescore(
     with report_errors():
         given = _parse_verifiers(verifiers or [])
         settings = [*(settings or ()), *(f"weights.{one}" for one in weights or ())]
-        read = read_scoring_config(config, given, settings)
+        read = read_settings(ScoringConfig, config, given, settings)
         finished = run_rescoring(read, store, target, retry_failed=retry_failed, as_json=as_json)
     raise typer.Exit(0 if finished else EXIT_NO)
 
