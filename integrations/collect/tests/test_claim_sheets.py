@@ -13,7 +13,6 @@ from langchain_cfc_collect import HumanLabels
 from langchain_cfc_collect.human import format_value
 from langchain_cfc_collect.review import (
     CLAIM_COLUMNS,
-    MAX_CELL_SIZE,
     create_review_report,
     read_people_claims,
     write_review,
@@ -24,7 +23,7 @@ from integrations.collect.tests.filling import make_numbered_records, read_rows_
 from integrations.collect.tests.sharing import make_silent_options
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.labelers import LabelerInput
-from langchain_cfc.records import ClaimsRecord, LabelledRecord, Provenance
+from langchain_cfc.records import ClaimsRecord, Provenance
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from tests.cli.running import run
@@ -137,20 +136,10 @@ def test_read_people_claims_refuses_sheets_that_do_not_fit_the_records(
         list(read_people_claims(records, HEADER, path)[0])
 
 
-def test_write_review_refuses_contradictory_and_overlong_claims(tmp_path: Path) -> None:
-    one, other = (make_record("p", "a", supported=label).claims[0] for label in (True, False))
-    contrary = make_record("p", "a").model_copy(update={"claims": (one, other)})
-    cases: list[tuple[list[LabelledRecord], str]] = [
-        ([contrary], "'p' labels the claim 'a' both supported and unsupported"),
-        ([make_record("p", "a" * (MAX_CELL_SIZE + 1))], "claim 0 of record 'p' has 32001 characters"),
-    ]
-    for records, message in cases:
-        with pytest.raises(InputError, match=message):
-            write_review(records, 1, tmp_path / "sheet.csv")
-    assert list(tmp_path.iterdir()) == []
+def test_read_people_claims_refuses_records_of_candidates(tmp_path: Path) -> None:
     path = tmp_path / "candidates.csv"
     write_review(make_numbered_records(2), 2, path)
-    write_rows(path, [read_rows_of(path)[0], *([*row[:-1], "yes"] for row in read_rows_of(path)[1:])])
+    fill(path, lambda *_: "yes")
     with pytest.raises(InputError, match="records with the claims of one answer are needed"):
         list(read_people_claims(make_numbered_records(2), HEADER, path)[0])
 
@@ -184,18 +173,6 @@ def test_review_report_counts_the_labels_of_claims(
     assert (report.unit, report.prompts) == ("claims", len(answers))
     assert report.wrong_called_correct == flat.count((True, False))
     assert report.correct_called_wrong == flat.count((False, True))
-
-
-def test_review_report_ignores_answers_with_unfilled_rows(tmp_path: Path) -> None:
-    records, path = (
-        [make_record(f"p{number}", "a", "b", supported=True) for number in range(4)],
-        tmp_path / "s.csv",
-    )
-    write_review(records, 4, path)
-    fill(path, lambda name, text: "" if (name, text) == ("p1", "a") else "no" if name < "p2" else "yes")
-    report = create_review_report(records, path)
-    assert (report.rows, report.unfilled) == (8, 1)
-    assert any("1 of 8 rows are not filled in" in one for one in report.notes)
 
 
 def test_store_export_writes_and_reads_claim_sheets(tmp_path: Path) -> None:

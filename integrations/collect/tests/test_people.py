@@ -187,11 +187,6 @@ def test_people_sample_depends_on_ids_and_favours_doubtful_prompts(
         sample.write_sheet(sheet)
 
 
-def change_rows(sheet: Path, change: Callable[[list[list[str]]], list[list[str]]]) -> Path:
-    header, *rows = read_rows_of(sheet)
-    return write_rows(sheet, [header, *change(rows)])
-
-
 OUTSIDE = "'outside"
 BAD_SHEETS: dict[str, tuple[Callable[[list[list[str]]], list[list[str]]], str]] = {
     "unknown id": (lambda rows: [["'unknown-1", *rows[0][1:]], *rows], "none of the records"),
@@ -214,10 +209,9 @@ def test_people_certify_refuses_bad_sheets(artifact: CalibrationArtifact, tmp_pa
         for one, needs in zip(sample.judged.ids, sample.judged.prompts.needs_label, strict=True)
         if not needs
     )
-    change_rows(
-        sheet,
-        lambda rows: [[f"'{outside}" if row[0] == OUTSIDE else row[0], *row[1:]] for row in change(rows)],
-    )
+    header, *rows = read_rows_of(sheet)
+    changed = [[f"'{outside}" if row[0] == OUTSIDE else row[0], *row[1:]] for row in change(rows)]
+    write_rows(sheet, [header, *changed])
     with pytest.raises(RecordError, match=problem):
         sample.certify(sheet)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -321,18 +322,16 @@ def test_rescoring_refuses_only_rules_that_look_at_scores(
     tmp_path: Path, rule: str, is_refused: bool
 ) -> None:
     old, new = tmp_path / "old.db", tmp_path / "new.db"
-    parts = make_parts(Bot(), score_by_length, n=None, draws=rule, verifier_id="sep")
-    parts.verifier.separate_scores = True  # type: ignore[union-attr]
-    try:
-        collect(make_examples(), parts, old, make_silent_options())
-        if is_refused:
-            with pytest.raises(InputError, match="looks at scores"):
-                rescore(old, SelfConsistency(), new, make_silent_options())
-            assert not new.exists()
-        else:
-            assert rescore(old, SelfConsistency(), new, make_silent_options()).complete
-    finally:
-        del parts.verifier.separate_scores  # type: ignore[union-attr]
+    verifier = partial(score_by_length)
+    verifier.separate_scores = True  # type: ignore[attr-defined]  # as a part may say
+    parts = make_parts(Bot(), verifier, n=None, draws=rule, verifier_id="sep")
+    collect(make_examples(), parts, old, make_silent_options())
+    if is_refused:
+        with pytest.raises(InputError, match="looks at scores"):
+            rescore(old, SelfConsistency(), new, make_silent_options())
+        assert not new.exists()
+    else:
+        assert rescore(old, SelfConsistency(), new, make_silent_options()).complete
 
 
 def test_claims_are_scored_again_without_being_split(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from langchain_cfc import Candidate, PromptRecord
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.labelers import LabelerInput
 from langchain_cfc.sampling import DrawnCandidate
-from tests.factories import change_candidates
+from tests.factories import change_candidates, make_answer
 from tests.lengths import repetitions
 
 FALSE_ALARM = 1e-6
@@ -249,37 +249,26 @@ def test_review_sheet_shows_messages_and_structured_values_as_text(tmp_path: Pat
     assert people.invoke(asked) == [True]
 
 
-INVALID_ARGUMENTS: list[tuple[list[PromptRecord], Any, str, str]] = [
-    (make_numbered_records(3), 0, "a.csv", "the number of candidates to review is 0"),
-    (make_numbered_records(3), 1.5, "a.csv", "the number of candidates to review is 1.5"),
-    (make_numbered_records(3), 4, "a.csv", "hold 3 independent prompts.*at most 3"),
-    (make_numbered_records(3), 1, "a.xlsx", r"a name that ends in .csv"),
-    (make_numbered_records(3), 1, "none/a.csv", "does not exist"),
-    (
-        [make_record("p", ("a", True), ("a", False))],
-        1,
-        "a.csv",
-        "'p' labels the candidate 'a' both correct and wrong",
-    ),
-    (
-        [make_record("p", ("a" * (MAX_CELL_SIZE + 1), True))],
-        1,
-        "a.csv",
-        "32001 characters, and a spreadsheet would",
-    ),
-    (
-        [*make_numbered_records(3), *make_numbered_records(1)],
-        1,
-        "a.csv",
-        "'p0' is the id of an",
-    ),
+THREE, LONG = make_numbered_records(3), "a" * (MAX_CELL_SIZE + 1)
+BOTH = make_answer("p", ("a", 0.5, True), ("a", 0.5, False))
+INVALID_ARGUMENTS: list[tuple[list[Any], Any, str, str]] = [
+    (THREE, 0, "a.csv", "the number of candidates to review is 0"),
+    (THREE, 1.5, "a.csv", "the number of candidates to review is 1.5"),
+    (THREE, 4, "a.csv", "hold 3 independent prompts.*at most 3"),
+    (THREE, 1, "a.xlsx", r"a name that ends in .csv"),
+    (THREE, 1, "none/a.csv", "does not exist"),
+    ([make_record("p", ("a", True), ("a", False))], 1, "a.csv", "labels the candidate 'a' both correct and"),
+    ([BOTH], 1, "a.csv", "'p' labels the claim 'a' both supported and unsupported"),
+    ([make_record("p", (LONG, True))], 1, "a.csv", "candidate 0 of record 'p' has 32001 characters"),
+    ([make_answer("p", (LONG, 0.5, True))], 1, "a.csv", "claim 0 of record 'p' has 32001 characters"),
+    ([*THREE, *make_numbered_records(1)], 1, "a.csv", "'p0' is the id of an"),
     ([], 1, "a.csv", "no records"),
 ]
 
 
 @pytest.mark.parametrize(("records", "k", "name", "says"), INVALID_ARGUMENTS)
 def test_write_review_refuses_invalid_arguments_and_leaves_no_file(
-    tmp_path: Path, records: list[PromptRecord], k: Any, name: str, says: str
+    tmp_path: Path, records: list[Any], k: Any, name: str, says: str
 ) -> None:
     with pytest.raises((InputError, RecordError), match=says):
         write_review(records, k, tmp_path / name)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from langchain_cfc_collect.costs import Stage
@@ -85,15 +84,7 @@ def folder(tmp_path: Path, facts: list[PromptRecord], script: Script) -> Iterato
 
 
 Collect = Callable[..., Ran]
-Interrupt = Callable[..., "Interrupted"]
-
-
-class Interrupted(NamedTuple):
-    """How an interrupted command ended."""
-
-    code: int
-    out: str
-    err: str
+Interrupt = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -432,7 +423,7 @@ def test_collect_without_a_terminal_prints_progress_lines(
 def interrupted(folder: Path, script: Script) -> Interrupt:
     """A function that runs the command and sends it a number of signals while it works."""
 
-    def interrupt(times: int, number: signal.Signals = signal.SIGINT) -> Interrupted:
+    def interrupt(times: int, number: signal.Signals) -> subprocess.CompletedProcess[str]:
         script.faults = (Fault("slow", seconds=0.02 if times == 1 else 0.5),)
         command = [sys.executable, "-c", "from langchain_cfc.cli import main; main()", "collect"]
         options = ["--config", folder / "collect.toml", "--source", folder / "many.jsonl"]
@@ -441,44 +432,40 @@ def interrupted(folder: Path, script: Script) -> Interrupt:
             [*command, *map(str, options), *more], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         deadline = time.monotonic() + 60
-        while len(script.requests) < (30 if times == 1 else 4) and time.monotonic() < deadline:
+        enough = len(script.requests) + (30 if times == 1 else 4)
+        while len(script.requests) < enough and time.monotonic() < deadline:
             time.sleep(0.02)
         for _ in range(times):
             process.send_signal(number)
             time.sleep(0.3)
         out, said = process.communicate(timeout=60)
-        return Interrupted(process.returncode, out, said)
+        return subprocess.CompletedProcess(command, process.returncode, out, said)
 
     return interrupt
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
-def test_collect_interrupted_once_finishes_prompts_in_progress(
-    interrupted: Interrupt, folder: Path, script: Script, number: signal.Signals
-) -> None:
-    ended = interrupted(1, number)
-    assert ended.code == 1
-    assert "stopping once prompts in progress are finished" in ended.err
-    held = run("store", "status", folder / "facts.db", "--json").data
-    # Whatever was asked for was kept.
-    assert 0 < held["finished"] < MANY
-    assert held["finished"] * N == len(script.requests)
-    assert "run the same command again" in ended.out
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_collect_interrupted_twice_cancels_prompts_in_progress(
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_collect_interrupted_finishes_prompts_in_progress_and_at_once_cancels_them(
     interrupted: Interrupt, folder: Path, collect: Collect, script: Script, number: signal.Signals
 ) -> None:
-    ended = interrupted(2, number)
-    assert ended.code == 130
-    assert "cancelled; finished work is kept" in ended.err
-    assert "Traceback" not in ended.err
+    ended = interrupted(1, number)
+    assert ended.returncode == 1
+    assert "stopping once prompts in progress are finished" in ended.stderr
     held = run("store", "status", folder / "facts.db", "--json").data
+    # All that was asked for was kept.
+    assert 0 < held["finished"] < MANY
+    assert held["finished"] * N == len(script.requests)
+    assert "run the same command again" in ended.stdout
+    asked = len(script.requests)
+    ended = interrupted(2, number)
+    assert ended.returncode == 130
+    assert "cancelled; finished work is kept" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    again = run("store", "status", folder / "facts.db", "--json").data
     # The first prompt is tried alone, and was finished before the others began.
-    assert (held["finished"], held["failed"]) == (1, 0)
+    assert (again["finished"], again["failed"]) == (held["finished"] + 1, 0)
+    assert len(script.requests) > asked
     script.faults = ()
     assert collect("--source", folder / "many.jsonl", "--set", "source.cells.answers=text").code == 0
 

@@ -76,14 +76,6 @@ def test_init_overwrites_a_file_only_with_force(url: str, folder: Path) -> None:
     assert read_config(folder / "collect.toml").n == 10
 
 
-def test_init_names_what_is_missing(folder: Path) -> None:
-    run("init").assert_refused("Missing option '--source'")
-    (folder / "facts.csv").write_text("frage,antwort,thema\nx,y,z\n", encoding="utf-8")
-    run("init", "--source", "facts.csv", "--model", "openai:x").assert_refused(
-        "which column holds the reference?", "frage, antwort and thema"
-    )
-
-
 def test_init_exits_with_1_if_no_trial_answer_is_correct(url: str, folder: Path) -> None:
     lines = (folder / "facts.csv").read_text(encoding="utf-8").splitlines()
     wrong = [
