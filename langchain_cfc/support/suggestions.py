@@ -63,7 +63,7 @@ def suggest_file(missing: str | os.PathLike[str]) -> str:
     if not path.parent.is_dir():
         return f"; there is no folder {path.parent}"
     with suppress(OSError):
-        names = [found.name for found in islice(path.parent.iterdir(), _MAX_FILES)]
+        names = [found.name for found in islice(path.parent.iterdir(), _MAX_FILES) if found.exists()]
         nearest = find_nearest(path.name, names)
         if nearest is not None:
             return f"; did you mean {path.with_name(nearest)}?"

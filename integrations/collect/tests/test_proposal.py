@@ -25,7 +25,7 @@ from langchain_cfc_collect.proposal import (
 from langchain_cfc_collect.sources import Rows, open_rows
 from langchain_cfc_collect.sources.detection import detect_columns
 
-from langchain_cfc.errors import CFCError, InputError
+from langchain_cfc.errors import CFCError, InputError, RecordError
 from langchain_cfc.labelers import MultipleChoice, NormalisedMatch, NumericMatch, extract_number
 from langchain_cfc.records import Example
 from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
@@ -111,6 +111,13 @@ def test_detect_columns_asks_for_columns_it_cannot_tell(names: tuple[str, ...], 
         detect_columns(rows)
     columns = detect_columns(rows, question="b1", reference="c1")
     assert (columns.input, columns.reference) == ("b1", "c1")
+
+
+def test_detect_columns_names_the_flaw_if_no_row_can_be_used(tmp_path: Path) -> None:
+    path = tmp_path / "q.csv"
+    path.write_bytes("question,answer\nOù?,Nîmes\n".encode("cp1252"))
+    with pytest.raises(RecordError, match=r"q.csv, line 2: .* not UTF-8"):
+        detect_columns(open_rows(path))
 
 
 def test_detect_columns_recognises_json_lists() -> None:

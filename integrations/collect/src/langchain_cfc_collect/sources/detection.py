@@ -123,6 +123,9 @@ def read_sample(rows: Rows) -> list[Mapping[str, Any]]:
     """Return the first rows that can be read, at most 50; raise `RecordError` if there are none."""
     sample = _read_first(rows)
     if not sample or not sample[0]:
+        bad = next((row for row in rows if isinstance(row, BadRow)), None)
+        if bad is not None:
+            raise RecordError(rows.name, bad.number, bad.field, f"no row can be used: {bad.problem}")
         raise RecordError(rows.name, 0, "", "no rows; expected at least one with a question and a reference")
     return sample
 
