@@ -299,22 +299,11 @@ class Sampler:
             for slot in slots
         }
 
-        def run(slot: int) -> Any:
-            try:
-                output = self._per_candidate.invoke(request.given, configs[slot])
-            except Exception as error:  # noqa: BLE001 - raised again unless the model replied
-                output = _read_error(request, slot, error)
-            return request.receive(slot, output)
-
-        async def arun(slot: int) -> Any:
-            try:
-                output = await self._per_candidate.ainvoke(request.given, configs[slot])
-            except Exception as error:  # noqa: BLE001 - raised again unless the model replied
-                output = _read_error(request, slot, error)
-            return request.receive(slot, output)
-
-        outputs: list[Any] = yield call_each(run, arun, slots)
-        return outputs
+        return (
+            yield from _invoke_each(
+                request, self._per_candidate, dict.fromkeys(slots, request.given), configs
+            )
+        )
 
     def _ask_for_choices(self, request: _PromptRequest, slots: Sequence[int]) -> Steps[list[Any]]:
         """Send one request for as many choices as slots, then separate requests for the missing choices."""
@@ -331,28 +320,13 @@ class Sampler:
         if messages is None:
             return [first] * len(slots)
         filled, empty = slots[: len(messages)], slots[len(messages) :]
-        outputs = list(messages[: len(filled)])
-        request.replies.update(zip(filled, outputs, strict=True))
-        if (after := self._after) is not None:
-            configs = [add_tags(request.config, DRAW_TAG, f"cfc:candidate:{slot}") for slot in filled]
-
-            def run(position: int) -> Any:
-                try:
-                    return after.invoke(messages[position], configs[position])
-                except Exception as error:  # noqa: BLE001 - as above
-                    return _read_error(request, filled[position], error)
-
-            async def arun(position: int) -> Any:
-                try:
-                    return await after.ainvoke(messages[position], configs[position])
-                except Exception as error:  # noqa: BLE001 - as above
-                    return _read_error(request, filled[position], error)
-
-            outputs = yield call_each(run, arun, range(len(filled)))
-        outputs = [
-            output if isinstance(output, Exception) else request.receive(slot, output)
-            for slot, output in zip(filled, outputs, strict=True)
-        ]
+        replies = dict(zip(filled, messages, strict=False))
+        request.replies.update(replies)
+        if self._after is None:
+            outputs = [request.receive(slot, message) for slot, message in replies.items()]
+        else:
+            configs = {slot: add_tags(request.config, DRAW_TAG, f"cfc:candidate:{slot}") for slot in filled}
+            outputs = yield from _invoke_each(request, self._after, replies, configs)
         return outputs + (yield from self._ask_separately(request, empty)) if empty else outputs
 
     def _make_incomplete_error(self, error: Exception, slot: int, failed: int, size: int) -> DrawError:
@@ -425,6 +399,32 @@ class _PromptRequest:
         """Return the answering model's message for a slot; None if it was not seen, or is the output."""
         observer = self.observers.get(slot)
         return self.replies.get(slot) if observer is None or observer.reply is None else observer.reply
+
+
+def _invoke_each(
+    request: _PromptRequest,
+    part: Runnable[Any, Any],
+    inputs: Mapping[int, Any],
+    configs: Mapping[int, RunnableConfig],
+) -> Steps[list[Any]]:
+    """Invoke a part of the generator for each slot; return its output, or the exception, for each."""
+
+    def run(slot: int) -> Any:
+        try:
+            output = part.invoke(inputs[slot], configs[slot])
+        except Exception as error:  # noqa: BLE001 - raised again unless the model replied
+            output = _read_error(request, slot, error)
+        return request.receive(slot, output)
+
+    async def arun(slot: int) -> Any:
+        try:
+            output = await part.ainvoke(inputs[slot], configs[slot])
+        except Exception as error:  # noqa: BLE001 - raised again unless the model replied
+            output = _read_error(request, slot, error)
+        return request.receive(slot, output)
+
+    outputs: list[Any] = yield call_each(run, arun, list(inputs))
+    return outputs
 
 
 def _read_error(request: _PromptRequest, slot: int, error: Exception) -> DrawnCandidate:

@@ -122,8 +122,8 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
             A fitted copy of this rule.
 
         Raises:
-            InputError: If shapes disagree, a number is not finite, a success score exceeds the cap, or a level
-                is not one of `levels`.
+            InputError: If shapes disagree, a number is not finite, a success score exceeds the cap, or an
+                error level is not one of `levels`.
         """
         x, s = check_calibration_arrays(features, success_scores, self.cap)
         rows = Rows.with_unit_weights(x, s)
