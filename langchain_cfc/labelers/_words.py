@@ -7,6 +7,7 @@ Korean. In the tables, `_` stands for a space, and other signs are those of `re`
 from __future__ import annotations
 
 import re
+import unicodedata
 
 
 def join_words(words: str, unspaced: str = "") -> str:
@@ -164,3 +165,40 @@ def compile_lead(*, choices: bool) -> re.Pattern[str]:
         rf"(?:{signs}{{1,3}}|(?:{_VERB})(?:\s(?:{_ADVERB})){{0,3}}(?:\s?:)?|(?<=nswer)[*_ ]{{0,4}}\n)",
         re.IGNORECASE,
     )
+
+
+# Words that stand for a power of ten; "billion" is read as in English. Of languages that are not read
+# otherwise too: there, 5 juta would be 5.
+SCALES = {
+    unicodedata.normalize("NFC", word.casefold()): exponent
+    for exponent, words in {
+        2: "hundred 百 백",
+        3: """thousand tsd tausend mille mil mila тыс тысяч тысячи тысяча хиляди тисяч тисячі 千 천 duizend
+            tusen tusind tuhat tuhatta ezer tys tysiąc tysiące tysięcy tisíc tisíce hiljada tisuća tisuće mii
+            ribu nghìn ngàn χιλιάδες พัน हज़ार हजार হাজার ألف آلاف الف هزار אלף אלפים""",
+        4: "万 萬 만 หมื่น vạn",
+        5: "lakh lakhs แสน लाख লাখ",
+        6: """million millions mio mln millionen millón millones milione milioni milhão milhões миллион
+            миллиона миллионов млн милиона мільйон мільйона мільйонів miljoen miljoner millioner miljon
+            miljoona miljoonaa millió milion miliony milionů milionów milijun milijuna milijona milioane
+            milyon juta triệu εκατομμύριο εκατομμύρια ล้าน मिलियन مليون ملايين میلیون מיליון""",
+        7: "crore crores करोड़ কোটি",
+        8: "亿 億 억",
+        9: """billion billions milliard milliards milliarde milliarden mrd miliardo miliardi миллиард
+            миллиарда миллиардов млрд милиарда мільярд мільярди мільярдів miljard miljarder milliarder
+            miljardia milliárd miliard miliardy miliardů miliardów milijarda milijardi miliarde milyar miliar
+            tỷ δισεκατομμύριο δισεκατομμύρια अरब مليار ملیارد מיליארד""",
+        12: "trillion trillions трлн триллион триллиона триллионов трильйонів 兆 조",
+    }.items()
+    for word in words.split()
+}
+# What may follow a number without a space; other letters are variables or abbreviations.
+UNIT_NAMES = """
+    st nd rd th km cm mm nm dm m kg mg g lb lbs oz ft in yd mi mph kph kmh ml mL cl dl L l kB KB MB GB TB Hz
+    kHz MHz GHz W kW MW kWh V kV mA kN kJ Pa kPa ms s sec min h hr hrs cal kcal mol rad deg px pt pct sq USD
+    EUR GBP JPY CHF INR CNY RUB dollars euros cents µm μm кг г км см м
+"""
+# Single letters that may follow a number after a space; others are variables.
+SINGLE_UNITS = frozenset("mgshlLtWVNJKCFΩaàyeoив")
+# Abbreviations of a scale that are no unit in any case.
+SCALE_ABBREVIATIONS = frozenset(["MM", "bn", "Bn", "BN", "mn", "Mn", "tn", "Tn", "bln", "trn"])

@@ -45,8 +45,12 @@ from langchain_cfc.labelers._words import (
     QUESTION,
     REJECTION,
     RETRACTION,
+    SCALE_ABBREVIATIONS,
+    SCALES,
+    SINGLE_UNITS,
     STARTERS,
     SUPPOSITION,
+    UNIT_NAMES,
     UNSURE,
     compile_lead,
     join_words,
@@ -96,43 +100,8 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 
-# Words that stand for a power of ten; "billion" is read as in English. Of languages that are not read
-# otherwise too: there, 5 juta would be 5.
-_SCALES = {
-    unicodedata.normalize("NFC", word.casefold()): exponent
-    for exponent, words in {
-        2: "hundred 百 백",
-        3: """thousand tsd tausend mille mil mila тыс тысяч тысячи тысяча хиляди тисяч тисячі 千 천 duizend
-            tusen tusind tuhat tuhatta ezer tys tysiąc tysiące tysięcy tisíc tisíce hiljada tisuća tisuće mii
-            ribu nghìn ngàn χιλιάδες พัน हज़ार हजार হাজার ألف آلاف الف هزار אלף אלפים""",
-        4: "万 萬 만 หมื่น vạn",
-        5: "lakh lakhs แสน लाख লাখ",
-        6: """million millions mio mln millionen millón millones milione milioni milhão milhões миллион
-            миллиона миллионов млн милиона мільйон мільйона мільйонів miljoen miljoner millioner miljon
-            miljoona miljoonaa millió milion miliony milionů milionów milijun milijuna milijona milioane
-            milyon juta triệu εκατομμύριο εκατομμύρια ล้าน मिलियन مليون ملايين میلیون מיליון""",
-        7: "crore crores करोड़ কোটি",
-        8: "亿 億 억",
-        9: """billion billions milliard milliards milliarde milliarden mrd miliardo miliardi миллиард
-            миллиарда миллиардов млрд милиарда мільярд мільярди мільярдів miljard miljarder milliarder
-            miljardia milliárd miliard miliardy miliardů miliardów milijarda milijardi miliarde milyar miliar
-            tỷ δισεκατομμύριο δισεκατομμύρια अरब مليار ملیارد מיליארד""",
-        12: "trillion trillions трлн триллион триллиона триллионов трильйонів 兆 조",
-    }.items()
-    for word in words.split()
-}
 # A word with the vowels that other scripts write as marks.
 _WORD = re.compile(r"(?:[^\W\d_]|[\u0900-\u0963\u0970-\u0dff\u0e00-\u0eff])*")
-# What may follow a number without a space; other letters are variables or abbreviations.
-_UNIT_NAMES = """
-    st nd rd th km cm mm nm dm m kg mg g lb lbs oz ft in yd mi mph kph kmh ml mL cl dl L l kB KB MB GB TB Hz
-    kHz MHz GHz W kW MW kWh V kV mA kN kJ Pa kPa ms s sec min h hr hrs cal kcal mol rad deg px pt pct sq USD
-    EUR GBP JPY CHF INR CNY RUB dollars euros cents µm μm кг г км см м
-"""
-# Single letters that may follow a number after a space; others are variables.
-_SINGLE = frozenset("mgshlLtWVNJKCFΩaàyeoив")
-# Abbreviations of a scale that are no unit in any case.
-_ABBREVIATIONS = frozenset(["MM", "bn", "Bn", "BN", "mn", "Mn", "tn", "Tn", "bln", "trn"])
 # What makes another number of the one before or after it.
 _PART = (
     "half halves thirds? quarters? fourths fifths sixths sevenths eighths ninths tenths hundredths "
@@ -575,16 +544,16 @@ def _read_scale(word: str, rest: str, *, is_attached: bool, is_money: bool) -> i
     if word and _is_unspaced(word[0]):
         if re.match("千[克米瓦卡焦帕字]", word):  # kilogram, kilometre, ...
             return 0
-        named = next(filter(word.startswith, _SCALES), "")
+        named = next(filter(word.startswith, SCALES), "")
         following = word[len(named) :] + rest
-        is_compound = _is_numeral(following[:1]) or following.startswith((*_SCALES, *"0123456789"))
-        return None if is_compound else _SCALES.get(named, 0)
-    if (scale := _SCALES.get(word.casefold(), 0)) != 0:
+        is_compound = _is_numeral(following[:1]) or following.startswith((*SCALES, *"0123456789"))
+        return None if is_compound else SCALES.get(named, 0)
+    if (scale := SCALES.get(word.casefold(), 0)) != 0:
         following = re.match(r"[\s^-]*([^\W_]*)", rest)[1]  # type: ignore[index]
-        return None if following.casefold() in _SCALES or rest[:1] in {"-", "^"} else scale
-    known = set(_UNIT_NAMES.split()) if is_attached else _SINGLE if len(word) == 1 else {word}
+        return None if following.casefold() in SCALES or rest[:1] in {"-", "^"} else scale
+    known = set(UNIT_NAMES.split()) if is_attached else SINGLE_UNITS if len(word) == 1 else {word}
     is_split = rest[:1].isdigit() and (is_attached or word == "e")  # `5h30`, `5 e3`
-    is_unit = word in known and word not in _ABBREVIATIONS and not is_split
+    is_unit = word in known and word not in SCALE_ABBREVIATIONS and not is_split
     return 0 if not word or (is_unit and not (is_money and word in set("mMbBkK"))) else None
 
 
