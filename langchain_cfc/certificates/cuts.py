@@ -146,8 +146,9 @@ def certify_mean_score(
     ranking = _Ranking.rank(artifact, certification, seen)
     certificates: list[WrongRateCertificate] = []
     refused: dict[str, str] = {}
+    level = attempt.compute_level(delta, len(max_wrong_rates))
+    first = level * FIRST_SHARE / (2 if by_group else 1)
     for rate in max_wrong_rates:
-        level = attempt.compute_level(delta, len(max_wrong_rates))
         certificate = _certify_rate(
             artifact,
             attempt,
@@ -165,13 +166,13 @@ def certify_mean_score(
         refused[rate] = (
             _explain_stricter_rate(rate, stricter[-1])
             if stricter
-            else _explain_refusal(rate, level * FIRST_SHARE / (2 if by_group else 1), artifact.traits)
+            else _explain_refusal(rate, first, artifact.traits)
         )
     if not (artifact.levels or certificates):
         largest = max(max_wrong_rates, key=Fraction)
         tied = _explain_ties(ranking, artifact)
         reason = refused[largest] if tied is None else f"{_name_refused(largest, artifact.traits)}: {tied}"
-        raise make_refusal(reason, largest, attempt, artifact.traits)
+        raise make_refusal(reason, largest, first, attempt, artifact.traits)
     bot = CertifiedBot(
         certificates=certificates,
         refused=refused,
@@ -369,7 +370,7 @@ def _explain_ties(ranking: _Ranking, artifact: CalibrationArtifact) -> str | Non
     """Name the likely cause if many prompts share the smallest mean score; this needs no labels."""
     everyone = len(ranking.scores)
     tied = int((ranking.scores == ranking.scores[0]).sum()) if everyone else 0
-    if tied <= MANY_TIES * everyone:
+    if tied <= max(1, MANY_TIES * everyone):
         return None
     by_rule = artifact.draw_rule is not None and has_separate_scores(artifact.provenance) is False
     cure = "calibrate with draws=None" if by_rule else "draw more, or use SequenceProbability"

@@ -7,13 +7,18 @@ verifier or any setting, and a choice that follows such figures would void its c
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 from langchain_cfc.artifact import PlannedAttempt
 from langchain_cfc.certificates.bounds import LARGEST_SIZE, required_size
 from langchain_cfc.errors import UnattainableTargetError
+from langchain_cfc.guarantee.certified import compute_share
 from langchain_cfc.support.text import format_percent
 from langchain_cfc.support.units import UnitTraits
+
+# Larger rates are no advice.
+_LARGEST_RATE = Fraction(1, 2)
 
 
 def explain_needed(rate: str, level: float, traits: UnitTraits) -> str:
@@ -27,22 +32,30 @@ def explain_needed(rate: str, level: float, traits: UnitTraits) -> str:
 
 
 def make_refusal(
-    reason: str, rate: str, attempt: PlannedAttempt, traits: UnitTraits
+    reason: str, rate: str, level: float, attempt: PlannedAttempt, traits: UnitTraits
 ) -> UnattainableTargetError:
     """Build the error for an attempt that certified nothing.
 
     Args:
         reason: What was not certified, without figures from certification labels.
         rate: The largest rate that was asked for.
+        level: The level at which it was tested.
         attempt: The attempt.
         traits: The words for what it is about.
 
     Returns:
         The error, with the attempts up to this one, and advice that keeps delta.
     """
-    larger = f"{float(min(2 * Fraction(rate), (1 + Fraction(rate)) / 2)):g}"
+    later = level * float(compute_share(attempt.number + 1) / compute_share(attempt.number))
+    larger = Fraction(rate) * 2
+    # What the next test cannot certify even if nothing is wrong is no advice.
+    while larger < _LARGEST_RATE and (required_size(Fraction(0), larger, later) or math.inf) > len(
+        attempt.labelled.ids
+    ):
+        larger *= 2
+    advice = f", or allow more: max_wrong_rate={float(larger):g} (in Python with after=error)"
     msg = (
-        f"{reason}.\nThis was test {attempt.number} on these labels. Add {traits.prompt}s, or allow more: "
-        f"max_wrong_rate={larger} (in Python with after=error)"
+        f"{reason}.\nThis was test {attempt.number} on these labels. Add {traits.prompt}s"
+        f"{advice if larger < _LARGEST_RATE else ''}"
     )
     return UnattainableTargetError(msg, attempts=attempt.end(certified=False))

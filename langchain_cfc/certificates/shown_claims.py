@@ -122,7 +122,7 @@ def certify_shown_claims(
             f"A rate of {float(rate):g} {traits.wrong} {traits.item}s is not certified: it takes at least "
             f"{_find_size(0, rate, parts[0]):,} {traits.counted}, even if all of these are {traits.correct}"
         )
-        raise make_refusal(reason, max_wrong_rate, attempt, traits)
+        raise make_refusal(reason, max_wrong_rate, parts[0], attempt, traits)
     chosen = max(passed, key=lambda place: (sum(one.certified for one in tested[place]), place))
     certificate = WrongRateCertificate(
         max_wrong_rate=max_wrong_rate,

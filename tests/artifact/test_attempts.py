@@ -46,6 +46,18 @@ def test_attempt_after_a_refusal_has_a_tenth_of_delta() -> None:
     assert [(one.number, one.certified) for one in third.attempts] == [(1, False), (2, True), (3, True)]
 
 
+@pytest.mark.parametrize(("n", "rates"), [(10, ["0.05"]), (20, ["0.05", "0.4"]), (100, ["0.02", "0.08"])])
+def test_refusal_advises_a_rate_only_if_the_next_attempt_can_certify_it(n: int, rates: list[str]) -> None:
+    right = [change_candidates(one, correct=True) for one in KNOWN[:n]]
+    first, *larger = rates
+    with pytest.raises(UnattainableTargetError) as caught:
+        calibrate(right, features="1", max_wrong_rate=first)
+    assert ("allow more" in str(caught.value)) == bool(larger)
+    for rate in larger:
+        assert f"max_wrong_rate={rate} " in str(caught.value)
+        assert get_number(calibrate(right, features="1", max_wrong_rate=rate, after=caught.value)) == 2
+
+
 def test_equal_records_and_settings_are_the_same_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     made = calibrate(KNOWN, features="1", max_wrong_rate="0.2")

@@ -17,6 +17,7 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.records import Example, Provenance
 from langchain_cfc.support.imports import check_installed
+from langchain_cfc.support.text import pluralize
 from langchain_cfc.support.units import UNITS
 
 _ANSWERS = ("a", "bb", "ccc")
@@ -62,8 +63,9 @@ def rehearse_calibration(
             calibrate(made_up, provenance=provenance, **config.to_arguments())
         except CalibrationError as error:  # nothing is labelled yet, so an argument is at fault
             reason, _, is_tested = str(error).partition("\nThis was test")
-            advice = f"\n{len(prompts)} prompts are too few: add some, or allow more" if is_tested else ""
-            raise InputError(reason + advice) from error
+            larger = ", or allow more" if "allow more" in is_tested else ""
+            advice = f"\n{pluralize(len(prompts), 'prompt')} cannot suffice: add some{larger}"
+            raise InputError(reason + (advice if is_tested else "")) from error
 
 
 def _make_up_candidates(prompts: Sequence[Example], provenance: Provenance) -> LabelledBatch:
