@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from langchain_cfc.artifact.model import CalibrationArtifact
-from langchain_cfc.artifact.prefixes import (
-    check_first_candidates,
-    replay_prefixes,
-)
+from langchain_cfc.artifact.prefixes import replay_prefixes
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, OverlapError
 from langchain_cfc.records import LabelledRecord, tabulate
@@ -40,9 +37,6 @@ def tabulate_draws(
         shortened=rule is not None,
         claims=artifact.at_most is not None,
     )
-    if rule is None:
-        check_first_candidates(table, artifact.provenance)
-        return table
     return replay_prefixes(rule, table, artifact.provenance)
 
 

@@ -66,11 +66,13 @@ def check_first_candidates(labelled: LabelledBatch, provenance: Provenance | Non
         raise InputError(msg)
 
 
-def replay_prefixes(rule: DrawRule, labelled: LabelledBatch, provenance: Provenance | None) -> LabelledBatch:
+def replay_prefixes(
+    rule: DrawRule | None, labelled: LabelledBatch, provenance: Provenance | None
+) -> LabelledBatch:
     """Shorten recorded prompts to the candidates that a rule would have drawn, scored as in serving.
 
     Args:
-        rule: The draw rule.
+        rule: The draw rule; None for prompts with the candidates used.
         labelled: N labelled prompts with all recorded candidates.
         provenance: Provenance of these records, or of the artifact's records.
 
@@ -80,6 +82,9 @@ def replay_prefixes(rule: DrawRule, labelled: LabelledBatch, provenance: Provena
     Raises:
         InputError: As in `check_separate_scores`, or if the rule may draw more candidates than were recorded.
     """
+    if rule is None:
+        check_first_candidates(labelled, provenance)
+        return labelled
     if rule.stored_text is None and rule.at_most == labelled.draws.n:
         return labelled
     if are_drawn_by(rule, provenance):

@@ -17,7 +17,6 @@ from langchain_cfc.artifact import (
     CalibrationFacts,
     LevelState,
     PackedArray,
-    check_first_candidates,
     make_threshold_rule,
     replay_prefixes,
 )
@@ -92,10 +91,7 @@ def read_prompts(
     """Read records of any kind, and apply the draw rule to them."""
     rule = config.draw_rule
     labelled = tabulate(records, provenance=provenance, shortened=rule is not None, claims=True)
-    if rule is not None:
-        return replay_prefixes(rule, labelled, provenance)
-    check_first_candidates(labelled, provenance)
-    return labelled
+    return replay_prefixes(rule, labelled, provenance)
 
 
 def split_prompts(prompts: LabelledBatch, plan: SplitPlan) -> dict[Part, LabelledBatch]:

@@ -79,7 +79,10 @@ def make_certificate_table(certificate: CoverageCertificate) -> Table:
     headings = ("group", "prompts", "promise kept", "at least", "covered", "at least")
     # Without sets, "kept" and "covered" mean the same, so the last two are redundant.
     columns = 6 if certificate.is_about_sets else 4
-    title = f"Certified with failure probability {certificate.delta}, all bounds together"
+    title = (
+        f"Certified with failure probability {certificate.delta} at level {certificate.alpha}, all bounds "
+        "together"
+    )
     table = make_table(*headings[:columns], title=title, width=42)
     for share in certificate.shares:
         cells = (
@@ -95,13 +98,9 @@ def make_certificate_table(certificate: CoverageCertificate) -> Table:
 
 
 def print_details(console: Console, artifact: CalibrationArtifact) -> None:
-    """Print the promises in full, all assumptions, and tables of groups and cuts."""
-    name = artifact.parsed_set_rule.option
-    for alpha in artifact.alphas:
-        promise = artifact.make_guarantee(alpha)
-        console.print(f"\n[bold]The promise at {name} = {alpha}[/]\n{escape(promise.sentence)}")
-        if promise.certificate is not None:
-            console.print("", make_certificate_table(promise.certificate))
+    """Print all assumptions, and tables of certificates, groups and cuts."""
+    for certificate in artifact.certificates:
+        console.print("", make_certificate_table(certificate))
     if artifact.alphas:
         promise = artifact.make_guarantee(artifact.alphas[0])
     else:
