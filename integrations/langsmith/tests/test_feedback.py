@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from langchain_cfc_langsmith import FeedbackHandler
-from langchain_core.runnables import RunnableLambda
 from langchain_core.tracers import LangChainTracer
 from langsmith import Client
 
@@ -116,40 +115,6 @@ def test_feedback_holds_no_rejected_text(
     served = [open_chain.invoke(one.input, {"callbacks": [feedback]}) for one in new_facts]
     assert feedback.flush(30)
     assert not find_leaks(langsmith, served)
-
-
-def test_feedback_is_written_once_per_served_prompt(
-    langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
-) -> None:
-    feedback = handler()
-    through = (
-        RunnableLambda(lambda prompt: prompt)
-        | chain.or_else(lambda _: "someone else")
-        | RunnableLambda(lambda x: x)
-    )
-    for one in new_facts[:6]:
-        through.invoke(one.input, {"callbacks": [feedback]})
-    # The same prompt twice is served twice.
-    through.invoke(new_facts[0].input, {"callbacks": [feedback]})
-    assert feedback.flush(30)
-    assert len(langsmith.by_run()) == feedback.written == 7
-    assert not feedback._runs
-
-
-def test_feedback_handler_reports_raised_abstentions(
-    langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
-) -> None:
-    feedback = handler()
-    expected = sum(chain.invoke(one.input).abstained for one in new_facts)
-    raising = chain.model_copy(update={"on_abstain": "raise"})
-    other: Any = RunnableLambda(lambda _: "someone else")
-    for one in new_facts:
-        raising.with_fallbacks([other]).invoke(one.input, {"callbacks": [feedback]})
-    assert feedback.flush(30)
-    by_run = langsmith.by_run()
-    assert len(by_run) == feedback.written == len(new_facts)
-    assert sum(said["cfc_abstained"]["score"] for said in by_run.values()) == expected > 0
-    assert not feedback._runs
 
 
 @pytest.fixture

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from langchain_cfc_monitor import CFCMonitor
 
 from integrations.collect.tests.postgres import Server, postgres
+from integrations.monitor.tests.watching import list_held_out
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.certificates import certify
 from langchain_cfc.demo import load_recording
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import AttainabilityWarning
 from tests.lengths import repetitions
-from tests.recordings import list_facts
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fix_time() -> Iterator[None]:
+    """Randomised ranks take their numbers from an artifact's digest, which holds the time of making."""
+    with mock.patch.dict(os.environ, SOURCE_DATE_EPOCH="1767225600"):
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -31,14 +40,12 @@ def artifact() -> CalibrationArtifact:
             set_rule="unique(all)",
             test_fraction=0.4,
         )
-    # Randomised ranks take their numbers from its digest, which another time of making would change.
-    return certify(made.model_copy(update={"created_at": "2026-01-01T00:00:00+00:00"}), load_recording())
+    return certify(made, load_recording())
 
 
 @pytest.fixture(scope="session")
 def served(artifact: CalibrationArtifact) -> list[PromptRecord]:
-    split = artifact.calibration.split
-    held_out = [one for one in list_facts() if split.find_part(one.id, one.cluster) == "test"]
+    held_out = list_held_out(artifact)
     order = np.random.default_rng(0).permutation(len(held_out))
     return [held_out[place] for place in order[: repetitions(len(order), share=0.3)]]
 

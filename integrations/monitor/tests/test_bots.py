@@ -50,12 +50,6 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _fix_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Randomised ranks take their numbers from the artifact's digest, which holds the time."""
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")
-
-
 def calibrate_bot(source: LabelledBatch, seed: int, **options: Any) -> CalibrationArtifact:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CFCWarning)

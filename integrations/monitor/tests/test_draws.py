@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from langchain_cfc_monitor import CFCMonitor
 
-from integrations.monitor.tests.watching import run
+from integrations.monitor.tests.watching import list_held_out, run
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
 from langchain_cfc.artifact import tabulate_draws
 from langchain_cfc.demo import demo_chain, load_recording
 from tests.lengths import mostly_long, repetitions
-from tests.recordings import list_facts
 
 DRAWS = "lead(3, at_most=10)"
 
@@ -25,9 +24,7 @@ def stopping_artifact() -> CalibrationArtifact:
 
 
 def test_monitor_watches_the_number_of_draws(stopping_artifact: CalibrationArtifact, tmp_path: Path) -> None:
-    split = stopping_artifact.calibration.split
-    served = [one for one in list_facts() if split.find_part(one.id, one.cluster) == "test"]
-    served = served[: repetitions(150, share=0.4)]
+    served = list_held_out(stopping_artifact)[: repetitions(150, share=0.4)]
     chain: CFCRunnable = demo_chain(stopping_artifact)
     with CFCMonitor(stopping_artifact, tmp_path / "monitor.db") as monitor:
         results = [chain.invoke(one.input, {"callbacks": [monitor]}) for one in served]
@@ -44,8 +41,7 @@ def test_monitor_reports_a_drift_to_more_draws_in_words(
     stopping_artifact: CalibrationArtifact, tmp_path: Path, fewest: int
 ) -> None:
     """Serve all held-out questions, as the control, or only those that take 6 draws or more."""
-    split = stopping_artifact.calibration.split
-    held_out = [one for one in list_facts() if split.find_part(one.id, one.cluster) == "test"]
+    held_out = list_held_out(stopping_artifact)
     counts = tabulate_draws(stopping_artifact, held_out).draws.counts.tolist()
     asked = [one for one, count in zip(held_out, counts, strict=True) if count >= fewest][:100]
     saved, store, page = tmp_path / "artifact.json", tmp_path / "monitor.db", tmp_path / "page.html"

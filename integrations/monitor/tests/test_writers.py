@@ -7,9 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,8 @@ def test_monitor_loses_no_result_of_threads_and_a_fork(
 ) -> None:
     result = chain.invoke(served[0].input)
     each = repetitions(250, share=0.2)
-    threads = [
-        threading.Thread(target=lambda: [monitor.record(result) for _ in range(each)]) for _ in range(8)
-    ]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: [monitor.record(result) for _ in range(each)], range(8)))
     monitor.flush()
     child = os.fork()
     if child == 0:  # pragma: no cover - another process
@@ -142,15 +137,10 @@ def test_concurrent_monitor_statuses_count_each_result_once(
     for _ in range(many):
         monitor.record(result)
     monitor.flush()
-    found: list[int] = []
 
-    def look() -> None:
+    def look(_: int) -> int:
         with CFCMonitor(artifact, monitor._store.name) as other:
-            found.append(max(one.outcomes for one in other.read_status().tests))
+            return max(one.outcomes for one in other.read_status().tests)
 
-    threads = [threading.Thread(target=look) for _ in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert found == [many] * 4
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(look, range(4))) == [many] * 4

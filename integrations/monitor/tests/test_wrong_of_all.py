@@ -19,6 +19,7 @@ from langchain_cfc_monitor.sequential_tests import (
 )
 from scipy import stats
 
+from integrations.monitor.tests.watching import list_held_out
 from langchain_cfc import CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import upper_bound
@@ -80,8 +81,7 @@ def test_status_names_the_rate_of_all_questions(tmp_path: Path) -> None:
     artifact = calibrate(records, max_wrong_of_all="0.1", features="group(topic)", test_fraction=0.4)
     monitor = CFCMonitor(artifact, tmp_path / "monitor.db")
     chain = CFCRunnable(artifact=artifact, **make_replay_parts(records))
-    split = artifact.calibration.split
-    asked = [one for one in records if split.find_part(one.id, one.cluster) == "test"][:60]
+    asked = list_held_out(artifact)[:60]
     for one in asked:
         result = chain.invoke(one.input)
         name = monitor.record(result)

@@ -15,9 +15,16 @@ from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayCh
 from langchain_cfc.records import Records, read_records, write_records
 from tests.cli import running
 from tests.cli.running import Ran
+from tests.recordings import list_facts
 
 ROOT = Path(__file__).parents[3]
 WEAKER = ROOT / "examples" / "escalation" / "cheap.jsonl.gz"
+
+
+def list_held_out(artifact: CalibrationArtifact) -> list[PromptRecord]:
+    """The recorded prompts that an artifact holds out."""
+    split = artifact.calibration.split
+    return [one for one in list_facts() if split.find_part(one.id, one.cluster) == "test"]
 
 
 def truths(record: PromptRecord) -> list[bool | None]:

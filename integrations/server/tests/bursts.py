@@ -47,13 +47,6 @@ class Burst:
         """Seconds that the slowest answer of a status took."""
         return max(self.taken[status])
 
-    def row(self) -> str:
-        slowest = {status: round(max(seconds), 3) for status, seconds in self.taken.items()}
-        return (
-            f"statuses {dict(self.counts)}, slowest {slowest}; health: {len(self.live)} checks, "
-            f"median {sorted(self.live)[len(self.live) // 2]:.3f} s, slowest {max(self.live):.3f} s"
-        )
-
 
 def send_burst(port: int, requests: int, question: str, seconds: float = 0.3) -> Burst:
     """Ask, each time on a new connection.

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -29,7 +30,13 @@ COMMAND = [str(Path(sys.executable).parent / "langchain-cfc"), "serve"]
 # What a process may take to start on a busy machine.
 START_SECONDS = 300.0
 BOTS = "integrations.server.tests.bots:models"
-HEADERS, OTHER_HEADERS = ({"Authorization": f"Bearer {token}"} for token in (TOKEN, OTHER_TOKEN))
+
+
+def make_headers(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+HEADERS, OTHER_HEADERS = map(make_headers, (TOKEN, OTHER_TOKEN))
 
 
 @functools.cache
@@ -124,6 +131,11 @@ class Server:
     def get(self, path: str, headers: Mapping[str, str] = HEADERS) -> httpx.Response:
         return httpx.get(self.url + path, headers=headers, trust_env=False)
 
+    def read_metric(self, name: str) -> float:
+        """Return a metric of the server that has no labels."""
+        lines = self.get("/metrics").text.splitlines()
+        return next(float(line.split()[-1]) for line in lines if line.startswith(f"cfc_server_{name} "))
+
     def ask(
         self,
         body: Any,
@@ -180,6 +192,20 @@ def wait_for_value(found: Callable[[], Any], seconds: float = 60.0) -> Any:
         assert time.monotonic() < end, "it never came"
         time.sleep(0.02)
     return value
+
+
+@contextmanager
+def asking(server: Server, gate: Path, request: Any, count: int = 1) -> Iterator[list[Future[Any]]]:
+    """Have requests at work that wait for a file, which the end of the block writes: all must be answered."""
+    with ThreadPoolExecutor(count) as pool:
+        asked = [pool.submit(server.ask, request) for _ in range(count)]
+        try:
+            wait_for_value(lambda: server.read_metric("working") >= 1)
+            yield asked
+        finally:
+            gate.touch()
+        assert [one.result().status_code for one in asked] == [200] * count
+    gate.unlink()
 
 
 @contextmanager

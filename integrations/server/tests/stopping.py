@@ -15,7 +15,6 @@ import random
 import signal
 import socket
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -90,14 +89,6 @@ class Stop:
         return broken + [
             one for one in self.sent if not (one.accepted or one.whole or one.outcome == "nothing")
         ]
-
-    def rows(self) -> Iterator[str]:
-        yield (
-            f"{len(self.accepted)} accepted, {sum(one.late for one in self.accepted)} of them after "
-            f"the signal; {len(self.sent) - len(self.accepted)} sent later, {self.refused} refused; "
-            f"exit code {self.code} after {self.seconds:.2f} s; lost: {len(self.lost)} "
-            f"{dict(Counter((one.who, one.outcome) for one in self.lost))}"
-        )
 
 
 class Listening:

@@ -27,9 +27,9 @@ from integrations.server.tests.burst_bots import make_artifact, make_script
 from integrations.server.tests.bursts import send_burst
 from integrations.server.tests.loading import encode_post
 from integrations.server.tests.parts import (
-    HEADERS,
-    OTHER_TOKEN,
+    OTHER_HEADERS,
     Server,
+    asking,
     make_request,
     run_server,
     wait_for_value,
@@ -74,8 +74,6 @@ def test_burst_of_600_connections_is_answered_or_refused(tmp_path: Path) -> None
         run_server_with_ten_tokens(tmp_path, command=ONE_LOOP) as found,
     ):
         one_loop = send_burst(found.port, 600, EASY)
-    for name, seen in (("20", few), ("600", many), ("600, chains on the server's loop", one_loop)):
-        print(name, seen.row())  # noqa: T201 - figures to report
     assert set(few.counts) == {200}
     assert set(many.counts) <= {200, 429, 504}
     # One of two tokens gets half of the 64 + 128 places; a few more are let in as requests are answered.
@@ -89,13 +87,12 @@ def test_burst_of_600_connections_is_answered_or_refused(tmp_path: Path) -> None
 def test_requests_are_refused_while_a_chain_blocks_its_loop(bots: dict[str, str], tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     options = ["--concurrency", "1", "--queue", "0"]
-    with run_server({**bots, "BOTS_GATE": str(gate)}, *options) as found, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(found.ask, make_request(EASY, "blocking"))
-        wait_for_value(lambda: "cfc_server_working 1.0" in found.get("/metrics").text)
+    with (
+        run_server({**bots, "BOTS_GATE": str(gate)}, *options) as found,
+        asking(found, gate, make_request(EASY, "blocking")) as asked,
+    ):
         assert found.ask(make_request(EASY)).status_code == 429
-        assert not asked.done()
-        gate.touch()
-        assert asked.result().status_code == 200
+        assert not asked[0].done()
 
 
 @pytest.mark.long
@@ -104,7 +101,7 @@ def test_blocking_chain_delays_no_refusal(bots: dict[str, str]) -> None:
     with run_server({**bots, "BOTS_SECONDS": "4"}, *options) as found, ThreadPoolExecutor(1) as pool:
         began = time.monotonic()
         asked = pool.submit(found.ask, make_request(EASY, "blocking"))
-        wait_for_value(lambda: "cfc_server_working 1.0" in found.get("/metrics").text)
+        wait_for_value(lambda: found.read_metric("working") == 1)
         assert found.get("/health/live", {}).json() == {"status": "live"}
         assert found.ask(make_request(EASY)).status_code == 429
         assert asked.result().status_code == 504
@@ -118,18 +115,15 @@ def test_blocking_chain_delays_no_refusal(bots: dict[str, str]) -> None:
 
 def test_one_client_cannot_take_all_places(bots: dict[str, str], tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    other = {"Authorization": f"Bearer {OTHER_TOKEN}"}
     options = ["--concurrency", "2", "--queue", "0", "--per-token", "1"]
-    with run_server({**bots, "BOTS_GATE": str(gate)}, *options) as found, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(found.ask, make_request(EASY, "slow"))
-        wait_for_value(lambda: "cfc_server_working 1.0" in found.get("/metrics").text)
-        refused = found.ask(make_request(EASY))
-        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_requests_of_token")
-        assert refused.headers["retry-after"] == "1"
-        assert found.ask(make_request(EASY), other).status_code == 200
-        gate.touch()
-        assert asked.result().status_code == 200
-        assert found.ask(make_request(EASY), HEADERS).status_code == 200
+    with run_server({**bots, "BOTS_GATE": str(gate)}, *options) as found:
+        with asking(found, gate, make_request(EASY, "slow")):
+            refused = found.ask(make_request(EASY))
+            error = refused.json()["error"]
+            assert (refused.status_code, error["code"]) == (429, "too_many_requests_of_token")
+            assert refused.headers["retry-after"] == "1"
+            assert found.ask(make_request(EASY), OTHER_HEADERS).status_code == 200
+        assert found.ask(make_request(EASY)).status_code == 200
 
 
 @pytest.fixture

@@ -217,12 +217,15 @@ def test_models_are_listed_with_their_calibration(server: Server, artifact_path:
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 
 
-def test_completions_match_the_openapi_document(server: Server) -> None:
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_answers_match_the_openapi_document(server: Server, path: str) -> None:
     document = server.get("/openapi.json").json()
+    assert document["paths"][path]["post"]["security"] == [{"token": []}]
     schema = {"$ref": "#/components/schemas/DecidedResponse", "components": document["components"]}
     check = jsonschema.Draft202012Validator(schema)
     for question, model in ((EASY, "bot"), (UNSURE, "bot"), (HARD, "bot"), (TOOL, "bot"), (UNSURE, "helped")):
-        check.validate(server.ask(make_request(question, model)).json())
+        asked = {"model": model, "input": question} if "responses" in path else make_request(question, model)
+        check.validate(server.ask(asked, path=path).json())
     broken = server.ask(make_request(EASY)).json()
     broken["cfc"]["candidates"] = []
     assert not check.is_valid(broken)

@@ -11,6 +11,8 @@ import socket
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -108,26 +110,41 @@ def test_dashboard_uses_existing_metric_labels(bots: dict[str, str]) -> None:
     assert 'cfc_server_promised_ratio{level="0.2",model="bot",promise="coverage"}' in found
 
 
-def test_monitor_program_serves_its_metrics(artifact_path: Path, tmp_path: Path) -> None:
+def find_free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    program = f"import runpy; runpy.run_path({str(FOLDER / 'monitor_metrics.py')!r})['main']"
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"{program}({str(artifact_path)!r}, {port})"],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "CFC_MONITOR_STORE": str(tmp_path / "monitor.db")},
-    )
+        return int(free.getsockname()[1])
 
+
+@contextmanager
+def run_process(*command: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process until the block ends."""
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT), **env})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def run_monitor_program(artifact: str, store: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run the monitor's service of the compose file, on a port that is free."""
+    port = find_free_port()
+    program = f"import runpy; runpy.run_path({str(FOLDER / 'monitor_metrics.py')!r})['main']"
+    command = [sys.executable, "-c", f"{program}({artifact!r}, {port})"]
+    with run_process(*command, CFC_MONITOR_STORE=store) as process:
+        yield process, port
+
+
+def test_monitor_program_serves_its_metrics(artifact_path: Path, tmp_path: Path) -> None:
     def read() -> str:
         try:
             return httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
         except httpx.TransportError:
             return ""
 
-    try:
+    with run_monitor_program(str(artifact_path), str(tmp_path / "monitor.db")) as (_, port):
         assert "cfc_monitor_up{" in wait_for_value(read, 60)
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_monitor_program_accepts_only_the_artifact(monkeypatch: pytest.MonkeyPatch) -> None:

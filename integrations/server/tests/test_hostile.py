@@ -11,7 +11,7 @@ import socket
 import string
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -356,25 +356,6 @@ def _connect_silently(server: Server) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port))
 
 
-LINGERING: dict[str, Callable[[Server], socket.socket]] = {
-    "does not read": _ask_without_reading,
-    "sends half a head": _send_half_a_head,
-    "is silent": _connect_silently,
-}
-
-
-@pytest.fixture(scope="module")
-def ended_connections(own_server: Server) -> dict[str, bool]:
-    """Whether each lingering client without token has lost its connection after 15 seconds."""
-    held = {name: linger(own_server) for name, linger in LINGERING.items()}
-    ports = {name: connection.getsockname()[1] for name, connection in held.items()}
-    time.sleep(15)
-    alive = _list_connected_ports(own_server.port)
-    for connection in held.values():
-        connection.close()
-    return {name: port not in alive for name, port in ports.items()}
-
-
 def _list_connected_ports(port: int) -> set[int]:
     """Ports of clients whose connection the server has open."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text(encoding="utf-8").splitlines()[1:]]
@@ -387,12 +368,16 @@ def _list_connected_ports(port: int) -> set[int]:
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the system does not list connections here")
-@pytest.mark.parametrize("name", LINGERING)
-def test_lingering_clients_without_token_are_disconnected(
-    ended_connections: dict[str, bool], name: str
-) -> None:
+def test_lingering_clients_without_token_are_disconnected(own_server: Server) -> None:
     """Connections are files, of which there are so many; these clients need no token."""
-    assert ended_connections[name]
+    held = [linger(own_server) for linger in (_ask_without_reading, _send_half_a_head, _connect_silently)]
+    ports = {connection.getsockname()[1] for connection in held}
+    time.sleep(15)
+    alive = _list_connected_ports(own_server.port)
+    for connection in held:
+        connection.close()
+    assert len(ports) == 3
+    assert not ports & alive
 
 
 def test_concurrency_limit_holds_under_load(own_server: Server) -> None:

@@ -6,15 +6,23 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from integrations.server.tests.bots import EASY, GOOD
-from integrations.server.tests.parts import HEADERS, TOKEN, Server, make_request, run_server, wait_for_value
+from integrations.server.tests.parts import (
+    HEADERS,
+    TOKEN,
+    Server,
+    asking,
+    make_request,
+    run_server,
+    wait_for_value,
+)
 
 HEAD = (
     f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
@@ -34,30 +42,16 @@ def small_server(bots: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
         yield server
 
 
+def asking_slowly(server: Server, count: int) -> AbstractContextManager[Any]:
+    """Have slow requests in progress until the block ends."""
+    gate: Path = server.folder / "gate"  # type: ignore[attr-defined]
+    return asking(server, gate, make_request(EASY, "slow"), count)
+
+
 def count_notes(server: Server, what: str) -> int:
     """Return how often the slow verifier has `begun`, or was `cancelled`."""
     path: Path = server.folder / "notes"  # type: ignore[attr-defined]
     return path.read_text(encoding="utf-8").split().count(what) if path.exists() else 0
-
-
-@contextmanager
-def asking_slowly(server: Server, requests: int) -> Iterator[None]:
-    """Have requests in progress until the block ends, when all must be answered."""
-    gate: Path = server.folder / "gate"  # type: ignore[attr-defined]
-    with ThreadPoolExecutor(requests) as pool:
-        asked = [pool.submit(server.ask, make_request(EASY, "slow")) for _ in range(requests)]
-        try:
-            yield
-        finally:
-            gate.touch()
-        assert [one.result().status_code for one in asked] == [200] * requests
-    wait_for_value(lambda: read_metric(server, "working") == 0)
-    gate.unlink()
-
-
-def read_metric(server: Server, name: str) -> float:
-    lines = server.get("/metrics").text.splitlines()
-    return next(float(line.split()[-1]) for line in lines if line.startswith(f"cfc_server_{name} "))
 
 
 def test_body_limit_is_inclusive(small_server: Server) -> None:
@@ -102,7 +96,7 @@ def test_client_that_sends_a_large_body_reads_the_refusal(small_server: Server) 
 def test_requests_beyond_the_queue_get_retry_after(small_server: Server) -> None:
     with asking_slowly(small_server, 3):
         wait_for_value(
-            lambda: read_metric(small_server, "working") == 2 and read_metric(small_server, "waiting") == 1
+            lambda: small_server.read_metric("working") == 2 and small_server.read_metric("waiting") == 1
         )
         refused = [small_server.ask(make_request(EASY, "slow")) for _ in range(3)]
         assert [one.status_code for one in refused] == [429] * 3
@@ -130,7 +124,7 @@ def test_time_limit_answers_timeout_and_cancels_the_chain(bots: dict[str, str], 
         )
         assert received.startswith(b"HTTP/1.1 408 ")
         assert b'"code":"request_timeout"' in received
-        assert read_metric(server, "waiting") == 0
+        assert server.read_metric("waiting") == 0
 
 
 def test_disconnected_client_cancels_its_chain(small_server: Server) -> None:
@@ -140,7 +134,7 @@ def test_disconnected_client_cancels_its_chain(small_server: Server) -> None:
         connection.sendall(f"{HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         wait_for_value(lambda: count_notes(small_server, "begun") == begun + 1)
     wait_for_value(lambda: count_notes(small_server, "cancelled") == before + 1)
-    wait_for_value(lambda: read_metric(small_server, "working") == 0)
+    wait_for_value(lambda: small_server.read_metric("working") == 0)
     line = wait_for_value(
         lambda: next((one for one in small_server.log if one.get("outcome") == "disconnected"), None)
     )
@@ -150,18 +144,19 @@ def test_disconnected_client_cancels_its_chain(small_server: Server) -> None:
 def test_client_that_leaves_the_queue_is_never_served(small_server: Server) -> None:
     body = json.dumps(make_request(EASY, "slow")).encode()
     with asking_slowly(small_server, 2):
-        wait_for_value(lambda: read_metric(small_server, "working") == 2)
+        wait_for_value(lambda: small_server.read_metric("working") == 2)
         with socket.create_connection(("127.0.0.1", small_server.port)) as connection:
             connection.sendall(f"{HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            wait_for_value(lambda: read_metric(small_server, "waiting") == 1)
-        wait_for_value(lambda: read_metric(small_server, "waiting") == 0)
+            wait_for_value(lambda: small_server.read_metric("waiting") == 1)
+        wait_for_value(lambda: small_server.read_metric("waiting") == 0)
+    wait_for_value(lambda: small_server.read_metric("working") == 0)
 
 
 def test_client_that_leaves_within_its_body_is_dropped(small_server: Server) -> None:
     with socket.create_connection(("127.0.0.1", small_server.port)) as connection:
         connection.sendall(f'{HEAD}Content-Length: 100\r\n\r\n{{"model":'.encode())
-        wait_for_value(lambda: read_metric(small_server, "waiting") == 1)
-    wait_for_value(lambda: read_metric(small_server, "waiting") == 0)
+        wait_for_value(lambda: small_server.read_metric("waiting") == 1)
+    wait_for_value(lambda: small_server.read_metric("waiting") == 0)
 
 
 def test_connection_serves_several_requests(small_server: Server) -> None:

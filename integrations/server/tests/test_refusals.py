@@ -40,18 +40,6 @@ def test_malformed_body_is_refused_with_a_reason(server: Server, kind: str, upst
     assert len(upstream[1].requests) == drawn
 
 
-def test_well_formed_body_is_answered(server: Server) -> None:
-    assert server.ask(make_request(EASY)).status_code == 200
-    harmless: dict[str, Any] = {
-        "n": 1,
-        "user": "u",
-        "metadata": {"a": "b"},
-        "store": True,
-        "temperature": None,
-    }
-    assert server.ask(make_request(EASY, **harmless)).status_code == 200
-
-
 @pytest.mark.parametrize(
     ("content_type", "status"),
     [
@@ -112,19 +100,14 @@ def test_unknown_paths_and_methods_are_refused(
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+        "Transfer-Encoding: chunked\r\n\r\nzz\r\n".encode(),
     ],
 )
 def test_invalid_http_is_refused_with_a_json_error(server: Server, sent: bytes) -> None:
     head, _, body = server.say(sent).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert json.loads(body)["error"]["code"] == "invalid_http"
-
-
-def test_truncated_and_badly_chunked_bodies_are_refused(server: Server) -> None:
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
-    broken = server.say(f"{head}Transfer-Encoding: chunked\r\n\r\nzz\r\n".encode())
-    assert broken.startswith(b"HTTP/1.1 400 ")
-    assert server.get("/health/live").status_code == 200
 
 
 def test_refusal_reasons_contain_no_values() -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,14 +17,19 @@ from integrations.collect.tests.postgres import postgres
 from integrations.server.tests.bots import EASY, UNSURE
 from integrations.server.tests.parts import (
     COMMAND,
-    ROOT,
     TOKEN,
     Server,
     make_request,
     run_server,
     wait_for_value,
 )
-from integrations.server.tests.test_compose import FOLDER, list_panel_expressions
+from integrations.server.tests.test_compose import (
+    FOLDER,
+    find_free_port,
+    list_panel_expressions,
+    run_monitor_program,
+    run_process,
+)
 
 METRICS_READER = "a-token-that-reads-metrics-only"
 
@@ -64,22 +65,6 @@ class Prometheus:
         """The state of each alert; all of them are evaluated without an error."""
         rules = [rule for group in (self.get("rules") or {"groups": ()})["groups"] for rule in group["rules"]]
         return {rule["name"]: rule["state"] for rule in rules if rule["health"] == "ok"}
-
-
-def find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
-@contextmanager
-def run_process(*command: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process until the block ends."""
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT), **env})
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 def write_config(folder: Path, targets: dict[str, int]) -> Path:
@@ -123,17 +108,14 @@ def test_prometheus_answers_dashboard_and_alert_queries(bots: dict[str, str], tm
         f"{TOKEN} name=client\n{METRICS_READER} name=prometheus only=metrics\n", encoding="utf-8"
     )
     tokens.chmod(0o600)
-    port = find_free_port()
-    program = f"import runpy; runpy.run_path({str(FOLDER / 'monitor_metrics.py')!r})['main']"
     with postgres() as database:
         store = database.database()
         env = {**bots, "CFC_MONITOR_STORE": store}
         models = "integrations.server.tests.bots:watched"
         options = ("--token-file", str(tokens), "--workers", "2")
-        command = [sys.executable, "-c", f"{program}({bots['BOTS_ARTIFACT']!r}, {port})"]
         with (
             run_server(env, *options, models=models, tokens=None, command=COMMAND) as server,
-            run_process(*command, CFC_MONITOR_STORE=store) as monitor,
+            run_monitor_program(bots["BOTS_ARTIFACT"], store) as (monitor, port),
             run_prometheus(tmp_path, server, port) as prometheus,
         ):
             # A rate needs two scrapes, and something that happened between them.

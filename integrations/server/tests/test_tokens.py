@@ -18,7 +18,7 @@ from langchain_cfc_server.limits import RateLimiter
 from langchain_cfc_server.tokens import Client, ClientTokens
 
 from integrations.server.tests.bots import EASY
-from integrations.server.tests.parts import Server, make_request, run_server, wait_for_value
+from integrations.server.tests.parts import Server, make_headers, make_request, run_server, wait_for_value
 from langchain_cfc.errors import InputError
 
 OLD, NEW, METRICS = (f"{name}-token-of-the-tests" for name in ("old", "new", "metrics"))
@@ -26,10 +26,6 @@ OLD, NEW, METRICS = (f"{name}-token-of-the-tests" for name in ("old", "new", "me
 
 def hash_token(token: str) -> str:
     return f"sha256:{sha256(token.encode()).hexdigest()}"
-
-
-def make_headers(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
 
 
 def replace_file(path: Path, text: str) -> None:
