@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.session", "tests.calls", "integrations.openai.tests.fixtures"]
+pytest_plugins = ["tests.session", "tests.calls", "integrations.openai.tests.parts"]

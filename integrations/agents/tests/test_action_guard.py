@@ -7,12 +7,18 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 
 import pytest
-from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware, ModelRetryMiddleware
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    HumanInTheLoopMiddleware,
+    ModelRetryMiddleware,
+    human_in_the_loop,
+)
 from langchain.agents.structured_output import ToolStrategy
 from langchain_cfc_agents import RecordedRun, acting, make_run_records, read_outcome
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -140,9 +146,13 @@ def test_person_decides_and_the_run_goes_on_where_it_stopped(
     with pytest.raises(InputError, match="waits for a person"):
         read_outcome(waiting)
     # LangChain's own middleware asks the same.
-    theirs = HumanInTheLoopMiddleware({"book": {"allowed_decisions": ["approve", "edit", "reject"]}})
-    own = agent_at(Desk(), Fixed(waiting["messages"][-1]), theirs, checkpointer=InMemorySaver())
-    assert request == own.invoke(asked(UNSURE), thread())["__interrupt__"][0].value
+    theirs: Any = HumanInTheLoopMiddleware({"book": {"allowed_decisions": ["approve", "edit", "reject"]}})
+    with (
+        mock.patch.object(human_in_the_loop, "interrupt", side_effect=InterruptedError) as asks,
+        pytest.raises(InterruptedError),
+    ):
+        theirs.after_model(waiting, None)
+    assert request == asks.call_args.args[0]
     drawn = len(model.drawn)
     # Another process, which knows the checkpoint alone.
     agent = agent_at(desk, model, guarding(bot), checkpointer=saver)
@@ -152,24 +162,6 @@ def test_person_decides_and_the_run_goes_on_where_it_stopped(
     assert desk.booked == [RIGHT, *expected, RIGHT]
     outcome = read_outcome(state)
     assert (outcome.unattended, outcome.left, outcome.promised_calls) == (False, fate, 1)
-
-
-class Fixed(Clerk):
-    """Always gives one message."""
-
-    def __init__(self, message: AIMessage, **fields: Any) -> None:
-        super().__init__(**fields)
-        self._message = message
-
-    _message: Any = None
-
-    def _generate(self, messages: Any, *_: Any, **__: Any) -> Any:
-        result = super()._generate(messages)
-        calls = [{**call, "id": f"{result.generations[0].message.id}"} for call in self._message.tool_calls]
-        result.generations[0].message = self._message.model_copy(
-            update={"tool_calls": calls, "id": result.generations[0].message.id, "response_metadata": {}}
-        )
-        return result
 
 
 def test_parallel_calls_are_decided_about_together(bot: CalibrationArtifact) -> None:

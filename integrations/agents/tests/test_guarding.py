@@ -1,4 +1,4 @@
-"""The guard replaces an agent's final answer by its chain's decision and changes nothing else."""
+"""The guard replaces an agent's final answer by its chain's decision, whatever other middleware does."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    ModelCallLimitMiddleware,
+    ModelFallbackMiddleware,
+    dynamic_prompt,
+)
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_cfc_agents import GuardedAnswer
 from langchain_core.callbacks import get_usage_metadata_callback
 from langchain_core.language_models import FakeListChatModel
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.messages.ai import add_usage
 from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
@@ -35,6 +41,7 @@ from integrations.agents.tests.parts import (
     Agent,
     N,
     Way,
+    Wrapping,
     agent_of,
     ask,
     asked,
@@ -47,12 +54,12 @@ from integrations.agents.tests.parts import (
     sent,
 )
 from langchain_cfc import CalibrationArtifact, calibrate
-from langchain_cfc.errors import FingerprintWarning, InputError, ServingError
+from langchain_cfc.errors import DrawError, FingerprintWarning, InputError, ServingError
 from tests.certificates.prompts import make_replay_chain
 from tests.claims.chains import ANSWER, LEFT, SCORES, make_chain
 from tests.recordings import list_facts
 from tests.serving.openai_bodies import Answer
-from tests.serving.openai_server import Script
+from tests.serving.openai_server import Fault, Script
 
 
 @both_ways
@@ -234,3 +241,104 @@ def test_guarded_answer_ends_the_run_with_the_supported_claims() -> None:
     shown = list(agent.stream(asked("Tell me about Lima."), stream_mode=["messages", "values"]))
     assert [piece[0].text for mode, piece in shown if mode == "messages"] == [LEFT]
     assert dropped not in str(shown)
+
+
+places = pytest.mark.parametrize("place", ["outside", "inside"])
+
+
+@both_ways
+@places
+def test_chain_receives_messages_changed_by_other_middleware(
+    guarded: Callable[..., Agent], served: Script, way: Way, place: str
+) -> None:
+    @dynamic_prompt
+    def by_the_state(request: Any) -> str:
+        return f"There are {len(request.state['messages'])} messages."
+
+    shortening = Wrapping(lambda request: request.override(messages=request.messages[-1:]))
+    agent = guarded(**{place: [by_the_state, shortening]})
+    assert last(way(agent, PLAIN)).text == RIGHT
+    discarded, *draws = sent(served.requests)
+    assert "There are 1 messages." in discarded
+    assert SYSTEM not in discarded
+    assert draws == [discarded] * N
+
+
+@both_ways
+@places
+def test_model_fallback_calls_tools_and_never_answers(
+    guarded: Callable[..., Agent], url: str, served: Script, way: Way, place: str
+) -> None:
+    other = ModelFallbackMiddleware(model_at(url, model_kwargs={"user": "fallback"}))
+    served.faults = [Fault("status 500", on={0})]
+    agent = guarded(**{place: [other]})
+    state = way(agent, LOOKED_UP)
+    assert [message.text for message in state["messages"] if isinstance(message, ToolMessage)] == [NOTED]
+    assert last(state).text == RIGHT
+    assert [request.get("user") for request in served.requests[:2]] == [None, "fallback"]
+    # The chain fails: the other model must not answer in its stead.
+    served.requests.clear()
+    served.faults = [Fault("status 500", on=set(range(1, 1 + N)))]
+    if place == "inside":
+        assert last(way(agent, PLAIN)).text == RIGHT
+        drawn = served.requests[1:]
+        assert len(drawn) == 2 * N
+        assert {request.get("user") for request in drawn} == {None}
+    served.requests.clear()
+    served.faults = [Fault("status 500", on=set(range(1, 100)) - {1 + N})]
+    with pytest.raises(DrawError):
+        way(agent, PLAIN)
+
+
+def replace_answer(responses: list[Any]) -> Any:
+    """Answer in the place of the model."""
+    return responses[0] if responses[0].result[-1].tool_calls else AIMessage("this has no guarantee")
+
+
+@both_ways
+def test_guard_refuses_answers_of_other_middleware(guarded: Callable[..., Agent], way: Way) -> None:
+    replacing = Wrapping(choose=replace_answer)
+    with pytest.raises(ServingError, match="inner middleware answered in place of the chain"):
+        way(guarded(inside=[replacing]), PLAIN)
+    with pytest.raises(ServingError, match="is not what the chain decided"):
+        way(guarded(outside=[replacing]), PLAIN)
+    # This is allowed, and no guarantee is stated.
+    said = last(way(guarded(outside=[replacing], strict=False), PLAIN))
+    assert said.text == "this has no guarantee"
+    assert "cfc" not in said.response_metadata
+
+
+class Rewriting(AgentMiddleware[Any, Any, Any]):
+    """Changes the answer after it was decided, and leaves all else on it."""
+
+    def __init__(self, update: dict[str, Any]) -> None:
+        self.update = update
+
+    def after_model(self, state: Any, runtime: Any) -> Any:
+        del runtime
+        said = state["messages"][-1]
+        return None if said.tool_calls else {"messages": [said.model_copy(update=self.update)]}
+
+
+@both_ways
+@places
+@pytest.mark.parametrize("update", [{"content": "Quito"}, {"response_metadata": {"cfc": {"seen": True}}}])
+def test_guard_refuses_answers_changed_after_the_model(
+    guarded: Callable[..., Agent], way: Way, place: str, update: dict[str, Any]
+) -> None:
+    changing: Any = {place: [Rewriting(update)]}
+    with pytest.raises(ServingError, match="is not what the chain decided"):
+        way(guarded(**changing), LOOKED_UP)
+    said = last(way(guarded(strict=False, **changing), PLAIN))
+    assert said.model_copy(update=update) == said
+
+
+@both_ways
+def test_guard_refuses_runs_ended_by_call_limits(guarded: Callable[..., Agent], way: Way) -> None:
+    limit = ModelCallLimitMiddleware(run_limit=1, exit_behavior="end")
+    assert last(way(guarded(outside=[limit]), PLAIN)).text == RIGHT
+    with pytest.raises(ServingError, match="is not what the chain decided"):
+        way(guarded(outside=[limit]), LOOKED_UP)
+    said = last(way(guarded(outside=[limit], strict=False), LOOKED_UP))
+    assert "limits exceeded" in str(said.text)
+    assert "cfc" not in said.response_metadata

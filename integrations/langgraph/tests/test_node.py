@@ -1,4 +1,4 @@
-"""A node finds the question in any kind of state, and determines the level before drawing."""
+"""A node finds its question or questions in any kind of state, and decides them once, at one level."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from langchain_cfc_langgraph import (
     Outcome,
     ask_person,
     clear_decision,
+    make_batch_node,
     make_cfc_node,
     make_guarded_graph,
     read_outcome,
@@ -22,13 +23,15 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from integrations.langgraph.tests.parts import EASY, GOOD, HARD, QUESTIONS, UNSURE, N, Talk, read_last_text
-from integrations.tests.graphs import run_ainvoke, run_invoke, thread
+from integrations.tests.graphs import make_one_node_graph, run_ainvoke, run_invoke, thread
 from langchain_cfc import CFCChatModel, CFCRunnable, calibrate
 from langchain_cfc.demo import demo_chain, load_recording
+from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import InputError
-from langchain_cfc.runnable import ClaimsResult
+from langchain_cfc.runnable import BatchResult, ClaimsResult
 from tests.claims.chains import LEFT
 from tests.claims.chains import make_chain as make_claims_chain
+from tests.recordings import list_facts
 from tests.serving.openai_server import Script
 
 
@@ -217,3 +220,46 @@ def test_node_keeps_only_the_supported_claims() -> None:
     assert [one.kept for one in decision.claims] == [True, False, True]
     assert "moons" not in str(state)
     assert find_way(graph, {"question": "?"}) == "answered"
+
+
+class BatchState(TypedDict, total=False):
+    questions: Any
+    asked: Any
+    batch: Any
+
+
+@pytest.fixture(scope="module")
+def batch_chain() -> CFCRunnable:
+    artifact = calibrate(list_facts()[:600], max_wrong_of_all="0.1")
+    return CFCRunnable(artifact=artifact, **make_replay_parts(load_recording()))
+
+
+ASKED = [one.input for one in list_facts()[600:630]]
+
+
+def make_batch_graph(chain: CFCRunnable) -> Any:
+    return make_one_node_graph(make_batch_node(chain, max_wrong_share=0.1), BatchState, InMemorySaver())
+
+
+def test_the_state_holds_the_decisions_of_the_runnable(batch_chain: CFCRunnable) -> None:
+    graph, expected = make_batch_graph(batch_chain), batch_chain.answer_batch(ASKED, 0.1)
+    state = graph.invoke({"questions": ASKED}, thread())
+    assert BatchResult.model_validate(state["batch"]) == expected
+    again = run_ainvoke(graph, {"questions": ASKED}, thread("2"))
+    assert again == state
+    with pytest.raises(InputError, match="decided already"):
+        graph.invoke({"questions": ASKED}, thread())
+
+
+def test_streams_show_no_answer_before_the_decision(batch_chain: CFCRunnable) -> None:
+    modes = ["updates", "messages", "custom"]
+    shown = list(make_batch_graph(batch_chain).stream({"questions": ASKED}, thread(), stream_mode=modes))
+    assert [mode for mode, _ in shown] == ["updates"]
+
+
+def test_anything_but_a_list_of_questions_is_refused(batch_chain: CFCRunnable) -> None:
+    for given in ("one question", None, ASKED[:1]):
+        with pytest.raises(InputError):
+            make_batch_graph(batch_chain).invoke({"questions": given}, thread())
+    with pytest.raises(InputError, match="CFCRunnable itself"):
+        make_batch_node(batch_chain.with_retry())  # type: ignore[arg-type]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_cfc_langgraph import make_guarded_graph
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
 
@@ -23,7 +21,6 @@ from integrations.langgraph.tests.parts import (
     UNSURE,
     N,
     Talk,
-    make_chain,
     read_last_text,
 )
 from integrations.tests.graphs import both_ways, read_stored, thread
@@ -137,69 +134,21 @@ def test_conversation_holds_answers_of_model_and_person(chain: CFCRunnable) -> N
     assert message.response_metadata["cfc"]["reason"] == "only_blank_answers"
 
 
-ROOT = Path(__file__).parents[3]
+def test_thread_continues_from_a_file_without_drawing_again(
+    chain: CFCRunnable, served: Script, tmp_path: Path
+) -> None:
+    def run(given: Any) -> Any:
+        # A new graph each time, as in a new process; it restores no objects of unknown classes.
+        with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
+            saver.serde = JsonPlusSerializer(allowed_msgpack_modules=None)
+            return make_guarded_graph(chain, checkpointer=saver).invoke(given, thread(), durability="sync")
 
-
-@pytest.fixture
-def talk(url: str, artifact_path: Path, tmp_path: Path) -> Any:
-    """A function that opens the thread's database in a new process."""
-    settings = {"url": url, "artifact": str(artifact_path), "database": str(tmp_path / "threads.db")}
-
-    def run(*, code: int = 0, **order: Any) -> Any:
-        module = "integrations.langgraph.tests.test_person"
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-m", module, json.dumps({**settings, **order})],
-            cwd=ROOT,
-            env={**os.environ, "LANGGRAPH_STRICT_MSGPACK": "true", "NO_PROXY": "127.0.0.1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == code, done.stderr
-        # Of a class that it does not know, LangGraph's serializer would speak there.
-        assert "msgpack" not in done.stderr
-        return json.loads(done.stdout) if done.stdout else None
-
-    return run
-
-
-@pytest.mark.long
-def test_thread_continues_in_another_process(talk: Any, served: Script, tmp_path: Path) -> None:
-    asked = talk(given={"question": UNSURE})
-    (waiting,) = asked["waiting"]
-    assert waiting["question"] == UNSURE
-    answered = talk(reply={"answer": "Santiago", "by": "Ana"})
-    assert answered["state"]["answer"]["by"] == "person"
-    assert answered["state"]["decision"] == asked["state"]["decision"]
+    asked = run({"question": UNSURE})
+    (waiting,) = asked["__interrupt__"]
+    assert waiting.value["question"] == UNSURE
+    answered = run(Command(resume={"answer": "Santiago", "by": "Ana"}))
+    assert answered["answer"]["by"] == "person"
+    assert answered["decision"] == asked["decision"]
     # Nothing was drawn again.
     assert len(served.requests) == N
-    # A process that is killed while it decides leaves no decision, and no answer of the question before.
-    talk(given={"question": EASY}, killed=True, code=9)
-    assert len(served.requests) == 2 * N
-    decided = talk(given=None)
-    assert (decided["state"]["asked"], decided["state"]["answer"]["text"]) == (EASY, GOOD)
-    assert len(served.requests) == 3 * N
     assert MARK not in read_stored(tmp_path)
-
-
-def carry_out(order: dict[str, Any]) -> dict[str, Any]:
-    killed = order.get("killed", False)
-    fields = {"verifier": _ending} if killed else {}
-    chain = make_chain(order["artifact"], order["url"], verifier_id="sequence-probability", **fields)
-    with SqliteSaver.from_conn_string(order["database"]) as saver:
-        graph = make_guarded_graph(chain, checkpointer=saver)
-        given: Any = Command(resume=order["reply"]) if "reply" in order else order["given"]
-        # By default checkpoints are written in the background: a killed process may have lost its input.
-        state = graph.invoke(given, thread(), durability="sync")
-        waiting = [one.value for one in state.pop("__interrupt__", ())]
-        return {"state": state, "waiting": waiting}
-
-
-def _ending(prompt: Any, candidates: Any) -> list[float]:
-    """Takes the process with it, when all candidates are drawn."""
-    del prompt, candidates
-    os._exit(9)
-
-
-if __name__ == "__main__":
-    print(json.dumps(carry_out(json.loads(sys.argv[1]))))  # noqa: T201 - read by the test

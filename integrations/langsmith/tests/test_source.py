@@ -283,28 +283,3 @@ def test_collect_notices_a_dataset_edited_between_runs(folder: Path, langsmith: 
     [edited] = (one for one in records(folder) if one.input == "question 3")
     assert not any(candidate.correct for candidate in edited.candidates)
     assert run("collect", "--config", folder / "collect.toml", "--source", noted).code == 2
-
-
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("langsmith:gone", "LangSmithNotFoundError"),
-        ("langsmth:facts", "no source langsmth: found langsmith"),
-        ("langsmith:facts?v=1", "expected as_of=VERSION or split=SPLIT"),
-    ],
-)
-def test_collect_refuses_invalid_sources_before_any_call(folder: Path, source: str, words: str) -> None:
-    ran = collect(folder, "--source", source)
-    assert ran.code == 2
-    assert words.replace(" ", "") in "".join(ran.err.split())
-    assert not (folder / "records.jsonl").exists()
-
-
-def test_collect_fails_if_a_page_of_the_dataset_fails(folder: Path, langsmith: LangSmith) -> None:
-    langsmith.faults.append(Fault("/examples", content=b"[", times=99))
-    ran = collect(folder)
-    assert ran.code == 2
-    assert "reading" in ran.err
-    langsmith.faults.clear()
-    assert collect(folder).code == 0
-    assert len(records(folder)) == 40

@@ -22,8 +22,7 @@ from langchain_cfc_monitor.sequential_tests import DriftTest
 from langchain_cfc_monitor.status import list_curves
 from scipy import stats
 
-from integrations.monitor.tests.drifting import make_observations, swap_model
-from integrations.monitor.tests.watching import run
+from integrations.monitor.tests.watching import make_observations, run, swap_model
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
 from langchain_cfc.artifact.held_out import tabulate_draws
 from langchain_cfc.candidates import LabelledBatch

@@ -343,6 +343,6 @@ def test_recalibrate_keeps_a_bot_or_refuses_one_that_cannot_be_certified(tmp_pat
     assert any("promises nothing about them" in one for one in strict.objections)
     with (
         watch_results(bot, tmp_path / "broken.db", records, results, wrong=0.9) as monitor,
-        pytest.raises(UnattainableTargetError, match=r"rate of 0\.3 wrong answers is not certified"),
+        pytest.raises(UnattainableTargetError, match=r"rate of 0\.4 wrong answers is not certified"),
     ):
         recalibrate(monitor)

@@ -1,4 +1,4 @@
-"""The generator over real HTTP, through saved artifacts: requests, and errors for every fault."""
+"""Generator and judges over real HTTP, through saved artifacts: requests, and errors for every fault."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from langchain_cfc_collect.failures import is_transient, read_retry_after
-from langchain_cfc_openai import EndpointError, make_generator
+from langchain_cfc_openai import EndpointError, make_generator, make_judge
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
@@ -23,7 +23,7 @@ from integrations.openai.tests.parts import (
     continents,
     get_question,
 )
-from langchain_cfc.errors import DrawError, InputError
+from langchain_cfc.errors import DrawError, InputError, VerifierError
 from langchain_cfc.sampling import Sampler, SamplingName
 from tests.calls import Invoke
 from tests.fakes import global_cache
@@ -189,3 +189,44 @@ def test_generator_refuses_invalid_settings_and_hides_the_key(settings: dict[str
         make_generator("recorded", **settings)
     assert "sk-secret" not in str(refused.value)
     assert "sk-secret" not in repr(make_generator("recorded", api_key="sk-secret"))
+
+
+JUDGES = ("logprobs", "line")
+both_judges = pytest.mark.parametrize("verifier", JUDGES)
+# Behind the draws, which one request brings.
+JUDGEMENTS = set(range(1, 100))
+
+
+@both_judges
+def test_verifiers_score_over_http_as_calibrated(
+    hosted: Hosted, saved: Saved, verifier: str, invoke: Invoke
+) -> None:
+    for record in continents()[-5:]:
+        chain = hosted.chain(saved, verifier, sampling="single_request", show_rejected=True)
+        result = invoke(chain, record.input)
+        assert result.guarantee.binding == "matched"
+        correct = {one.text: one.correct for one in record.candidates}
+        expected = [0.1 if correct[one.text] else 0.8 for one in result.candidates]
+        assert [one.score for one in result.candidates] == pytest.approx(expected)
+
+
+@both_judges
+@pytest.mark.parametrize("fault", REMEDIES)
+def test_verifier_error_names_the_remedy_for_every_fault(
+    hosted: Hosted, saved: Saved, verifier: str, fault: str, invoke: Invoke
+) -> None:
+    chain = hosted.chain(saved, verifier, sampling="single_request")
+    hosted.script.faults = [Fault(fault, on=JUDGEMENTS)]
+    found = f"the judging model failed with EndpointError: .*{REMEDIES[fault]}"
+    with pytest.raises(VerifierError, match=found):
+        invoke(chain, get_question())
+    hosted.script.faults = []
+    assert invoke(chain, get_question()).candidates
+
+
+@pytest.mark.parametrize(
+    "settings", [{"top_logprobs": 1}, {"mode": "sums"}, {"temperature": "hot"}, {"n": 3}]
+)
+def test_judge_refuses_invalid_settings(settings: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(settings))):
+        make_judge("recorded", api_key="none", **settings)

@@ -31,20 +31,16 @@ from pyarrow.fs import LocalFileSystem  # type: ignore[import-untyped]
 
 from integrations.ray.tests.working import (
     N,
-    count_asked,
     count_begun,
     examples,
     make_noting_parts,
     make_unclear_parts,
-    over_http,
     quiet,
-    script,
 )
 from langchain_cfc.errors import CollectionError, InputError, RecordError
 from langchain_cfc.labelers import NormalisedMatch
-from langchain_cfc.records import LabelledRecord, PromptRecord, Provenance, read_records, write_records
+from langchain_cfc.records import LabelledRecord, PromptRecord, read_records, write_records
 from langchain_cfc.support.units import Unit
-from tests.serving.openai_server import serving
 
 COLUMNS = Columns(input="question", reference="answer", id="name")
 OPTIONS = CollectionOptions(call_policy=CallPolicy(8), on_notice=quiet)
@@ -61,14 +57,6 @@ def questions(folder: Path, size: int = SIZE) -> Any:
     }
     pq.write_table(pa.table(table), folder / "questions.parquet")
     return make_prompts(ray.data.read_parquet(str(folder / "questions.parquet")), COLUMNS)
-
-
-def sort_records(records: Any) -> list[tuple[Any, ...]]:
-    """Records by id; which request of a prompt gets which answer is up to the network."""
-    rows = (
-        (one.id, one.input, one.reference, one.metadata, sorted(map(repr, one.candidates))) for one in records
-    )
-    return sorted(rows)
 
 
 @pytest.fixture
@@ -231,51 +219,7 @@ def test_collect_prompts_refuses_a_factory_that_cannot_be_pickled() -> None:
         WorkerSettings(factory, CallPolicy(4), None).check_picklable()
 
 
-# Candidates that a processor draws
-
-
-def over_processor(url: str, prompts: Any) -> Any:
-    """The candidates that a processor of `ray.data.llm` draws over HTTP."""
-    from ray.data.llm import HttpRequestProcessorConfig, build_processor
-
-    def ask(row: dict[str, Any]) -> dict[str, Any]:
-        return {"payload": {"model": "recorded", "messages": read_messages(row), "logprobs": True}}
-
-    config = HttpRequestProcessorConfig(url=f"{url}/chat/completions", batch_size=32, concurrency=1)
-    process = build_processor(
-        config, preprocess=ask, postprocess=lambda row: encode_draw(row, row["http_response"])
-    )
-    return process(prompts)
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("cluster")
-def test_label_draws_makes_the_records_of_collect(tmp_path: Path, parts: Parts) -> None:
-    draws, served = Parts(tmp_path / "draws", key="draw"), script(SIZE)
-    with serving(served, own_process=True) as url:
-        factory = partial(over_http, url)
-        for _ in range(2):  # the second time there is nothing to draw
-            repeated = draws.skip_finished(repeat_prompts(questions(tmp_path), N))
-            draws.write(over_processor(url, repeated))
-        drawn = ray.data.read_parquet(draws.path)
-        parts.write(label_draws(parts.skip_finished(drawn), factory))
-        assert parts.merge(tmp_path / "records.jsonl").labelled == SIZE
-    assert count_asked(served) == Counter({f"question {k}": N for k in range(SIZE)})
-    other = script(SIZE)
-    with serving(other, own_process=True) as url:
-        collect(examples(SIZE), over_http(url), tmp_path / "store.db", OPTIONS)
-    made = read_records(tmp_path / "records.jsonl")
-    with Store(tmp_path / "store.db") as store:
-        collected = store.read_provenance()
-        # Each server has a port of its own.
-        assert _without_address(made.provenance) == _without_address(collected)
-        assert sort_records(made) == sort_records(store.read_records())
-
-
-def _without_address(provenance: Provenance | None) -> dict[str, Any]:
-    assert provenance is not None
-    parts: dict[str, Any] = provenance.model_dump()
-    return parts | {"generator": parts["generator"] | {"address": None}}
+# Candidates that a processor draws; README.md draws some over HTTP
 
 
 def completion(text: str) -> dict[str, Any]:

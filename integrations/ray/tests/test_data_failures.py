@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -68,12 +67,15 @@ def list_finished(folder: Path) -> set[str]:
     return {name for one in names for name in pq.read_table(one, columns=["id"])["id"].to_pylist()}
 
 
-def count_repeated(folder: Path) -> Counter[str]:
-    """Calls beyond the n of each prompt."""
+def check_repeated(folder: Path, most: int, finished: set[str]) -> None:
+    """Check the records, and that some prompts, at most so many and none of those finished, were repeated."""
+    check_records_once(folder)
     calls = count_begun(folder / "log")
     assert set(calls) == {f"question {number}" for number in range(SIZE)}
     assert min(calls.values()) >= N
-    return Counter({prompt: count - N for prompt, count in calls.items() if count > N})
+    again = {prompt.replace("question ", "p") for prompt, count in calls.items() if count > N}
+    assert 1 <= len(again) <= most
+    assert not again & finished
 
 
 def while_running(folder: Path, then: Callable[[], None], each: dict[str, Any] | None = None) -> None:
@@ -114,10 +116,7 @@ def test_killed_worker_of_a_pipeline_repeats_only_its_batches(tmp_path: Path) ->
         os.kill(busy[0], signal.SIGKILL)
 
     while_running(tmp_path, kill)
-    check_records_once(tmp_path)
-    again = count_repeated(tmp_path)
-    assert 1 <= len(again) <= LOST
-    assert not {prompt.replace("question ", "p") for prompt in again} & before
+    check_repeated(tmp_path, LOST, before)
 
 
 def test_lost_node_of_a_pipeline_repeats_only_its_batches(cluster: Cluster, tmp_path: Path) -> None:
@@ -133,11 +132,8 @@ def test_lost_node_of_a_pipeline_repeats_only_its_batches(cluster: Cluster, tmp_
         add_node(cluster, room=ACTORS)
 
     while_running(tmp_path, lose, {"resources": {"room": 1}})
-    check_records_once(tmp_path)
     assert len({call.node for call in read_calls(tmp_path / "log")}) == 2
-    again = count_repeated(tmp_path)
-    assert 1 <= len(again) <= ACTORS * LOST
-    assert not {prompt.replace("question ", "p") for prompt in again} & before
+    check_repeated(tmp_path, ACTORS * LOST, before)
 
 
 def test_killed_driver_of_a_pipeline_can_be_run_again(cluster: Cluster, tmp_path: Path) -> None:
@@ -150,10 +146,7 @@ def test_killed_driver_of_a_pipeline_can_be_run_again(cluster: Cluster, tmp_path
     before = list_finished(tmp_path)
     assert len(before) < SIZE
     run(tmp_path)
-    check_records_once(tmp_path)
-    again = count_repeated(tmp_path)
-    assert 1 <= len(again) <= ACTORS * LOST
-    assert not {prompt.replace("question ", "p") for prompt in again} & before
+    check_repeated(tmp_path, ACTORS * LOST, before)
 
 
 if __name__ == "__main__":

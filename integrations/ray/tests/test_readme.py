@@ -57,11 +57,20 @@ def test_readme_code_gives_the_stated_records(tmp_path: Path) -> None:
             text=True,
         )
     assert f"{SIZE} questions labelled, 0 failed" in done.stdout
+    found = {}
     for name in ("records", "hosted"):
         records = read_records(tmp_path / f"{name}.jsonl")
         assert len({record.id for record in records}) == SIZE
         assert records.provenance is not None
         assert records.provenance.n == N
-    replayed = {one.id: list_judged(one) for one in read_records(tmp_path / "records.jsonl")}
-    assert replayed == {fact.id: list_judged(fact) for fact in facts}
+        generators = records.provenance.generator or {}
+        found[name] = {record.id: list_judged(record) for record in records}
+    expected = {fact.id: list_judged(fact) for fact in facts}
+    assert found["records"] == expected
+    # The endpoint was asked for each candidate once, and states log-probabilities to six decimals.
     assert len(script.requests) == SIZE * N
+    assert generators["model"] == "gpt-4o-mini"
+    for name, candidates in found["hosted"].items():
+        assert [text for text, *_ in candidates] == [text for text, *_ in expected[name]]
+        scores = [[score for _, score, _ in one] for one in (candidates, expected[name])]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-6)

@@ -17,16 +17,12 @@ from langchain_cfc_collect.executor import Components
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_openai import ChatOpenAI
 from ray.cluster_utils import Cluster
 
 from integrations.collect.tests.claiming import find_lines
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
 from langchain_cfc.support.units import Unit
-from langchain_cfc.verifiers import SequenceProbability
-from tests.serving.openai_bodies import Answer
-from tests.serving.openai_server import Script
 
 N = 3
 # Seconds that a call takes.
@@ -50,28 +46,6 @@ def add_node(cluster: Cluster, **resources: float) -> Any:
 def quiet(notice: str) -> None:
     """Most candidates are the same here, as those who watch would say."""
     del notice
-
-
-# Over HTTP
-
-
-def script(size: int) -> Script:
-    """What the server answers: to each prompt one right answer and two wrong ones."""
-    answers = {
-        f"question {number}": [Answer(f"answer {number}", -0.25), Answer("no", -1.5), Answer("never", -3.0)]
-        for number in range(size)
-    }
-    return Script(answers)
-
-
-def over_http(url: str) -> Components:
-    model = ChatOpenAI(model="recorded", base_url=url, api_key="none", logprobs=True, max_retries=0)  # type: ignore[arg-type]  # it takes text
-    return Components(model, SequenceProbability(), NormalisedMatch(), N)
-
-
-def count_asked(served: Script) -> Counter[str]:
-    """Return the number of requests for each prompt."""
-    return Counter(body["messages"][-1]["content"] for body in served.requests)
 
 
 # Without a network, noted in a file that all processes of this machine append to

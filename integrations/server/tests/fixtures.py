@@ -67,6 +67,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def client(server: Server) -> Iterator[openai.OpenAI]:
-    """OpenAI's client of the server, which does not retry."""
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0) as made:
+    """OpenAI's client of the server, which does not retry and reaches it directly."""
+    direct = openai.DefaultHttpxClient(trust_env=False)
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0, http_client=direct) as made:
         yield made

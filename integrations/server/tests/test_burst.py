@@ -1,4 +1,4 @@
-"""Admission and health checks do not wait for the chains' CPU time."""
+"""Load: admission and health checks do not wait for the chains' CPU time, and clients that measure it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from unittest import mock
@@ -22,10 +23,10 @@ from langchain_cfc_server import server
 from langchain_cfc_server.chain_thread import ChainThread
 from langchain_cfc_server.traffic import Traffic
 
+from integrations.server.benchmarks.load import DELAY, measure
 from integrations.server.tests.bots import EASY, GOOD
-from integrations.server.tests.burst_bots import make_artifact, make_script
-from integrations.server.tests.bursts import send_burst
-from integrations.server.tests.loading import encode_post
+from integrations.server.tests.load_bots import make_artifact, make_script
+from integrations.server.tests.loading import draw_arrivals, encode_post, run_open_loop, send_burst
 from integrations.server.tests.parts import (
     OTHER_HEADERS,
     Server,
@@ -36,7 +37,7 @@ from integrations.server.tests.parts import (
 )
 from tests.serving.openai_server import serving
 
-MODELS = "integrations.server.tests.burst_bots:models"
+MODELS = "integrations.server.tests.load_bots:burst_models"
 ONE_LOOP = [sys.executable, "-m", "integrations.server.tests.broken_server", "serve"]
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -84,18 +85,6 @@ def test_burst_of_600_connections_is_answered_or_refused(tmp_path: Path) -> None
     assert max(many.live) <= 2 * max(one_loop.live)
 
 
-def test_requests_are_refused_while_a_chain_blocks_its_loop(bots: dict[str, str], tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    options = ["--concurrency", "1", "--queue", "0"]
-    with (
-        run_server({**bots, "BOTS_GATE": str(gate)}, *options) as found,
-        asking(found, gate, make_request(EASY, "blocking")) as asked,
-    ):
-        assert found.ask(make_request(EASY)).status_code == 429
-        assert not asked[0].done()
-
-
-@pytest.mark.long
 def test_blocking_chain_delays_no_refusal(bots: dict[str, str]) -> None:
     options = ["--concurrency", "1", "--queue", "0", "--time-limit", "1"]
     with run_server({**bots, "BOTS_SECONDS": "4"}, *options) as found, ThreadPoolExecutor(1) as pool:
@@ -189,7 +178,7 @@ VALUE: ContextVar[str] = ContextVar("VALUE")
 
 
 def test_chain_thread_returns_raises_and_keeps_context() -> None:
-    thread = ChainThread()
+    others, thread = set(threading.enumerate()), ChainThread()
 
     async def name() -> tuple[str, str]:
         return threading.current_thread().name, VALUE.get()
@@ -207,7 +196,7 @@ def test_chain_thread_returns_raises_and_keeps_context() -> None:
     # It serves several loops, one after the other.
     asyncio.run(ask())
     thread.stop()
-    assert "chains" not in {one.name for one in threading.enumerate()}
+    assert "chains" not in {one.name for one in set(threading.enumerate()) - others}
 
 
 def test_cancelled_caller_of_chain_thread_waits_for_its_end() -> None:
@@ -233,3 +222,53 @@ def test_cancelled_caller_of_chain_thread_waits_for_its_end() -> None:
 
     asyncio.run(ask())
     thread.stop()
+
+
+STALL = 0.3
+SECONDS = 0.8
+
+
+def test_draw_arrivals_follows_a_poisson_process() -> None:
+    due = draw_arrivals(100.0, 100.0, 50, seed=1)
+    assert due == draw_arrivals(100.0, 100.0, 50, seed=1) != draw_arrivals(100.0, 100.0, 50, seed=2)
+    count = sum(map(len, due))
+    # Poisson with mean 10,000: five standard deviations, which one in a million exceeds.
+    assert abs(count - 10_000) < 500
+    merged = sorted(time for times in due for time in times)
+    gaps = [after - before for before, after in pairwise(merged)]
+    # Exponential: the median gap is log 2 of the mean, 6.93 ms, within five of its standard errors of 0.1 ms.
+    assert abs(median(gaps) - 0.00693) < 0.0005
+    # Anybody's: 200 each, within five standard deviations.
+    assert all(130 < len(times) < 270 for times in due)
+
+
+def test_open_loop_counts_waiting_behind_a_stall() -> None:
+    from_sent: list[float] = []
+
+    async def ask(_: int, which: int) -> None:
+        began = time.perf_counter()
+        await asyncio.sleep(STALL if which == 0 else 0.0)
+        from_sent.append(time.perf_counter() - began)
+
+    from_due = asyncio.run(run_open_loop([[0.01 * number for number in range(40)]], ask))
+    # Some thirty were due while the first stalled: half of them waited for more than half of it.
+    assert sum(taken > STALL / 2 for taken in from_due) >= 12
+    # Who counts from when they were sent sees one slow request.
+    assert sum(taken > STALL / 2 for taken in from_sent) == 1
+
+
+@pytest.mark.long
+def test_load_report_names_a_slower_server() -> None:
+    load = measure(rounds=6, seconds=SECONDS, saturated=1.0)
+    # All were asked at the same times, half as often as the server could answer.
+    asked = [[len(one) for one in rounds] for rounds in load.rounds.values()]
+    assert asked == [asked[0]] * 4
+    for count, most in zip(asked[0], load.saturation["server"], strict=True):
+        # Poisson, within five standard deviations.
+        assert abs(count - SECONDS * most / 2) < 5 * (SECONDS * most / 2) ** 0.5
+    # Whatever else runs here makes requests slower and none faster, so the fastest is what it costs: twenty
+    # milliseconds in the one; HTTP, checks and JSON in the other; and nothing costs next to nothing.
+    fastest = {side: min(map(min, rounds)) for side, rounds in load.rounds.items()}
+    assert fastest["nothing"] < fastest["chain"] < fastest["server"] < fastest["delayed"]
+    assert fastest["delayed"] > DELAY
+    assert min(load.saturation["chain"]) > 0.0

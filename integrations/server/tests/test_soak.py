@@ -40,8 +40,8 @@ from integrations.server.tests.loading import (
     encode_get,
     encode_post,
 )
-from integrations.server.tests.malformed import BODIES
 from integrations.server.tests.parts import COMMAND, OTHER_TOKEN, TOKEN, Server, make_request, run_server
+from integrations.server.tests.test_refusals import BODIES
 from tests.conformance.soaking import slope
 from tests.serving.openai_server import FAULTS, Fault, serving
 
@@ -240,7 +240,7 @@ def run_soak(plan: Plan, bots: dict[str, str], folder: Path, command: Sequence[s
     with serving(script, own_process=True) as upstream, serving(silent, own_process=True) as without:
         weights = folder / "weights"
         env = {"BOTS_UPSTREAM": upstream, "SOAK_WITHOUT_LOGPROBS": without, "SOAK_WEIGHTS": str(weights)}
-        models = "integrations.server.tests.soak_bots:models"
+        models = "integrations.server.tests.load_bots:soak_models"
         with run_server({**bots, **env}, *options, models=models, command=command) as server:
             soak = Soak(plan, server, weights)
             asyncio.run(soak.run())

@@ -1,12 +1,13 @@
-"""Methods that keep claims: ours, and the published rules on an example computed by hand."""
+"""Methods that keep claims: ours, and the published rules by hand; what is about answers refuses claims."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from langchain_cfc_lab import compare
+from langchain_cfc_lab import compare, plan_bot, plan_calibration, suggest, suggest_draws
 from langchain_cfc_lab.methods import Method, Pool, Split, get_methods
 from langchain_cfc_lab.metrics import CLAIMS_FIGURES, Outcomes, compute_claims_figures
 
@@ -17,6 +18,7 @@ from langchain_cfc.records import Claim, ClaimsRecord, Provenance, tabulate, wri
 from langchain_cfc.set_rules import Claims
 from tests.claims.worlds import make_answers
 from tests.cli.running import run
+from tests.factories import make_artifact
 
 # The most confident unsupported claim of four calibration answers of each topic.
 MISTAKES = {"a": (0.2, 0.4, 0.6, 0.8), "b": (0.1, 0.3, 0.5, 0.7)}
@@ -154,3 +156,24 @@ def test_compare_claims_command_prints_table_and_json(tmp_path: Path) -> None:
     assert "claims_kept" in shown.err
     data = run(*options, "--alpha", "0.2", "--json").data
     assert data["unit"] == "claims"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        tabulate,
+        lambda records: compare(records, alpha=0.2, splits=1),
+        lambda records: suggest(records, alpha=0.2),
+        lambda records: suggest_draws(records, alpha=0.2),
+        lambda records: plan_calibration(tabulate(records, claims=True), alpha=0.2),
+        lambda records: plan_bot(tabulate(records, claims=True), max_wrong_rate="0.1"),
+        lambda records: evaluate(make_artifact(), records),
+    ],
+)
+def test_functions_about_several_answers_refuse_claims(
+    use: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="claims"):
+        use(make_answers(np.random.default_rng(13), 60))
+    assert list(tmp_path.iterdir()) == []

@@ -22,8 +22,11 @@ from integrations.lab.tests.comparison.worlds import (
 )
 from langchain_cfc import PromptRecord, calibrate, evaluate, read_records, write_records
 from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import CFCError, FeatureError, InputError
+from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.support.arrays import BoolArray
+from tests.calibration.test_draws import make_records as make_voted_records
 from tests.guarantees.promises import compute_log_wealth
 from tests.lengths import mostly_long
 
@@ -47,28 +50,11 @@ def report() -> ComparisonReport:
 )
 def test_compare_with_one_split_equals_evaluate(features: str, set_rule: str) -> None:
     labelled = tabulate_facts()
-    found = compare(
-        shuffle(labelled, 1),
-        alpha="0.3",
-        methods=["conditional", "marginal"],
-        features=features,
-        set_rule=set_rule,
-        groups="group(topic)",
-        splits=1,
-        seed=5,
-        test_fraction=0.4,
-        fit_fraction=0.25,
-    )
-    artifact = calibrate(
-        labelled,
-        alpha="0.3",
-        features=features,
-        set_rule=set_rule,
-        seed="5/0",
-        test_fraction=0.4,
-        fit_fraction=0.25,
-        allow_unattainable=True,
-    )
+    shares: dict[str, Any] = {"test_fraction": 0.4, "fit_fraction": 0.25}
+    options: dict[str, Any] = {"alpha": "0.3", "features": features, "set_rule": set_rule, **shares}
+    methods = ["conditional", "marginal"]
+    found = compare(shuffle(labelled, 1), methods=methods, groups="group(topic)", splits=1, seed=5, **options)
+    artifact = calibrate(labelled, seed="5/0", allow_unattainable=True, **options)
     expected = evaluate(artifact, labelled)
     for name in ("alpha", "target_coverage", "n_calibration", "n_test", "n_candidates"):
         assert getattr(found, name) == getattr(expected, name)
@@ -92,9 +78,7 @@ def test_compare_with_one_split_equals_evaluate(features: str, set_rule: str) ->
                 for name in ("coverage", "kept_promise", "not_certifiable_rate", "mean_set_size"):
                     assert getattr(one, name) == pytest.approx(getattr(other, name), abs=1e-12), name
     # The control: another seed, another split.
-    elsewhere = compare(
-        labelled, alpha="0.3", methods=["marginal"], splits=1, seed=6, test_fraction=0.4, fit_fraction=0.25
-    )
+    elsewhere = compare(labelled, alpha="0.3", methods=["marginal"], splits=1, seed=6, **shares)
     assert elsewhere.methods["marginal"].coverage != expected.methods["marginal"].coverage
 
 
@@ -104,11 +88,7 @@ def test_compare_with_one_split_equals_evaluate(features: str, set_rule: str) ->
 @pytest.mark.long
 def test_compare_of_bots_equals_evaluate() -> None:
     labelled = tabulate_facts()
-    options: dict[str, Any] = {
-        "features": "group(topic)",
-        "test_fraction": 0.4,
-        "fit_fraction": 0.25,
-    }
+    options: dict[str, Any] = {"features": "group(topic)", "test_fraction": 0.4, "fit_fraction": 0.25}
     found = compare(
         labelled, alpha="0.05", set_rule="best_answer", groups="group(topic)", splits=1, **options
     )
@@ -311,21 +291,12 @@ def test_compare_refuses_mixed_extracted_answers_where_they_matter(settings: dic
         ({"methods": []}, "at least one method is needed"),
         ({"features": "bins(nonsense, 3)"}, "nonsense"),
         ({"features": "group(nonsense)"}, "no metadata 'nonsense'"),
-        (
-            {"features": "bins(meta(topic), 3)"},
-            "metadata 'topic' of .* is '.*'; meta\\(topic\\) needs a finite",
-        ),
+        ({"features": "bins(meta(topic), 3)"}, r"metadata 'topic' of .* is '.*'; meta\(topic\) needs a"),
         ({"groups": "hat(mean_score, 5)"}, "groups must be one term that splits prompts"),
         ({"groups": "group(nonsense)"}, "no metadata 'nonsense'"),
         ({"set_rule": "nonsense"}, "unknown set rule 'nonsense'"),
-        (
-            {"set_rule": "best_answer", "methods": ["ours", "ICP"]},
-            "conditional:best_prefix, .* and ICP",
-        ),
-        (
-            {"methods": ["conditional:best_answer"]},
-            "conditional:best_answer would be judged",
-        ),
+        ({"set_rule": "best_answer", "methods": ["ours", "ICP"]}, "conditional:best_prefix, .* and ICP"),
+        ({"methods": ["conditional:best_answer"]}, "conditional:best_answer would be judged"),
         ({"splits": 0}, "splits must be a whole number of splits, at least 1; got 0"),
         ({"splits": 2.5}, "splits must be a whole number of splits, at least 1; got 2.5"),
         ({"test_fraction": 0.0}, "test_fraction must be a share above 0 and below 1, got 0.0"),
@@ -425,3 +396,40 @@ def test_our_methods_keep_their_promise_and_those_of_the_paper_do_not(pools: lis
     # What is answered at 0.25: neither all nor nothing.
     answered = [1.0 - one.sweep[1].methods["conditional"].abstention_rate for one in pools]
     assert 0.3 < np.mean(answered) < 0.99
+
+
+RULE = "lead(3, at_most=10)"
+
+
+def test_compare_with_a_draw_rule_stops_every_method() -> None:
+    records = load_recording()
+    found = compare(records, alpha=0.2, draws=RULE, splits=1, features="1")
+    mean = compare(records, alpha=0.2, draws="fixed(10)", splits=1, features="1")
+    for report, least, most in ((found, 5.0, 6.0), (mean, 10.0, 10.0)):
+        drawn = [
+            one.figures["mean_candidates_drawn"].mean
+            for name, one in report.methods.items()
+            if name != "sampling"  # a method that stops by its own rule
+        ]
+        assert all(least <= one <= most for one in drawn)
+    assert found.notes[-2].startswith(f"Draw rule {RULE}: 5.2")
+    assert "sampling" in found.notes[-1]
+    assert "conditional" in found.methods
+    assert "sampling" not in found.methods
+    # Fewer candidates cover less: padding is no candidate.
+    assert found.attainable_coverage < mean.attainable_coverage
+    assert found.data.prompts == mean.data.prompts
+    assert found.data.scores.wrong != mean.data.scores.wrong
+    counted = sum(found.data.scores.wrong) + sum(found.data.scores.correct)
+    assert counted / found.data.prompts == pytest.approx(
+        float(found.notes[-2].split(": ")[1].split()[0]), abs=0.01
+    )
+
+
+def test_compare_refuses_fewer_candidates_than_the_verifier_compared() -> None:
+    votes = Provenance(n=8, verifier={"id": "self-consistency"})
+    options: dict[str, Any] = {"alpha": 0.3, "splits": 2, "methods": "marginal", "provenance": votes}
+    with pytest.raises(InputError, match="collect by this rule"):
+        compare(make_voted_records(), draws="fixed(3)", **options)
+    with pytest.raises(InputError, match="record 3"):
+        compare(tabulate(make_voted_records(), n=3), **options)

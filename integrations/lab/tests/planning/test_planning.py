@@ -296,9 +296,6 @@ def test_plan_advice_names_rare_and_hard_groups() -> None:
     assert assumed.startswith("The attainable coverage is an assumption")
 
 
-# the recording
-
-
 # errors
 
 

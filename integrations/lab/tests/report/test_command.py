@@ -103,7 +103,7 @@ def small() -> Case:
     return make_case(prompts, features="1")
 
 
-def test_write_report_overwrites_reports_only(small: Case, tmp_path: Path) -> None:
+def test_write_report_overwrites_reports_only(small: Case, facts: Case, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write_report(path, artifact=small.artifact, evaluation=small.evaluation, sources=Sources("first"))
     first = path.read_text()
@@ -113,8 +113,9 @@ def test_write_report_overwrites_reports_only(small: Case, tmp_path: Path) -> No
     assert "What second promises" in second
     for content in ("", "<!DOCTYPE html><html></html>", '{"id": "a record"}', first[1024:]):
         path.write_text(content)
+        # Before anything is drawn, which would fail for the evaluation of another artifact.
         with pytest.raises(InputError, match="exists and is not a report; it will not be overwritten"):
-            write_report(path, artifact=small.artifact, evaluation=small.evaluation)
+            write_report(path, artifact=small.artifact, evaluation=facts.evaluation)
         assert path.read_text() == content
 
 

@@ -37,7 +37,7 @@ HARDER = make_prompt("harder", (0.8, "no", False), (0.9, "no", False), topic="b"
 ALL = [COVERED, WORSE, FLAGGED, WRONG, HARDER, HOPELESS]
 
 
-def test_find_hardest_prompts_alternates_missed_and_flagged() -> None:
+def test_find_hardest_prompts_alternates_missed_and_flagged_with_reasons() -> None:
     found = find_hardest_prompts(ARTIFACT, tabulate(ALL), texts=ALL)
     assert (found.missed, found.flagged) == (3, 2)
     # Thresholds of one group are equal, so the mean score decides.
@@ -45,16 +45,13 @@ def test_find_hardest_prompts_alternates_missed_and_flagged() -> None:
     assert [one.outcome for one in found.prompts] == ["missed", "flagged", "missed", "flagged", "missed"]
     assert found.prompts[0].threshold == pytest.approx(found.prompts[2].threshold or 0.0)
     assert found.prompts[1].threshold is None
-
-
-def test_find_hardest_prompts_states_reasons() -> None:
-    why = {one.id: one.why for one in find_hardest_prompts(ARTIFACT, tabulate(ALL)).prompts}
-    assert why == {
-        "worse": "Missed: the promise is broken. 1 of 2 candidates correct.",
-        "wrong": "Missed: the promise is broken. 1 of 2 candidates correct.",
-        "hopeless": "Missed: the promise is broken. 0 of 2 candidates correct.",
-        "flagged": "Flagged: cannot be certified. 1 of 2 candidates correct.",
-        "harder": "Flagged: cannot be certified. 0 of 2 candidates correct.",
+    missed, flagged = "Missed: the promise is broken.", "Flagged: cannot be certified."
+    assert {one.id: one.why for one in found.prompts} == {
+        "worse": f"{missed} 1 of 2 candidates correct.",
+        "wrong": f"{missed} 1 of 2 candidates correct.",
+        "hopeless": f"{missed} 0 of 2 candidates correct.",
+        "flagged": f"{flagged} 1 of 2 candidates correct.",
+        "harder": f"{flagged} 0 of 2 candidates correct.",
     }
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_lab.report import Sources, find_hardest_prompts, render_report, write_report
+from langchain_cfc_lab.report import Sources, find_hardest_prompts, render_report
 
 from integrations.lab.tests.report.cases import HOSTILE, RECORDS, Case, make_case
 from langchain_cfc import calibrate, certificates, evaluate, read_records
 from langchain_cfc.demo import load_recording
-from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.records import tabulate
+from tests.certificates.prompts import prompts
+from tests.factories import change_candidates
 from tests.recordings import list_facts
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -278,14 +278,18 @@ def test_report_page_of_a_rate_among_all_questions_shows_answered_and_wrong() ->
         assert absent not in read.text
 
 
+def test_report_page_names_groups_in_which_a_rate_is_not_certified() -> None:
+    records = prompts(5, 1500, decimals=12)
+    # Every answer about the sea is wrong.
+    spoiled = [
+        change_candidates(one, correct=False) if one.metadata["topic"] == "sea" else one for one in records
+    ]
+    pages = []
+    for given in (records, spoiled):
+        bot = calibrate(given, features="group(topic)", max_wrong_rate="0.4", wrong_rate_groups=True)
+        pages.append(Reader(render_report(artifact=bot, evaluation=evaluate(bot, prompts(6, 300)))).text)
+    assert ["not certified in: topic: sea (" in text for text in pages] == [False, True]
+
+
 def test_report_page_contains_no_store_password(facts: Case) -> None:
     assert "secret" not in read_page(facts, sources=Sources(records=("postgresql://me:secret@host/db",))).text
-
-
-def test_write_report_refuses_another_file_before_drawing(facts: Case, hostile: Case, tmp_path: Path) -> None:
-    path = tmp_path / "records.jsonl"
-    path.write_text("{}")
-    # With the evaluation of another artifact, drawing would fail.
-    with pytest.raises(InputError, match="exists and is not a report"):
-        write_report(path, facts.artifact, hostile.evaluation)
-    assert path.read_text() == "{}"

@@ -17,7 +17,7 @@ from langchain_cfc_lab.suggest import compute_tolerance, rank_options
 from langchain_cfc_lab.trials import Trials, make_judged_groups
 from scipy import stats
 
-from integrations.lab.tests.suggestion.worlds import KEPT_ON_ODD, draw_prompts
+from integrations.lab.tests.suggestion.test_suggest import KEPT_ON_ODD, draw_prompts
 from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch

@@ -1,4 +1,4 @@
-"""What the soak serves: bots whose upstream fails, and a count of what the process holds."""
+"""What servers under load serve: a chain that draws ten candidates, and bots whose upstream fails."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,48 @@ from typing import Any
 from langchain_core.runnables import Runnable
 
 from integrations.server.tests import bots
+from integrations.server.tests.bots import EASY, chain
 from integrations.tests.planted import make_model
+from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate
+from langchain_cfc.errors import CFCWarning
+from langchain_cfc.records import Provenance
 from langchain_cfc.verifiers import SequenceProbability
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Fault, Script
+
+N = 10
 
 
-def models() -> dict[str, Runnable[Any, Any]]:
+def make_script() -> Script:
+    """Ten different candidates, which the model takes 50 ms to draw."""
+    answers = [Answer(f"answer {number}", -float(number + 1)) for number in range(N)]
+    return Script({EASY: answers}, faults=(Fault("slow", seconds=0.05),))
+
+
+def make_artifact() -> CalibrationArtifact:
+    records = [
+        PromptRecord(
+            id=str(number),
+            input=f"easy {number}",
+            candidates=(
+                Candidate(text="right", score=0.3 * (number % 10 + 1) / 10, correct=True),
+                *(Candidate(text=f"wrong {other}", score=0.9, correct=False) for other in range(N - 1)),
+            ),
+        )
+        for number in range(120)
+    ]
+    named = Provenance(n=N, generator={"id": "planted"}, verifier={"id": "judge"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CFCWarning)
+        return calibrate(records, alpha=0.2, features="1", provenance=named)
+
+
+def burst_models() -> dict[str, Runnable[Any, Any]]:
+    """A chain around a real client, which spends CPU time on every candidate."""
+    return {"bot": chain(metadata=None)}
+
+
+def soak_models() -> dict[str, Runnable[Any, Any]]:
     """Bots by name; at SIGUSR1 the process writes down what it holds."""
     signal.signal(signal.SIGUSR1, _weigh)
     without_logprobs = make_model(os.environ["SOAK_WITHOUT_LOGPROBS"], logprobs=True)

@@ -1,15 +1,18 @@
-"""The server, used by OpenAI's own client."""
+"""The server, used by OpenAI's own client, and by clients of another language as npm installs them."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from integrations.server.tests.bots import EASY, FORMAT, GOOD, TOOL, UNSURE, WEATHER, N
-
-pytestmark = pytest.mark.usefixtures("no_proxy")
+from integrations.server.tests.bots import EASY, FORMAT, GOOD, HARD, TOOL, UNSURE, WEATHER, N
+from integrations.server.tests.parts import TOKEN, run_server
 
 
 def create_completion(client: openai.OpenAI, question: str = EASY, model: str = "bot", **more: Any) -> Any:
@@ -132,3 +135,66 @@ def test_openai_client_raises_errors_by_their_kind(
         create_completion(client, **more)
     assert caught.value.code == code
     assert caught.value.request_id
+
+
+ABSTENTION = "I do not know."
+NODE = ("openai", "ai", "@ai-sdk/openai-compatible", "@langchain/openai", "@langchain/core", "zod")
+# Each prints the answer to its question, whole and as a stream, as a JSON list.
+SCRIPTS = {
+    "openai.mjs": """
+import OpenAI from "openai";
+const client = new OpenAI({ baseURL, apiKey, maxRetries: 0 });
+const messages = [{ role: "user", content: question }];
+const whole = await client.chat.completions.create({ model: "bot", messages });
+let text = "";
+for await (const chunk of await client.chat.completions.create({ model: "bot", messages, stream: true }))
+  text += chunk.choices[0]?.delta?.content ?? "";
+const response = await client.responses.create({ model: "bot", input: question });
+console.log(JSON.stringify([whole.choices[0].message.content, text, response.output_text]));
+""",
+    "ai-sdk.mjs": """
+import { generateText, streamText } from "ai";
+import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
+const model = createOpenAICompatible({ name: "cfc", baseURL, apiKey }).chatModel("bot");
+const whole = await generateText({ model, prompt: question, maxRetries: 0 });
+let text = "";
+for await (const part of streamText({ model, prompt: question, maxRetries: 0 }).textStream) text += part;
+console.log(JSON.stringify([whole.text, text]));
+""",
+    "langchain.mjs": """
+import { ChatOpenAI } from "@langchain/openai";
+const model = new ChatOpenAI({ model: "bot", apiKey, configuration: { baseURL }, maxRetries: 0 });
+let text = "";
+for await (const chunk of await model.stream(question)) text += chunk.content;
+console.log(JSON.stringify([(await model.invoke(question)).content, text]));
+""",
+}
+HEAD = "const [baseURL, apiKey, question] = process.argv.slice(2);\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the clients and the scripts."""
+    made = tmp_path_factory.mktemp("clients")
+    if (npm := shutil.which("npm")) is None or shutil.which("node") is None:
+        pytest.skip("npm is not installed")
+    (made / "package.json").write_text('{"private": true}', encoding="utf-8")
+    command = [npm, "install", "--no-audit", "--no-fund", "--silent", *NODE]
+    done = subprocess.run(command, cwd=made, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode:
+        pytest.skip(f"npm cannot install the clients: {done.stderr[-300:]}")
+    for name, text in SCRIPTS.items():
+        (made / name).write_text(HEAD + text, encoding="utf-8")
+    return made
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_real_client_gets_answer_and_abstention(name: str, folder: Path, bots: dict[str, str]) -> None:
+    with run_server(bots) as server:
+        for question, expected in ((EASY, GOOD), (HARD, ABSTENTION)):
+            command = ["node", str(folder / name), f"{server.url}/v1", TOKEN, question]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+            assert done.returncode == 0, done.stderr[-2000:]
+            found = json.loads(done.stdout.splitlines()[-1])
+            assert set(found) == {expected}
