@@ -253,22 +253,12 @@ def records(folder: Path) -> list[PromptRecord]:
     return list(read_records(folder / "records.jsonl"))
 
 
-def test_collect_from_langsmith_stores_the_dataset_version(folder: Path, langsmith: LangSmith) -> None:
-    ran = collect(folder)
-    assert ran.code == 0, ran.err
-    made = records(folder)
-    assert {str(one.input) for one in made} == {f"question {number}" for number in range(40)}
-    assert all(one.metadata == {"topic": "capital", "split": "base"} for one in made)
-    assert sum(one.candidates[0].correct for one in made) == 20
-    version = langsmith.datasets["facts"].versions[-1][0]
-    with Store(folder / "facts.db") as store:
-        assert store.configuration["source"] == f"langsmith:facts?as_of={version.isoformat()}"
-
-
 def test_collect_notices_a_dataset_edited_between_runs(folder: Path, langsmith: LangSmith) -> None:
     assert collect(folder, "--limit", "10").code == 0
+    version = langsmith.datasets["facts"].versions[-1][0]
     with Store(folder / "facts.db") as store:
         noted = store.configuration["source"]
+    assert noted == f"langsmith:facts?as_of={version.isoformat()}"
     langsmith.edit("facts", {langsmith.ids("facts")[3]: {"outputs": {"answers": ["edited"]}}})
     refused = collect(folder)
     assert refused.code == 2
@@ -280,6 +270,10 @@ def test_collect_notices_a_dataset_edited_between_runs(folder: Path, langsmith: 
     again = collect(folder, "--relabel")
     assert again.code == 0
     assert "labelled by a corrected reference: 1 prompt" in " ".join(again.err.split())
-    [edited] = (one for one in records(folder) if one.input == "question 3")
+    made = records(folder)
+    assert {str(one.input) for one in made} == {f"question {number}" for number in range(40)}
+    assert all(one.metadata == {"topic": "capital", "split": "base"} for one in made)
+    assert sum(one.candidates[0].correct for one in made) == 19
+    [edited] = (one for one in made if one.input == "question 3")
     assert not any(candidate.correct for candidate in edited.candidates)
     assert run("collect", "--config", folder / "collect.toml", "--source", noted).code == 2

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sqlite3
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,7 @@ from integrations.monitor.tests.watching import (
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.artifact import tabulate_draws
 from langchain_cfc.demo import demo_chain, load_recording
-from langchain_cfc.errors import DrawError, FingerprintWarning, InputError, StoreError
+from langchain_cfc.errors import DrawError, FingerprintWarning, InputError
 from langchain_cfc.runnable import DecisionStore
 from tests.claims.worlds import make_answers
 from tests.lengths import mostly_long, repetitions
@@ -342,23 +340,6 @@ def test_monitor_notes_parts_that_do_not_identify_themselves(
         monitor.record(unsure.invoke(served[3].input))
         (note,) = [one for one in monitor.read_status().notes if "does not identify itself" in one]
     assert note.startswith("25 % of the latest results")
-
-
-def test_monitor_reports_a_damaged_state(
-    artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord], tmp_path: Path
-) -> None:
-    store = tmp_path / "monitor.db"
-    with CFCMonitor(artifact, store) as monitor:
-        monitor.record(chain.invoke(served[0].input))
-        monitor.read_status()
-        for damaged in ("{", "{}", "[]"):
-            with closing(sqlite3.connect(store)) as connection, connection:
-                connection.execute(
-                    "UPDATE monitor_facts SET value = ? WHERE name = ?", (damaged, artifact.digest)
-                )
-            connection.close()
-            with pytest.raises(StoreError, match=r"is damaged .*: use a new store"):
-                monitor.read_status()
 
 
 @pytest.mark.parametrize("name", CASES)

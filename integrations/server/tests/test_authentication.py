@@ -23,7 +23,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from integrations.server.tests.bots import EASY, GOOD
 from integrations.server.tests.parts import (
-    HEADERS,
     OTHER_TOKEN,
     TOKEN,
     Server,
@@ -183,15 +182,6 @@ def test_server_without_authentication_needs_no_token(bots: dict[str, str]) -> N
         assert server.ask(make_request(EASY), {}).json()["choices"][0]["message"]["content"] == GOOD
         document = server.get("/openapi.json", {}).json()
         assert "securitySchemes" not in document["components"]
-
-
-def test_server_reads_tokens_from_file(bots: dict[str, str], tmp_path: Path) -> None:
-    path = tmp_path / "tokens"
-    path.write_text(f"{OTHER_TOKEN}\n\n", encoding="utf-8")
-    with run_server(bots, "--token-file", str(path)) as server:
-        assert server.get("/v1/models", {"Authorization": f"Bearer {OTHER_TOKEN}"}).status_code == 200
-        # Those of the environment are not meant then.
-        assert server.get("/v1/models", HEADERS).status_code == 401
 
 
 OLD, NEW, METRICS = (f"{name}-token-of-the-tests" for name in ("old", "new", "metrics"))

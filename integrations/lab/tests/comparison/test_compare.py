@@ -45,14 +45,21 @@ def report() -> ComparisonReport:
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 @mostly_long(
     ("features", "set_rule"),
-    [("group(topic)", "all"), ("hat(mean_score, 4)", "unique(best_prefix)")],
-    quick=1,
+    [
+        ("group(topic)", "all"),
+        ("hat(mean_score, 4)", "unique(best_prefix)"),
+        ("mean_score^2", "rank"),
+        ("bins(max_score, 5)", "best_prefix"),
+        ("group(topic) + hat(entropy, 4)", "unique(rank)"),
+        ("hard(entropy, max_score, 0.9)", "all"),
+    ],
+    quick=4,
 )
 def test_compare_with_one_split_equals_evaluate(features: str, set_rule: str) -> None:
     labelled = tabulate_facts()
     shares: dict[str, Any] = {"test_fraction": 0.4, "fit_fraction": 0.25}
     options: dict[str, Any] = {"alpha": "0.3", "features": features, "set_rule": set_rule, **shares}
-    methods = ["conditional", "marginal"]
+    methods = ["conditional", "marginal", "confident", "conditional:rank"]
     found = compare(shuffle(labelled, 1), methods=methods, groups="group(topic)", splits=1, seed=5, **options)
     artifact = calibrate(labelled, seed="5/0", allow_unattainable=True, **options)
     expected = evaluate(artifact, labelled)
@@ -60,7 +67,16 @@ def test_compare_with_one_split_equals_evaluate(features: str, set_rule: str) ->
         assert getattr(found, name) == getattr(expected, name)
     if set_rule == "all":
         assert found.attainable_coverage == pytest.approx(expected.attainable_coverage, abs=1e-12)
-    for rule, theirs in expected.methods.items():
+    same: dict[str, Any] = {"alpha": "0.3", "seed": "5/0", "allow_unattainable": True, **shares}
+    ranked = calibrate(labelled, features=features, set_rule="rank", **same)
+    confident = calibrate(labelled, features="1", set_rule=set_rule, delta="0.05", **same)
+    by_name = {
+        **expected.methods,
+        "conditional:rank": evaluate(ranked, labelled).methods["conditional"],
+        "confident": evaluate(confident, labelled).methods["conditional"],
+    }
+    assert list(by_name) == ["conditional", "marginal", "conditional:rank", "confident"]
+    for rule, theirs in by_name.items():
         mine = found.methods[rule]
         for name in (
             "coverage",
@@ -71,7 +87,7 @@ def test_compare_with_one_split_equals_evaluate(features: str, set_rule: str) ->
             "mean_distinct_answers",
         ):
             assert getattr(mine, name) == pytest.approx(getattr(theirs, name), abs=1e-12), name
-        if features == "group(topic)":
+        if features == "group(topic)" and rule in expected.methods:
             assert [group.name for group in mine.groups] == [group.name for group in theirs.groups]
             for one, other in zip(mine.groups, theirs.groups, strict=True):
                 assert (one.words, one.n) == (other.words, other.n)

@@ -10,7 +10,6 @@ import pytest
 from langchain_cfc_lab.methods import (
     OUR_DEFAULT_METHODS,
     Method,
-    MethodOutput,
     Split,
     ThresholdMethod,
     TopK,
@@ -22,15 +21,9 @@ from langchain_cfc_lab.methods import (
 
 from integrations.lab.tests.comparison.worlds import (
     draw_world,
-    make_comparison,
-    make_split,
     make_split_by_hand,
-    shuffle,
-    tabulate_facts,
 )
-from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
-from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from tests.lengths import mostly_long, repetitions
@@ -47,77 +40,6 @@ EVERY = [*OUR_DEFAULT_METHODS, *(one.name for one in (*list_paper_methods(), *li
 def get_method(name: str) -> Method:
     (method,) = get_methods([name])
     return method
-
-
-# Ours: what calibration and serving do ---------------------------------------------------------------------
-
-
-def decide_by_artifact(
-    labelled: LabelledBatch, name: str, alpha: str, split: Split, number: int
-) -> Decisions:
-    """The same by way of an artifact, from records in another order."""
-    kind, _, set_rule = name.partition(":")
-    artifact: CalibrationArtifact = calibrate(
-        shuffle(labelled, number),
-        alpha=alpha,
-        features=split.features_text if kind == "conditional" else "1",
-        set_rule=set_rule or split.set_rule,
-        delta="0.05" if kind == "confident" else None,
-        seed=f"0/{number}",
-        fit_fraction=0.2,
-        test_fraction=0.5,
-        allow_unattainable=True,
-    )
-    return decide(artifact, split.test_candidates)
-
-
-def is_same(made: MethodOutput, decisions: Decisions) -> bool:
-    return (
-        np.array_equal(made.sets.accepted, decisions.accepted)
-        and np.array_equal(made.sets.not_certifiable, decisions.not_certifiable)
-        and made.thresholds is not None
-        and np.array_equal(made.thresholds, decisions.thresholds)
-    )
-
-
-MAPS = (
-    "1",
-    "hat(mean_score, 5)",
-    "mean_score^2",
-    "bins(max_score, 5)",
-    "group(topic)",
-    "group(topic) + hat(entropy, 4)",
-    "hard(entropy, max_score, 0.9)",
-)
-
-
-# The maps that reach what others do not, and each set rule, are in the quick tier; in the long one all pairs.
-QUICK = ("mean_score^2", "bins(max_score, 5)")
-
-
-@pytest.mark.parametrize(
-    ("features", "set_rule"),
-    [
-        pytest.param(
-            features, set_rule, marks=[] if features in QUICK and (i - j) % 3 == 0 else [pytest.mark.long]
-        )
-        for i, features in enumerate(MAPS)
-        for j, set_rule in enumerate(["all", "best_prefix", "unique(rank)"])
-    ],
-)
-def test_our_methods_on_the_recording_equal_calibrate_and_decide(features: str, set_rule: str) -> None:
-    labelled = tabulate_facts()
-    alphas = ("0.25", "0.4")
-    comparison = make_comparison(labelled, ["ours"], features=features, set_rule=set_rule)
-    split, other = make_split(comparison, 0), make_split(comparison, 1)
-    for name in ("conditional", "marginal", "confident", "conditional:rank"):
-        for alpha in alphas:
-            made = get_method(name).make_sets(split, alpha)
-            assert is_same(made, decide_by_artifact(labelled, name, alpha, split, 0))
-        # The controls: another split, and another level.
-        assert not is_same(made, decide_by_artifact(labelled, name, alpha, other, 1))
-        if set_rule != "unique(rank)" and ":" not in name:  # ranks take few values
-            assert not is_same(made, decide_by_artifact(labelled, name, alphas[0], split, 0))
 
 
 # The paper's conventions, by hand --------------------------------------------------------------------------
