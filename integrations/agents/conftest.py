@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.session", "tests.serving.conftest", "tests.pages"]
+pytest_plugins = ["tests.session", "tests.serving.conftest", "tests.pages", "integrations.agents.tests.parts"]

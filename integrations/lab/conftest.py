@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.session", "tests.pages"]
+pytest_plugins = ["tests.session", "tests.pages", "integrations.lab.tests.report.cases"]

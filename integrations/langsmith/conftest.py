@@ -6,5 +6,5 @@ pytest_plugins = [
     "tests.session",
     "tests.serving.conftest",
     "tests.pages",
-    "integrations.langsmith.tests.fixtures",
+    "integrations.langsmith.tests.endpoint",
 ]

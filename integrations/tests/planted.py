@@ -25,6 +25,7 @@ def make_planted_artifact(
     generator: Mapping[str, Any],
     verifier: str,
     kinds: Sequence[str] = ("easy", "hard"),
+    n: int = N,
     **options: Any,
 ) -> CalibrationArtifact:
     """Easy prompts whose right answers score up to 0.3, at any place, and hard ones without any.
@@ -38,15 +39,15 @@ def make_planted_artifact(
             metadata={"topic": kind},
             candidates=tuple(
                 Candidate(text="right", score=0.03 * (number % 10 + 1), correct=kind == "easy")
-                if slot == number % N
+                if slot == number % n
                 else Candidate(text=f"wrong {slot}", score=0.9, correct=False)
-                for slot in range(N)
+                for slot in range(n)
             ),
         )
         for kind in kinds
         for number in range(120)
     ]
-    named = Provenance(n=N, generator=dict(generator), verifier={"id": verifier}, separate_scores=True)
+    named = Provenance(n=n, generator=dict(generator), verifier={"id": verifier}, separate_scores=True)
     settings = {"alpha": [0.1, 0.2], "features": "group(topic)", "allow_unattainable": True, **options}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttainabilityWarning)  # hard prompts are there to be flagged

@@ -13,14 +13,16 @@ from typing import Any, TypeAlias
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
+from langchain_cfc_agents import GuardedAnswer
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 
-from integrations.tests.graphs import run_ainvoke, run_invoke
-from integrations.tests.planted import make_model
+from integrations.tests.graphs import run_ainvoke, run_invoke, url
+from integrations.tests.planted import make_model, make_planted_artifact
 from langchain_cfc import CalibrationArtifact, CFCRunnable
+from tests.factories import reload_artifact
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script
 
@@ -144,3 +146,29 @@ def parts_of(*texts: str) -> Iterator[str]:
 def sent(requests: Sequence[dict[str, Any]]) -> list[str]:
     """Return the messages of each request, as JSON."""
     return [json.dumps(request["messages"], sort_keys=True) for request in requests]
+
+
+__all__ = ["artifact", "guarded", "served", "url"]
+
+
+@pytest.fixture(scope="session")
+def artifact() -> CalibrationArtifact:
+    """Read from a file; of easy prompts alone."""
+    named = {"id": "clerk", "model": "recorded"}
+    return reload_artifact(make_planted_artifact(named, "judge", kinds=["easy"], alpha=0.1, features="1"))
+
+
+@pytest.fixture
+def served() -> Script:
+    return script()
+
+
+@pytest.fixture
+def guarded(url: str, artifact: CalibrationArtifact) -> Callable[..., Agent]:
+    """A function that makes the guarded agent, with other middleware outside and inside the guard."""
+
+    def make(*, outside: Any = (), inside: Any = (), strict: bool = True, **settings: Any) -> Agent:
+        guard = GuardedAnswer(chain_at(url, artifact), strict=strict)
+        return agent_of(model_at(url), [*outside, guard, *inside], **settings)
+
+    return make

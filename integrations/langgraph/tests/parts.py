@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from langchain_cfc_langgraph import CFCState
 from langchain_core.runnables import RunnableConfig
 from langchain_openai import ChatOpenAI
@@ -12,8 +13,8 @@ from langgraph.config import get_stream_writer
 from langgraph.graph import MessagesState
 from typing_extensions import TypedDict
 
-from integrations.tests.graphs import make_one_node_graph
-from integrations.tests.planted import make_model
+from integrations.tests.graphs import make_one_node_graph, url
+from integrations.tests.planted import make_model, make_planted_artifact
 from langchain_cfc import CalibrationArtifact, CFCRunnable
 from langchain_cfc.verifiers import SequenceProbability
 from tests.serving.openai_bodies import Answer
@@ -84,3 +85,24 @@ def naive_graph(model: ChatOpenAI, checkpointer: Any = None) -> Any:
         return {"candidates": texts, "answer": texts[0]}
 
     return make_one_node_graph(draw, Naive, checkpointer)
+
+
+__all__ = ["artifact_path", "chain", "served", "url"]
+
+
+@pytest.fixture(scope="session")
+def artifact_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("artifact") / "artifact.json"
+    make_planted_artifact({"id": BOT}, "sequence-probability").save(path)
+    return path
+
+
+@pytest.fixture
+def served() -> Script:
+    """What the server answers; tests add faults to it."""
+    return script()
+
+
+@pytest.fixture
+def chain(artifact_path: Path, url: str) -> CFCRunnable:
+    return make_chain(artifact_path, url)

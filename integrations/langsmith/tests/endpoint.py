@@ -9,16 +9,20 @@ from __future__ import annotations
 import email.parser
 import email.policy
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from unittest import mock
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
+
+import pytest
 
 TENANT = str(uuid4())
 LIMITS = {
@@ -340,3 +344,20 @@ def serving(held: LangSmith) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+_STACK = ExitStack()
+
+
+def pytest_configure() -> None:
+    """Make the page's account one on this machine, and see that nothing here can reach the service."""
+    held = LangSmith()
+    held.dataset("facts", [{"inputs": {"question": "Which?"}, "outputs": {"answers": ["This"]}}])
+    url = _STACK.enter_context(serving(held))
+    account = {"LANGSMITH_ENDPOINT": url, "LANGSMITH_API_KEY": "none", "LANGSMITH_TRACING": "false"}
+    _STACK.enter_context(mock.patch.dict(os.environ, {**account, "NO_PROXY": "127.0.0.1"}))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    del config
+    _STACK.close()

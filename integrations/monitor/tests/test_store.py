@@ -23,6 +23,7 @@ from langchain_cfc_monitor import CFCMonitor, Label
 
 from integrations.monitor.tests.watching import truths
 from langchain_cfc import CalibrationArtifact, CFCRunnable, PromptRecord
+from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import StoreError
 from langchain_cfc.runnable import CFCResult
 from tests.lengths import LONG, mostly_long, repetitions
@@ -257,7 +258,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def start_writers(where: str, artifact: Path, names: Sequence[str], results: int, rate: float) -> list[Any]:
-    command = [sys.executable, "-m", "integrations.monitor.tests.writing", where, str(artifact)]
+    command = [sys.executable, "-m", "integrations.monitor.tests.test_store", where, str(artifact)]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
     found: list[Any] = [subprocess.Popen([*command, one, str(results), str(rate)], **pipes) for one in names]
     for process in found:
@@ -324,3 +325,31 @@ def test_concurrent_monitor_statuses_count_each_result_once(
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(look, range(4))) == [many] * 4
+
+
+def say_line(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main(store: str, artifact: str, name: str, *pace: str) -> None:
+    """Pass results to a monitor at a rate, and print the name of each."""
+    results, rate = map(float, pace)
+    held = CalibrationArtifact.load(artifact)
+    result = demo_chain(held).invoke(next(iter(load_recording())).input)
+    monitor = CFCMonitor(held, store)
+    say_line("ready")
+    sys.stdin.readline()
+    began = time.perf_counter()
+    for number in range(int(results)):
+        monitor.record(result, f"{name}-{number}")
+        say_line(f"{name}-{number}")
+        ahead = (number + 1) / rate - (time.perf_counter() - began)
+        if ahead > 0.0:
+            time.sleep(ahead)
+    monitor.close()
+    say_line(f"done {time.perf_counter() - began}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,8 +1,9 @@
-"""Generator and judges over real HTTP, through saved artifacts: requests, and errors for every fault."""
+"""Generator and judges over real HTTP: requests, errors for every fault, and README.md as printed."""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from integrations.openai.tests.parts import (
     continents,
     get_question,
 )
+from integrations.tests.pages import run_page
+from langchain_cfc import CalibrationArtifact
 from langchain_cfc.errors import DrawError, InputError, VerifierError
 from langchain_cfc.sampling import Sampler, SamplingName
 from tests.calls import Invoke
@@ -230,3 +233,21 @@ def test_verifier_error_names_the_remedy_for_every_fault(
 def test_judge_refuses_invalid_settings(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(settings))):
         make_judge("recorded", api_key="none", **settings)
+
+
+PAGE = Path(__file__).parents[1] / "README.md"
+
+
+def test_readme_runs_with_recorded_answers(hosted: Hosted) -> None:
+    assert run_page(PAGE) >= 6
+    assert CalibrationArtifact.load("artifact.json").n == 10
+    # One request for each prompt that was collected or served.
+    assert len([body for body in hosted.script.requests if body.get("n") == 10]) == 61
+
+
+def test_readme_fails_without_log_probabilities(hosted: Hosted) -> None:
+    # The negative control of the test above.
+    hosted.script.logprobs = False
+    with pytest.raises(AssertionError, match="log-probabilities"):
+        run_page(PAGE)
+    assert not Path("artifact.json").exists()

@@ -1,11 +1,17 @@
-"""Prompts of openevals and a chat model, as verifier and as labeler, over real HTTP."""
+"""Prompts of openevals and a chat model, as verifier and as labeler, over real HTTP; README.md as printed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from langchain_cfc_openevals import make_judge_labeler, make_judge_verifier
@@ -21,19 +27,51 @@ from openevals.prompts import (
 )
 from pydantic import BaseModel
 
-from integrations.openevals.tests.parts import (
-    client,
-    labelled_input,
-    make_judgements,
-    reply,
-)
+from integrations.tests.pages import run_page
+from integrations.tests.planted import make_model
+from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, demo, read_records, write_records
 from langchain_cfc.errors import FingerprintError, InputError, LabelerError, VerifierError
+from langchain_cfc.labelers import LabelerInput
+from langchain_cfc.records import Provenance
 from langchain_cfc.sampling.comparison import compare_fingerprints
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import from_evaluator
 from tests.calls import Invoke
-from tests.factories import verifier_input
+from tests.factories import labeler_input, verifier_input
+from tests.lengths import LONG
+from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script, serving
+
+
+def labelled_input(prompt: Any, reference: Any, *texts: str) -> LabelerInput:
+    return labeler_input(reference, *texts, prompt=prompt)
+
+
+def reply(**fields: Any) -> list[Answer]:
+    """Return a script with one answer of a judge to every request."""
+    return [Answer(json.dumps(fields))]
+
+
+def make_judgements(prompt: str, scores: Mapping[str, Any], **texts: Any) -> dict[str, list[Answer]]:
+    """Return the answers of a judge to each candidate in its prompt."""
+    return {
+        prompt.format(outputs=text, **texts): reply(reasoning="so it is", score=score)
+        for text, score in scores.items()
+    }
+
+
+@contextmanager
+def hosted(script: Script) -> Iterator[str]:
+    """A script served where clients look for a hosted model."""
+    with serving(script) as url:
+        keys = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "NO_PROXY": "127.0.0.1"}
+        with mock.patch.dict(os.environ, keys):
+            yield url
+
+
+def client(url: str, **settings: Any) -> ChatOpenAI:
+    return make_model(url, **{"model": "judging", "temperature": 0.0, **settings})
+
 
 PROMPT = "Is {outputs} a right answer to {inputs}?"
 ASKED = verifier_input("where?", "lima", "quito", "lima")
@@ -378,3 +416,56 @@ def test_streaming_judge_shows_no_tokens(model: ChatOpenAI) -> None:
     # The negative control: the same evaluator without this package's care.
     loud = from_evaluator(create_llm_as_judge(prompt=PROMPT, judge=streaming))
     assert any(asyncio.run(collect_streamed_tokens(loud)))
+
+
+PAGE = Path(__file__).parents[1] / "README.md"
+SCORING = "How sure is it that this answers the question correctly? Question: {inputs} Answer: {outputs}"
+
+
+def judging(facts: list[PromptRecord]) -> Script:
+    """The recorded answers, and judges who know which of them are right."""
+    script = Script.of(facts)
+    answers = dict(script.answers)
+    for fact in facts:
+        reference = fact.reference
+        for one in fact.candidates:
+            texts = {"inputs": fact.input, "outputs": one.text}
+            shown = {**texts, "reference_outputs": _shown(reference)}
+            answers[SCORING.format(**texts)] = reply(reasoning="so", score=1 - round_score(one))
+            answers[CORRECTNESS_PROMPT.format(**shown)] = reply(reasoning="so", score=one.correct)
+    return Script(answers, logprobs=False)
+
+
+def round_score(candidate: Candidate) -> float:
+    """The recorded score on the scale of the scoring judge."""
+    return 1 - round(4 * (1 - candidate.score)) / 4
+
+
+def _shown(reference: Any) -> str:
+    """Return a value as openevals formats it."""
+    return reference if isinstance(reference, str) else json.dumps(reference)
+
+
+def test_readme_prints_its_outputs(
+    facts: list[PromptRecord],
+    provenance: Provenance,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if not LONG:
+        facts = facts[:40]  # all that the page asks about
+        write_records("recording.jsonl", facts, provenance)
+        monkeypatch.setattr(demo, "load_recording", partial(read_records, "recording.jsonl"))
+    with hosted(judging(facts[:40])):
+        assert run_page(PAGE) == 5
+    labels, *_, served = capsys.readouterr().out.splitlines()
+    assert labels == "[True, False]"
+    assert served.endswith(" matched")
+    # What the judges said of each candidate is what was collected.
+    said = {one.text: (round_score(one), one.correct) for fact in facts[:40] for one in fact.candidates}
+    collected = [one for record in read_records("judged.jsonl") for one in record.candidates]
+    assert len(collected) == 40 * 5
+    assert [(one.score, one.correct) for one in collected] == [said[one.text] for one in collected]
+    assert CalibrationArtifact.load("judged.json").n == 5

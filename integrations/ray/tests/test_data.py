@@ -1,8 +1,15 @@
-"""Pipelines of Ray Data: what they make is what `collect` makes, each prompt once and paid for once."""
+"""Pipelines of Ray Data: what they make is what `collect` makes, each prompt once and paid for once.
+
+The blocks of README.md are run as printed, in order, as one program on a Ray of its own.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 import threading
 from collections import Counter
 from functools import partial
@@ -41,6 +48,8 @@ from langchain_cfc.errors import CollectionError, InputError, RecordError
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import LabelledRecord, PromptRecord, read_records, write_records
 from langchain_cfc.support.units import Unit
+from tests.recordings import list_facts
+from tests.serving.openai_server import Script, serving
 
 COLUMNS = Columns(input="question", reference="answer", id="name")
 OPTIONS = CollectionOptions(call_policy=CallPolicy(8), on_notice=quiet)
@@ -342,3 +351,64 @@ def test_merge_refuses_parts_without_labels(tmp_path: Path, parts: Parts) -> Non
     add_part(parts, 0, row("a", error="refused"))
     with pytest.raises(CollectionError, match=r"1 failed, such as .*refused"):
         parts.merge(tmp_path / "records.jsonl")
+
+
+PAGE = Path(__file__).parents[1] / "README.md"
+FACTS, DRAWN = 48, 10
+
+
+def program() -> str:
+    """The page's blocks, one after the other."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 3
+    return "\n".join(blocks)
+
+
+def list_judged(record: PromptRecord) -> list[tuple[str, float, bool]]:
+    """Return a record's candidates without their order, which depends on timing."""
+    return sorted((str(one.text), one.score, one.correct) for one in record.candidates)
+
+
+@pytest.mark.long
+def test_readme_code_gives_the_stated_records(tmp_path: Path) -> None:
+    facts = list_facts()[:FACTS]
+    (tmp_path / "page.py").write_text(program(), encoding="utf-8")
+    script = Script.of(facts)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    with serving(script, own_process=True) as url:
+        environment = {
+            **os.environ,
+            "PATH": path,
+            "OPENAI_BASE_URL": url,
+            "OPENAI_API_KEY": "none",
+            "NO_PROXY": "127.0.0.1",
+            "RAY_LOG_TO_DRIVER": "0",
+            # Not the cluster that other tests have started and take nodes from.
+            "RAY_ADDRESS": "local",
+        }
+        done = subprocess.run(
+            [sys.executable, "page.py"],
+            cwd=tmp_path,
+            env=environment,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    assert f"{FACTS} questions labelled, 0 failed" in done.stdout
+    found = {}
+    for name in ("records", "hosted"):
+        records = read_records(tmp_path / f"{name}.jsonl")
+        assert len({record.id for record in records}) == FACTS
+        assert records.provenance is not None
+        assert records.provenance.n == DRAWN
+        generators = records.provenance.generator or {}
+        found[name] = {record.id: list_judged(record) for record in records}
+    expected = {fact.id: list_judged(fact) for fact in facts}
+    assert found["records"] == expected
+    # The endpoint was asked for each candidate once, and states log-probabilities to six decimals.
+    assert len(script.requests) == FACTS * DRAWN
+    assert generators["model"] == "gpt-4o-mini"
+    for name, candidates in found["hosted"].items():
+        assert [text for text, *_ in candidates] == [text for text, *_ in expected[name]]
+        scores = [[score for _, score, _ in one] for one in (candidates, expected[name])]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-6)

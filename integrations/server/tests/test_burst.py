@@ -16,16 +16,17 @@ from contextvars import ContextVar
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 from unittest import mock
 
 import pytest
 from langchain_cfc_server import server
 from langchain_cfc_server.chain_thread import ChainThread
 from langchain_cfc_server.traffic import Traffic
+from langchain_core.runnables import Runnable
 
 from integrations.server.benchmarks.load import DELAY, measure
-from integrations.server.tests.bots import EASY, GOOD
-from integrations.server.tests.load_bots import make_artifact, make_script
+from integrations.server.tests.bots import EASY, GOOD, chain
 from integrations.server.tests.loading import draw_arrivals, encode_post, run_open_loop, send_burst
 from integrations.server.tests.parts import (
     OTHER_HEADERS,
@@ -35,9 +36,30 @@ from integrations.server.tests.parts import (
     run_server,
     wait_for_value,
 )
-from tests.serving.openai_server import serving
+from integrations.tests.planted import make_planted_artifact
+from langchain_cfc import CalibrationArtifact
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Fault, Script, serving
 
-MODELS = "integrations.server.tests.load_bots:burst_models"
+N = 10
+
+
+def make_script() -> Script:
+    """Ten different candidates, which the model takes 50 ms to draw."""
+    answers = [Answer(f"answer {number}", -float(number + 1)) for number in range(N)]
+    return Script({EASY: answers}, faults=(Fault("slow", seconds=0.05),))
+
+
+def make_artifact() -> CalibrationArtifact:
+    return make_planted_artifact({"id": "planted"}, "judge", kinds=["easy"], n=N, alpha=0.2, features="1")
+
+
+def burst_models() -> dict[str, Runnable[Any, Any]]:
+    """A chain around a real client, which spends CPU time on every candidate."""
+    return {"bot": chain(metadata=None)}
+
+
+MODELS = "integrations.server.tests.test_burst:burst_models"
 ONE_LOOP = [sys.executable, "-m", "integrations.server.tests.broken_server", "serve"]
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 

@@ -15,11 +15,13 @@ more at the end than at most in the first third, or than the two event loops and
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import random
 import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,9 +30,11 @@ from typing import Any
 
 import pytest
 from langchain_cfc_server.schema import DecidedResponse, ErrorResponse
+from langchain_core.runnables import Runnable
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from prometheus_client.parser import text_string_to_metric_families
 
+from integrations.server.tests import bots
 from integrations.server.tests import bots as planted
 from integrations.server.tests.loading import (
     COMPLETIONS,
@@ -42,6 +46,8 @@ from integrations.server.tests.loading import (
 )
 from integrations.server.tests.parts import COMMAND, OTHER_TOKEN, TOKEN, Server, make_request, run_server
 from integrations.server.tests.test_refusals import BODIES
+from integrations.tests.planted import make_model
+from langchain_cfc.verifiers import SequenceProbability
 from tests.conformance.soaking import slope
 from tests.serving.openai_server import FAULTS, Fault, serving
 
@@ -240,7 +246,7 @@ def run_soak(plan: Plan, bots: dict[str, str], folder: Path, command: Sequence[s
     with serving(script, own_process=True) as upstream, serving(silent, own_process=True) as without:
         weights = folder / "weights"
         env = {"BOTS_UPSTREAM": upstream, "SOAK_WITHOUT_LOGPROBS": without, "SOAK_WEIGHTS": str(weights)}
-        models = "integrations.server.tests.load_bots:soak_models"
+        models = "integrations.server.tests.test_soak:soak_models"
         with run_server({**bots, **env}, *options, models=models, command=command) as server:
             soak = Soak(plan, server, weights)
             asyncio.run(soak.run())
@@ -269,3 +275,34 @@ def test_soak_finds_only_a_server_that_keeps_bodies(
     soak = run_soak(plan, {**bots, "BROKEN": "keeps bodies"}, tmp_path, command)
     grew = any(said.startswith("memory grew by") for said in soak.broken)
     assert grew == (command is BROKEN_SERVER)
+
+
+def soak_models() -> dict[str, Runnable[Any, Any]]:
+    """Bots by name; at SIGUSR1 the process writes down what it holds."""
+    signal.signal(signal.SIGUSR1, _weigh)
+    without_logprobs = make_model(os.environ["SOAK_WITHOUT_LOGPROBS"], logprobs=True)
+    chosen = bots.models()
+    return {
+        **{name: chosen[name] for name in ("bot", "careful/bot", "helped", "broken")},
+        "together": bots.chain(sampling="single_request"),
+        "unsure": bots.chain(generator=without_logprobs, verifier=_confidence),
+    }
+
+
+def _confidence(prompt: Any, candidates: Sequence[Any]) -> list[float]:
+    """By the log-probabilities of the draws, under the name that the artifact knows."""
+    return SequenceProbability().invoke({"prompt": prompt, "candidates": list(candidates)})
+
+
+def _weigh(*_: Any) -> None:
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
+    held = {
+        "resident": pages * os.sysconf("SC_PAGE_SIZE"),
+        "blocks": sys.getallocatedblocks(),
+        "tasks": len(asyncio.all_tasks()),
+        "threads": threading.active_count(),
+        "files": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - a count, not paths
+    }
+    with Path(os.environ["SOAK_WEIGHTS"]).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(held) + "\n")

@@ -197,14 +197,6 @@ def recorded_output(server: Server, **more: Any) -> Iterator[str]:
         yield server.get(path).text
 
 
-def test_rejected_candidates_are_not_shown_anywhere(server: Server, upstream: tuple[str, Script]) -> None:
-    upstream[1].faults = [Fault("status 500", on=0.1)]
-    texts = [*recorded_output(server), server.log_path.read_text(encoding="utf-8")]
-    assert not contains_text(texts, MARK)
-    # The answers that were accepted are there, so it has been looked at.
-    assert contains_text(texts, GOOD)
-
-
 async def naive_serve(question: str) -> str:
     """A server that returns what its chain returns."""
     return (await chain(show_rejected=True).ainvoke(question)).model_dump_json()
@@ -232,9 +224,16 @@ def test_chains_that_return_rejected_candidates_do_not_show_them(
         assert contains_text(texts, GOOD)
 
 
-def test_errors_and_logs_contain_no_secrets(server: Server) -> None:
+def test_responses_and_logs_contain_no_rejected_candidate_and_no_secret(
+    server: Server, upstream: tuple[str, Script]
+) -> None:
+    upstream[1].faults = [Fault("status 500", on=0.1)]
     texts = list(recorded_output(server))
+    upstream[1].faults = ()
     log = server.log_path.read_text(encoding="utf-8")
+    assert not contains_text([*texts, log], MARK)
+    # The answers that were accepted are there, so it has been looked at.
+    assert contains_text(texts, GOOD)
     assert not contains_text([*texts, log], HIDDEN_TEXT)
     assert not contains_text([log], TOKEN)
     assert not contains_text([log], OTHER_TOKEN)

@@ -108,19 +108,6 @@ def make_comparison(labelled: LabelledBatch, methods: Sequence[str], **changes: 
     return Comparison(make_pool(labelled, settings["seed"]), get_methods(methods), **settings)
 
 
-def make_split(comparison: Comparison, number: int) -> Split:
-    """A split of a comparison whose scores are the recorded ones."""
-    rows = comparison.make_plan(number).list_rows(comparison.pool.labelled)
-    return Split(
-        comparison.pool,
-        rows["fit"],
-        rows["calibration"],
-        rows["test"],
-        comparison.features,
-        comparison.set_rule,
-    )
-
-
 def make_split_by_hand(
     labelled: LabelledBatch,
     fit: Iterable[int],

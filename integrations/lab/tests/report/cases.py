@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from langchain_cfc_lab.report import HardestPrompts, find_hardest_prompts
 
 from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate, evaluate
 from langchain_cfc.artifact import tabulate_draws
+from langchain_cfc.demo import ALPHA, FEATURES, SET_RULE, TEST_FRACTION, load_recording
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.records import ClaimsRecord, LabelledRecord
@@ -116,3 +118,44 @@ def make_case(records: Sequence[LabelledRecord], **options: Any) -> Case:
         evaluate(artifact, table, alpha=alpha),
         find_hardest_prompts(artifact, table, alpha, texts=records),
     )
+
+
+HOSTILE_FEATURES = "mean_score + group(topic)"
+
+
+@pytest.fixture(scope="session")
+def facts() -> Case:
+    """The recording that ships, as the demo calibrates it."""
+    source = load_recording()
+    return make_case(
+        list(source),
+        alpha=ALPHA,
+        features=FEATURES,
+        set_rule=SET_RULE,
+        test_fraction=TEST_FRACTION,
+        provenance=source.provenance,
+    )
+
+
+@pytest.fixture(scope="session")
+def bot() -> Case:
+    """The same with a bot beside the sets."""
+    source = load_recording()
+    return make_case(
+        list(source),
+        alpha=["0.2", "0.3"],
+        features="mean_score",
+        set_rule=SET_RULE,
+        max_wrong_rate="0.1",
+        provenance=source.provenance,
+    )
+
+
+@pytest.fixture(scope="session")
+def hostile() -> Case:
+    return make_case(make_hostile_records(), features=HOSTILE_FEATURES)
+
+
+@pytest.fixture(scope="session")
+def claims() -> Case:
+    return make_case(make_hostile_answers(), unit="claims", at_most=1, features=HOSTILE_FEATURES)
