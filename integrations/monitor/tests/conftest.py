@@ -13,7 +13,7 @@ import pytest
 from langchain_cfc_monitor import CFCMonitor
 
 from integrations.collect.tests.postgres import Server, postgres
-from integrations.monitor.tests.watching import list_held_out
+from integrations.monitor.tests.watching import Served, list_held_out
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.certificates import certify
 from langchain_cfc.demo import load_recording
@@ -64,6 +64,11 @@ def chain(artifact: CalibrationArtifact, parts: dict[str, Any]) -> CFCRunnable:
 def results(chain: CFCRunnable, served: Sequence[PromptRecord]) -> list[CFCResult]:
     """The results of the chain for the served prompts."""
     return [chain.invoke(one.input) for one in served]
+
+
+@pytest.fixture(scope="session")
+def seen(served: list[PromptRecord], results: list[CFCResult]) -> Served:
+    return Served(served, results)
 
 
 @pytest.fixture

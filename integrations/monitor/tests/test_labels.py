@@ -17,7 +17,7 @@ from langchain_cfc_monitor import CFCMonitor, Label
 from langchain_cfc_monitor.observed import ObservedResult
 from langchain_cfc_monitor.store import MonitorStore
 
-from integrations.monitor.tests.watching import list_held_out, truths, watch_results
+from integrations.monitor.tests.watching import Served, list_held_out, truths, watch_results
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.demo.replay import make_replay_parts
@@ -65,11 +65,9 @@ def test_labels_alarm_if_the_certified_rate_is_not_kept(
 
 
 def test_monitor_warns_of_a_label_that_contradicts_the_first(
-    artifact: CalibrationArtifact,
-    results: Sequence[CFCResult],
-    served: Sequence[PromptRecord],
-    tmp_path: Path,
+    artifact: CalibrationArtifact, seen: Served, tmp_path: Path
 ) -> None:
+    served, results = seen
     (row, *_) = (row for row, one in enumerate(results) if one.best is not None and any(truths(served[row])))
     known = truths(served[row])
     with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
@@ -85,12 +83,13 @@ def test_monitor_warns_of_a_label_that_contradicts_the_first(
 
 @pytest.mark.long
 def test_sampled_labels_are_weighted_by_their_probability(
-    artifact: CalibrationArtifact, results: list[CFCResult], served: list[PromptRecord], tmp_path: Path
+    artifact: CalibrationArtifact, seen: Served, tmp_path: Path
 ) -> None:
     """Labelling hard prompts four times as often biases the rate unless probabilities are stated."""
+    served, results = seen
     rng = np.random.default_rng(5)
 
-    def seen(told: bool) -> float:
+    def measure(told: bool) -> float:
         # Who does not say with what probability counts every label.
         least = 0.25 if told else 1.0
         with CFCMonitor(artifact, tmp_path / f"{told}.db", least_probability=least) as monitor:
@@ -113,18 +112,15 @@ def test_sampled_labels_are_weighted_by_their_probability(
     ]
     kept = sum(told) / len(told)
     # Of about 3 * 0.25 * 480 labels: within five standard deviations.
-    assert abs(seen(told=True) - kept) < 5 * 0.5 / math.sqrt(0.75 * len(served))
-    assert seen(told=False) < kept - 0.1
+    assert abs(measure(told=True) - kept) < 5 * 0.5 / math.sqrt(0.75 * len(served))
+    assert measure(told=False) < kept - 0.1
 
 
 @mostly_long("asked", ["hard", "any", "hard and said so"], quick=1)
 def test_monitor_doubts_labels_of_results_that_differ_from_the_others(
-    asked: str,
-    artifact: CalibrationArtifact,
-    results: list[CFCResult],
-    served: list[PromptRecord],
-    tmp_path: Path,
+    asked: str, artifact: CalibrationArtifact, seen: Served, tmp_path: Path
 ) -> None:
+    served, results = seen
     rng = np.random.default_rng(9)
     least = 0.2 if "said" in asked else 1.0
     store = tmp_path / "monitor.db"

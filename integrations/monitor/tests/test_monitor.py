@@ -20,6 +20,7 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_core.stores import InMemoryByteStore
 
 from integrations.monitor.tests.watching import (
+    Served,
     list_held_out,
     make_weaker_chain,
     run,
@@ -84,12 +85,9 @@ def test_monitor_counts_raised_abstentions_as_results(
 
 
 def test_monitor_finds_a_weaker_model_without_labels(
-    monitor: CFCMonitor,
-    artifact: CalibrationArtifact,
-    results: Sequence[CFCResult],
-    served: Sequence[PromptRecord],
-    tmp_path: Path,
+    monitor: CFCMonitor, artifact: CalibrationArtifact, seen: Served, tmp_path: Path
 ) -> None:
+    served, results = seen
     records = write_swapped_records(tmp_path)
     weaker = make_weaker_chain(artifact, records)
     known = {one.id for one in records}
@@ -224,11 +222,9 @@ def test_monitor_forgets_old_results_and_keeps_test_states(
 
 
 def test_monitor_status_command_exits_with_1_on_an_alarm(
-    artifact: CalibrationArtifact,
-    results: Sequence[CFCResult],
-    served: Sequence[PromptRecord],
-    tmp_path: Path,
+    artifact: CalibrationArtifact, seen: Served, tmp_path: Path
 ) -> None:
+    served, results = seen
     store, saved, sheet = (tmp_path / name for name in ("monitor.db", "artifact.json", "labels.jsonl"))
     artifact.save(saved)
     with CFCMonitor(artifact, store) as monitor:
@@ -325,12 +321,9 @@ def test_monitor_reports_a_model_that_was_not_calibrated(tmp_path: Path) -> None
 
 
 def test_monitor_notes_parts_that_do_not_identify_themselves(
-    artifact: CalibrationArtifact,
-    parts: dict[str, Any],
-    results: Sequence[CFCResult],
-    served: Sequence[PromptRecord],
-    tmp_path: Path,
+    artifact: CalibrationArtifact, parts: dict[str, Any], seen: Served, tmp_path: Path
 ) -> None:
+    served, results = seen
     with pytest.warns(FingerprintWarning, match="cannot verify that verifier"):
         unsure = CFCRunnable(artifact=artifact, **{**parts, "verifier": parts["verifier"].__call__})
     with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,14 @@ from langchain_cfc_monitor import CFCMonitor, Label, recalibrate
 
 from integrations.monitor.tests.watching import (
     WEAKER,
+    Served,
     list_held_out,
     make_weaker_chain,
     truths,
     watch_results,
     write_swapped_records,
 )
-from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
 from langchain_cfc.certificates import certify
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import InputError, UnattainableTargetError
@@ -40,33 +40,25 @@ def old() -> CalibrationArtifact:
     return certify(made, load_recording())
 
 
-@pytest.fixture(scope="module")
-def weaker(tmp_path_factory: pytest.TempPathFactory, old: CalibrationArtifact) -> CFCRunnable:
-    """A weaker model under the name of the one that was calibrated."""
-    return make_weaker_chain(old, write_swapped_records(tmp_path_factory.mktemp("weaker")))
-
-
-@pytest.fixture(scope="module")
-def asked() -> list[PromptRecord]:
-    """The prompts that the weaker model was asked, in random order."""
-    records = list(read_records(WEAKER))
-    order = np.random.default_rng(0).permutation(len(records))
-    return [rename_as_served(records[place]) for place in order[: repetitions(len(order), share=0.4)]]
-
-
 def rename_as_served(record: PromptRecord) -> PromptRecord:
     """Give a record another id than it was recorded under, since it is asked again."""
     return record.model_copy(update={"id": f"served-{record.id}"})
 
 
 @pytest.fixture(scope="module")
-def results(weaker: CFCRunnable, asked: Sequence[PromptRecord]) -> list[CFCResult]:
-    return [weaker.invoke(one.input) for one in asked]
+def weak(tmp_path_factory: pytest.TempPathFactory, old: CalibrationArtifact) -> Served:
+    """What a weaker model answers under the name of the calibrated one, to prompts in random order."""
+    chain = make_weaker_chain(old, write_swapped_records(tmp_path_factory.mktemp("weaker")))
+    records = list(read_records(WEAKER))
+    order = np.random.default_rng(0).permutation(len(records))
+    asked = [rename_as_served(records[place]) for place in order[: repetitions(len(order), share=0.4)]]
+    return Served(asked, [chain.invoke(one.input) for one in asked])
 
 
 def test_recalibrate_keeps_a_promise_that_the_old_artifact_breaks(
-    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+    old: CalibrationArtifact, weak: Served, tmp_path: Path
 ) -> None:
+    asked, results = weak
     many = round(0.6 * len(asked))
     monitor = watch_results(old, tmp_path / "monitor.db", asked[:many], results[:many])
     found = recalibrate(monitor, min_kept=0.5, allow_unattainable=True)
@@ -95,13 +87,10 @@ def test_recalibrate_keeps_a_promise_that_the_old_artifact_breaks(
 
 @mostly_long("told", [True, False], quick=1)
 def test_recalibrate_uses_a_fair_sample_of_labels(
-    told: bool,
-    old: CalibrationArtifact,
-    asked: Sequence[PromptRecord],
-    results: Sequence[CFCResult],
-    tmp_path: Path,
+    told: bool, old: CalibrationArtifact, weak: Served, tmp_path: Path
 ) -> None:
     """Hard prompts are labelled four times as often, which biases the certificate unless it is stated."""
+    asked, results = weak
     rng = np.random.default_rng(4)
     with CFCMonitor(old, tmp_path / "monitor.db", least_probability=0.25 if told else 1.0) as monitor:
         labels = []
@@ -131,16 +120,16 @@ def test_recalibrate_uses_a_fair_sample_of_labels(
 
 
 @pytest.fixture(scope="module")
-def usual(old: CalibrationArtifact) -> tuple[list[PromptRecord], list[CFCResult]]:
+def usual(old: CalibrationArtifact) -> Served:
     """What the model that was calibrated answers to prompts that took no part in it, and the others."""
     chain, records = demo_chain(old), list_held_out(old)
     order = np.random.default_rng(1).permutation(len(records))
     records = [records[place] for place in order[: repetitions(len(order), share=0.45)]]
-    return [rename_as_served(one) for one in records], [chain.invoke(one.input) for one in records]
+    return Served([rename_as_served(one) for one in records], [chain.invoke(one.input) for one in records])
 
 
 def test_recalibrate_command_writes_only_certified_artifacts(
-    old: CalibrationArtifact, usual: tuple[list[PromptRecord], list[CFCResult]], tmp_path: Path
+    old: CalibrationArtifact, usual: Served, tmp_path: Path
 ) -> None:
     store, artifact, out = (tmp_path / name for name in ("monitor.db", "old.json", "new.json"))
     old.save(artifact)
@@ -180,8 +169,9 @@ def plain_artifact() -> CalibrationArtifact:
 
 
 def test_recalibrate_refuses_insufficient_labels(
-    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+    old: CalibrationArtifact, weak: Served, tmp_path: Path
 ) -> None:
+    asked, results = weak
     with CFCMonitor(old, tmp_path / "monitor.db") as monitor:
         with pytest.raises(InputError, match="min_kept: state the certified rate"):
             recalibrate(monitor)
@@ -205,12 +195,10 @@ def test_recalibrate_refuses_insufficient_labels(
 
 @mostly_long("straggler", [False, True], quick=1)
 def test_recalibrate_objects_to_results_of_a_replaced_model(
-    straggler: bool,
-    old: CalibrationArtifact,
-    asked: Sequence[PromptRecord],
-    results: Sequence[CFCResult],
-    tmp_path: Path,
+    straggler: bool, old: CalibrationArtifact, weak: Served, tmp_path: Path
 ) -> None:
+    asked, results = weak
+
     def name(place: int) -> str:
         return "new" if place >= 120 and not (straggler and place == 300) else "before"
 
@@ -231,12 +219,9 @@ def test_recalibrate_objects_to_results_of_a_replaced_model(
 
 
 def test_recalibrate_objects_to_an_unnamed_change_among_results(
-    old: CalibrationArtifact,
-    usual: tuple[list[PromptRecord], list[CFCResult]],
-    asked: Sequence[PromptRecord],
-    results: Sequence[CFCResult],
-    tmp_path: Path,
+    old: CalibrationArtifact, usual: Served, weak: Served, tmp_path: Path
 ) -> None:
+    asked, results = weak
     records, answers = usual
     swapped = [one.model_copy(update={"id": f"after-{one.id}"}) for one in asked[:200]]
     with watch_results(
@@ -252,13 +237,10 @@ def test_recalibrate_objects_to_an_unnamed_change_among_results(
 
 @mostly_long("how", ["labelled", "complete", "any"], quick=1)
 def test_recalibrate_objects_to_labels_that_are_no_fair_sample(
-    how: str,
-    old: CalibrationArtifact,
-    asked: Sequence[PromptRecord],
-    results: Sequence[CFCResult],
-    tmp_path: Path,
+    how: str, old: CalibrationArtifact, weak: Served, tmp_path: Path
 ) -> None:
     """Labels of easy prompts alone would promise too much; random labels are the control."""
+    asked, results = weak
     rng = np.random.default_rng(6)
     with CFCMonitor(old, tmp_path / "monitor.db") as monitor:
         labels = []
@@ -279,12 +261,9 @@ def test_recalibrate_objects_to_labels_that_are_no_fair_sample(
 
 
 def test_recalibrate_refuses_results_without_a_known_source(
-    old: CalibrationArtifact,
-    plain_artifact: CalibrationArtifact,
-    asked: Sequence[PromptRecord],
-    results: Sequence[CFCResult],
-    tmp_path: Path,
+    old: CalibrationArtifact, plain_artifact: CalibrationArtifact, weak: Served, tmp_path: Path
 ) -> None:
+    asked, results = weak
     unsure = results[0].guarantee.model_copy(update={"binding": "unverified"})
     some = [results[0].model_copy(update={"guarantee": unsure}), *results[1:300]]
     with (
@@ -305,9 +284,10 @@ def test_recalibrate_refuses_results_without_a_known_source(
 
 
 def test_monitor_refuses_labels_below_least_probability(
-    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+    old: CalibrationArtifact, weak: Served, tmp_path: Path
 ) -> None:
     """If it were ignored, the promise would hold only for labelled prompts."""
+    asked, results = weak
     with CFCMonitor(old, tmp_path / "monitor.db", least_probability=0.1) as monitor:
         for one, result in zip(asked[:20], results[:20], strict=True):
             monitor.record(result, one.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from langchain_cfc_monitor import CFCMonitor, Label
@@ -26,6 +26,13 @@ from tests.recordings import list_facts
 
 ROOT = Path(__file__).parents[3]
 WEAKER = ROOT / "examples" / "escalation" / "cheap.jsonl.gz"
+
+
+class Served(NamedTuple):
+    """The prompts that a chain was asked, and its results."""
+
+    asked: list[PromptRecord]
+    results: list[CFCResult]
 
 
 def list_held_out(artifact: CalibrationArtifact) -> list[PromptRecord]:
