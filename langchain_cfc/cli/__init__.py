@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
+import os
 import sys
 import traceback
 
 from langchain_cfc.errors import MissingExtraError
 from langchain_cfc.support.imports import require
 from langchain_cfc.support.text import escape_controls
+
+# A full disk, a quota and a failing device.
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 class _EscapingFormatter(logging.Formatter):
@@ -38,9 +43,16 @@ def main() -> None:
         logging.lastResort.setFormatter(_EscapingFormatter())
     try:
         app()
+        sys.stdout.flush()
     except MissingExtraError as error:  # raised while a command's module was imported
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
-    except Exception:  # noqa: BLE001 - a bug or the user's code; the text may hold control characters
+    except Exception as error:  # noqa: BLE001 - a bug or the user's code
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:  # exit code 1 would read as "no"
+            # Python would flush standard output once more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.stderr.write(f"error: {error.filename or 'standard output'}: {error.strerror}\n")
+            sys.exit(2)
+        # The text may hold control characters.
         sys.stderr.write(escape_controls(traceback.format_exc()))
         sys.exit(1)

@@ -115,8 +115,6 @@ def emit_json(data: Any) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         _exit_broken_pipe()
-    except OSError as error:  # such as a full disk; exit code 1 would read as "no"
-        fail(f"standard output: {error.strerror or error}", EXIT_BAD_INPUT)
 
 
 @contextmanager

@@ -97,15 +97,17 @@ def _recognise(path: Path) -> tuple[str, str] | None:
     quoted = shlex.quote(str(path))
     if _is_store(str(path)):
         return "a store", f"store status {quoted}"
+    with path.open("rb") as file:
+        first = file.readline(3).strip()
+    if first == b"{":  # JSON over several lines, such as an artifact that was cut off
+        return None
     with suppress(InputError):
         check_records_target(path)
         return "a file of labelled records", f"calibrate {quoted} --max-wrong-rate 0.1"
     ending = path.suffix.lower()
     if ending == ".toml":
         return "a file of settings", f"collect --config {quoted} --out records.jsonl"
-    with path.open("rb") as file:
-        is_list = file.read(1) == b"["
-    if ending in {".csv", ".tsv", ".jsonl", ".parquet"} or (ending == ".json" and is_list):
+    if ending in {".csv", ".tsv", ".jsonl", ".parquet"} or (ending == ".json" and first[:1] == b"["):
         return "a file of questions", f"init --source {quoted} --model openai:gpt-4o-mini"
     return None
 

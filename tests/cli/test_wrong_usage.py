@@ -31,9 +31,10 @@ def test_commands_refuse_invalid_options_at_once(command: tuple[str, ...], said:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_full_disk_exits_with_2_and_no_traceback(artifact: Path) -> None:
+@pytest.mark.parametrize("options", [["inspect", "--json"], ["inspect"], ["--help"]])
+def test_full_disk_exits_with_2_and_no_traceback(artifact: Path, options: list[str]) -> None:
     program = str(Path(sys.executable).with_name("langchain-cfc"))
-    command = [program, "inspect", str(artifact), "--json"]
+    command = [program, *options, *([str(artifact)] if options[0] == "inspect" else [])]
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert ran.returncode == 2
@@ -97,7 +98,8 @@ def test_other_file_in_place_of_an_artifact_names_the_command_that_reads_it(
     assert f"\n  langchain-cfc {line.format(path)}" in ran.err
 
 
-def test_damaged_artifact_is_no_other_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", [20, 200, 5000])
+def test_damaged_artifact_is_no_other_file(artifact: Path, tmp_path: Path, cut: int) -> None:
     path = tmp_path / "artifact.json"
-    path.write_text('{"format": "langchain-cfc/')
+    path.write_bytes(artifact.read_bytes()[:-cut])
     run("inspect", path).assert_refused("not JSON")
