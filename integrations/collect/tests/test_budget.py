@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_cfc_collect import CallPolicy, Components, collect
-from langchain_cfc_collect.costs import ANY_MODEL, Budget, Price, TokensUsed, Usage
+from langchain_cfc_collect.costs import (
+    ANY_MODEL,
+    Budget,
+    BudgetTracker,
+    ModelCalls,
+    Price,
+    RequestHistory,
+    Stage,
+    TokensUsed,
+    Usage,
+)
 from langchain_cfc_collect.store import Store
 from langchain_core.output_parsers import StrOutputParser
 
@@ -79,6 +89,18 @@ def test_budget_refuses_missing_prices_and_nonpositive_limits() -> None:
             Budget(max_cost=wrong, prices=ONE)
     with pytest.raises(InputError, match="above 0"):
         Budget(max_cost=float("nan"), prices=ONE)
+
+
+def test_answers_that_a_stage_does_not_use_count_once() -> None:
+    """Two answers of a batch were paid for, of which the stage that drew has used one."""
+    seen, paid = (
+        Usage((ModelCalls("m", drew, tokens, 0, 1),), 1) for drew, tokens in ((True, 90), (False, 120))
+    )
+    unused = paid - seen
+    assert (unused.tokens, (seen - paid).tokens) == (30, 0)
+    tracker = BudgetTracker(Budget(), paid, paid, RequestHistory({}, frozenset(), {}, {}))
+    tracker.add_stage(Stage.DRAWN, seen + unused, 0, paid)
+    assert tracker.usage.tokens == 120
 
 
 def test_missing_price_ends_the_run_and_keeps_finished_work(tmp_path: Path) -> None:

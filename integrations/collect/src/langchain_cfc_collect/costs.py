@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from math import ceil
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -33,14 +33,18 @@ class ModelCalls:
     output_tokens: int  # tokens of the answers; 0 if the model does not report them
     answered: int = 0  # number of answered requests
 
-    def add(self, other: ModelCalls, sign: Literal[1, -1] = 1) -> ModelCalls:
-        """Return these calls with the counts of `other` added or subtracted."""
-        return replace(
-            self,
-            input_tokens=self.input_tokens + sign * other.input_tokens,
-            output_tokens=self.output_tokens + sign * other.output_tokens,
-            answered=self.answered + sign * other.answered,
-        )
+    def add(self, other: ModelCalls) -> ModelCalls:
+        """Return these calls with the counts of `other` added."""
+        return self._combine(other, int.__add__)
+
+    def subtract(self, other: ModelCalls) -> ModelCalls:
+        """Return these calls without the counts of `other`, none of them below 0."""
+        return self._combine(other, lambda mine, theirs: max(0, mine - theirs))
+
+    def _combine(self, other: ModelCalls, count: Callable[[int, int], int]) -> ModelCalls:
+        names = ("input_tokens", "output_tokens", "answered")
+        counts: dict[str, Any] = {one: count(getattr(self, one), getattr(other, one)) for one in names}
+        return replace(self, **counts)
 
 
 @dataclass(frozen=True)
@@ -88,18 +92,22 @@ class Usage:
         )
 
     def __sub__(self, other: Usage) -> Usage:
-        """Return the increase of this usage since `other`, an earlier state of the same usage."""
+        """Return the part of this usage that is not in `other`, by model; whether it drew does not matter."""
         if not other:
             return self
-        known = {one.model: one for one in other.calls}
+        known: dict[str, ModelCalls] = {}
+        for one in other.calls:
+            known[one.model] = known[one.model].add(one) if one.model in known else one
         rest = []
         for one in self.calls:
-            before = known.get(one.model)
-            left = one if before is None else one.add(before, -1)
-            is_new = before is not None and before.drew != one.drew
-            if is_new or left.answered or left.input_tokens or left.output_tokens:
+            left, before = one, known.get(one.model)
+            if before is not None:
+                left, known[one.model] = one.subtract(before), before.subtract(one)
+            is_first_draw = one.drew and before is not None and not before.drew
+            if is_first_draw or left.answered or left.input_tokens or left.output_tokens:
                 rest.append(left)
-        return Usage(tuple(rest), self.answered - other.answered, self.unreported - other.unreported)
+        unreported = max(0, self.unreported - other.unreported)
+        return Usage(tuple(rest), sum(one.answered for one in rest), unreported)
 
     @property
     def tokens(self) -> int:

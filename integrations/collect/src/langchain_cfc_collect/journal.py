@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
@@ -14,7 +13,7 @@ from langchain_cfc.claims import Span
 from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc_collect.batches.requests import OpenRequests
-from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
+from langchain_cfc_collect.costs import Stage, Usage
 from langchain_cfc_collect.stages import Journal, Outcome
 from langchain_cfc_collect.store import StoredPrompt, Writer, batches, calls, rows
 from langchain_cfc_collect.store.schema import Row, Write
@@ -176,7 +175,7 @@ class BatchJournal(StoreJournal):
     def save_claims(self, spans: Sequence[Span], usage: Usage) -> None:
         """Write the claims of an answer, without usage of stored answers, which is written at the end."""
         paid, _ = self._open_requests.sum_stage(self.position, self.stage)
-        super().save_claims(spans, _subtract_usage(usage, paid))
+        super().save_claims(spans, usage - paid)
 
     def announce(self, requests: int) -> None:
         """Announce requests, unless they go through batches."""
@@ -198,7 +197,7 @@ class BatchJournal(StoreJournal):
     def _settle_requests(self, usage: Usage, *, failed: bool) -> list[Write]:
         """Return the writes of the base class, and those that delete the stored answers of the stage."""
         self.counted_usage, batched = self._open_requests.finish_stage(self.position, self.stage)
-        self.unused_usage = _subtract_usage(self.counted_usage, usage)
+        self.unused_usage = self.counted_usage - usage
         writes = [
             *super()._settle_requests(usage + self.unused_usage, failed=failed),
             *calls.insert_calls(self.position, self.stage, self.unused_usage),
@@ -209,19 +208,3 @@ class BatchJournal(StoreJournal):
             with suppress(CollectionError):  # a candidate that cannot be stored made the stage fail
                 writes += rows.insert_draw(self.position, slot, draw, Usage())
         return writes
-
-
-def _subtract_usage(paid: Usage, seen: Usage) -> Usage:
-    """Return the part of the paid usage that is not in the seen usage, by model."""
-    rest: list[ModelCalls] = []
-    for one in paid.calls:
-        known = [other for other in seen.calls if other.model == one.model]
-        left = replace(
-            one,
-            input_tokens=max(0, one.input_tokens - sum(other.input_tokens for other in known)),
-            output_tokens=max(0, one.output_tokens - sum(other.output_tokens for other in known)),
-            answered=max(0, one.answered - sum(other.answered for other in known)),
-        )
-        if left.input_tokens or left.output_tokens or left.answered:
-            rest.append(left)
-    return Usage(tuple(rest), sum(one.answered for one in rest))
