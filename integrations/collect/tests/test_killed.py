@@ -28,36 +28,6 @@ LATENCY = 0.02
 FAULTS = (Fault("status 429", 0.02), Fault("status 500", 0.015), Fault("dropped", 0.015))
 
 
-@dataclass(frozen=True)
-class SurvivingCollection:
-    """What became of a collection.
-
-    Attributes:
-        path: The store.
-        size: Number of prompts.
-        kills: How often it was killed.
-        script: What the server was asked, and answered.
-    """
-
-    path: Path
-    size: int
-    kills: int
-    script: Script
-
-    @property
-    def answered(self) -> int:
-        return sum(self.script._served.values())
-
-    @property
-    def bound(self) -> int:
-        """Requests that may have been answered.
-
-        A kill can cost the answers that were not on disk yet. A call begins once all that were answered
-        before are, so of those there are at most as many as there are places for calls.
-        """
-        return self.size * N + self.kills * CONCURRENCY
-
-
 def answers(size: int) -> dict[str, list[Answer]]:
     return {
         f"question {number}": [
@@ -67,7 +37,7 @@ def answers(size: int) -> dict[str, list[Answer]]:
     }
 
 
-def check(found: SurvivingCollection) -> None:
+def check(found: CollectCommand) -> None:
     """Check the tables: every prompt once, complete, and nothing else."""
     with closing(sqlite3.connect(found.path)) as file:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -103,7 +73,7 @@ class CollectCommand:
         size: Number of prompts.
         max_tokens: The budget; None for none.
         breaking: A deliberate fault, for the negative controls.
-        script: What the server was asked so far, if the store does not hold it yet.
+        script: What the server was asked, and answered.
         ended: How often a process ended how, by its exit code.
     """
 
@@ -111,8 +81,25 @@ class CollectCommand:
     size: int
     max_tokens: int | None = None
     breaking: Break | None = None
-    script: Script | None = None
+    script: Script = field(default_factory=lambda: Script({}))
     ended: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def kills(self) -> int:
+        return self.ended[-signal.SIGKILL]
+
+    @property
+    def answered(self) -> int:
+        return sum(self.script._served.values())
+
+    @property
+    def bound(self) -> int:
+        """Requests that may have been answered.
+
+        A kill can cost the answers that were not on disk yet. A call begins once all that were answered
+        before are, so of those there are at most as many as there are places for calls.
+        """
+        return self.size * N + self.kills * CONCURRENCY
 
     def run(self, url: str, number: signal.Signals | None = None, after: int = 0) -> int:
         """Run the command, and send it a signal once `after` more candidates are on disk.
@@ -138,7 +125,7 @@ class CollectCommand:
         return process.exitcode
 
     def _drawn(self) -> int:
-        if self.script is not None:
+        if self.breaking == "late":  # the store does not hold them yet
             return len(self.script.requests)
         try:
             with closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True)) as file:
@@ -149,14 +136,14 @@ class CollectCommand:
 
 def run_command_under_signals(
     path: Path, size: int, kills: int, terminations: int = 0, breaking: Break | None = None
-) -> tuple[SurvivingCollection, CollectCommand]:
+) -> CollectCommand:
     """Run the command to its end through signals, after numbers of candidates drawn at random."""
     chance = random.Random(8)  # noqa: S311 - moments, no secrets
     numbers = [signal.SIGKILL] * kills + [signal.SIGTERM] * terminations
     chance.shuffle(numbers)
     script = Script(answers(size), faults=(Fault("slow", seconds=5 * LATENCY), *FAULTS), seed=5)
     is_late = breaking == "late"
-    command = CollectCommand(path, size, breaking=breaking, script=script if is_late else None)
+    command = CollectCommand(path, size, breaking=breaking, script=script)
     with serving(script, keep_alive=True, own_process=not is_late) as url:
         for number in numbers:
             # So that nearly all of them fall into the work.
@@ -164,16 +151,16 @@ def run_command_under_signals(
         for _ in range(3):
             if command.run(url) == 0:
                 break
-    return SurvivingCollection(path, size, command.ended[-signal.SIGKILL], script), command
+    return command
 
 
 @pytest.mark.long
 def test_signals_cost_a_collection_only_calls_in_flight(tmp_path: Path) -> None:
     kills = repetitions(50, share=0.6)
-    found, command = run_command_under_signals(tmp_path / "store.db", 250, kills, terminations=10)
+    found = run_command_under_signals(tmp_path / "store.db", 250, kills, terminations=10)
     check(found)
     # SIGTERM ends it in good order (1: prompts are left; 130: before any was begun), and costs nothing.
-    assert set(command.ended) <= {0, 1, 130, -signal.SIGKILL}
+    assert set(found.ended) <= {0, 1, 130, -signal.SIGKILL}
     assert found.kills >= 2 * kills / 3
     struck = Counter({kind: count for kind, count in found.script.struck.items() if kind != "slow"})
     assert set(struck) == {"status 429", "status 500", "dropped"}
@@ -191,14 +178,14 @@ def test_signals_cost_a_collection_only_calls_in_flight(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_control_stages_written_in_parts_do_not_survive_kills(tmp_path: Path) -> None:
     # A request that is counted without its answer is counted again when it is repeated.
-    found, _ = run_command_under_signals(tmp_path / "store.db", 120, kills=20, breaking="torn")
+    found = run_command_under_signals(tmp_path / "store.db", 120, kills=20, breaking="torn")
     with pytest.raises(AssertionError):
         check(found)
 
 
 @pytest.mark.long
 def test_control_stages_written_late_are_paid_for_again(tmp_path: Path) -> None:
-    found, _ = run_command_under_signals(tmp_path / "store.db", 150, kills=8, breaking="late")
+    found = run_command_under_signals(tmp_path / "store.db", 150, kills=8, breaking="late")
     check(found)
     assert found.answered > found.bound
 
