@@ -395,9 +395,13 @@ def test_unreadable_row_is_one_typed_error_and_nothing_is_written(tmp_path: Path
     assert not (tmp_path / "a.db").exists()
 
 
-def test_choices_of_the_harness_are_no_answers(tmp_path: Path) -> None:
+def test_choices_of_the_harness_and_lines_cut_off_are_no_answers(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"choices\.jsonl, line 1: resps: .*generate_until"):
         import_samples(RECORDED / "samples_choices.jsonl", tmp_path / "a.db")
+    path = write_lines(tmp_path / "s.jsonl", LONG)
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(RecordError, match=r"s\.jsonl, line 8: "):
+        import_samples(path, tmp_path / "a.db")
 
 
 def test_column_that_cannot_be_guessed_is_asked_for(tmp_path: Path) -> None:
