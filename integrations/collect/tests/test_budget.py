@@ -153,6 +153,16 @@ def test_budget_starts_as_many_equal_prompts_as_fit(tmp_path: Path) -> None:
     assert run(tmp_path / "store.db", executor, budget=Budget(max_tokens=10**6)).complete
 
 
+def test_a_stage_that_fails_is_charged_to_the_budget(tmp_path: Path) -> None:
+    executor = FakeExecutor(
+        costs=lambda name: make_usage(10),  # noqa: ARG005 - of all prompts
+        fails={("draw", f"p{number}"): CollectionError("no") for number in range(1, 6)},
+    )
+    ran = run(tmp_path / "store.db", executor, 20, at_once=1, budget=Budget(max_tokens=100))
+    assert not ran.complete
+    assert (executor.count("draw"), ran.status.usage.tokens) == (10, 100)
+
+
 @pytest.mark.parametrize("is_parsed", [False, True])
 def test_budget_holds_for_any_form_of_usage(tmp_path: Path, is_parsed: bool) -> None:
     limit = 2 * N * 5  # tokens of two of four prompts
