@@ -89,31 +89,31 @@ def test_sampled_labels_are_weighted_by_their_probability(
     served, results = seen
     rng = np.random.default_rng(5)
 
-    def measure(told: bool) -> float:
-        # Who does not say with what probability counts every label.
-        least = 0.25 if told else 1.0
-        with CFCMonitor(artifact, tmp_path / f"{told}.db", least_probability=least) as monitor:
+    def measure(is_stated: bool) -> float:
+        # Without stated probabilities every label counts.
+        least = 0.25 if is_stated else 1.0
+        with CFCMonitor(artifact, tmp_path / f"{is_stated}.db", least_probability=least) as monitor:
             labels = []
             for one, result in zip(served * 3, results * 3, strict=True):
                 name = monitor.record(result)
                 hard = not any(truth for truth in truths(one))
                 probability = 1.0 if hard else 0.25
                 if rng.random() < probability:
-                    labels.append(Label(name, truths(one), probability if told else 1.0))
+                    labels.append(Label(name, truths(one), probability if is_stated else 1.0))
             monitor.label(*labels)
             tests = monitor.read_status().tests
             found = next(one for one in tests if one.kind == "kept" and one.group == "all prompts").seen
             assert found is not None
             return found
 
-    told = [
+    kept_flags = [
         Label("", truths(one)).judge(ObservedResult.from_result(it, "", 0.0))[0] is True
         for one, it in zip(served, results, strict=True)
     ]
-    kept = sum(told) / len(told)
+    kept = sum(kept_flags) / len(kept_flags)
     # Of about 3 * 0.25 * 480 labels: within five standard deviations.
-    assert abs(measure(told=True) - kept) < 5 * 0.5 / math.sqrt(0.75 * len(served))
-    assert measure(told=False) < kept - 0.1
+    assert abs(measure(is_stated=True) - kept) < 5 * 0.5 / math.sqrt(0.75 * len(served))
+    assert measure(is_stated=False) < kept - 0.1
 
 
 @mostly_long("asked", ["hard", "any", "hard and said so"], quick=1)

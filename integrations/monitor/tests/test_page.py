@@ -165,9 +165,9 @@ def test_prometheus_metrics_equal_the_monitor_status(monitor: CFCMonitor, endpoi
     assert found["cfc_monitor_sound"] == [(of, 0.0)]
     assert found["cfc_monitor_alarms"] == [(of, 0.0)]
     assert {labels["quantile"] for labels, _ in found["cfc_monitor_seconds"]} == {"0.5", "0.99"}
-    told = {(one.kind, one.what, one.group): one.progress for one in status.tests}
+    expected = {(one.kind, one.what, one.group): one.progress for one in status.tests}
     progress = found["cfc_monitor_test_progress_ratio"]
-    assert {(it["kind"], it["what"], it["group"]): value for it, value in progress} == told
+    assert {(it["kind"], it["what"], it["group"]): value for it, value in progress} == expected
 
 
 def test_prometheus_collector_reports_an_unreadable_monitor_as_down(

@@ -85,14 +85,14 @@ def test_recalibrate_keeps_a_promise_that_the_old_artifact_breaks(
     assert served.kept_promise < bound - 5 * deviation
 
 
-@mostly_long("told", [True, False], quick=1)
+@mostly_long("is_stated", [True, False], quick=1)
 def test_recalibrate_uses_a_fair_sample_of_labels(
-    told: bool, old: CalibrationArtifact, weak: Served, tmp_path: Path
+    is_stated: bool, old: CalibrationArtifact, weak: Served, tmp_path: Path
 ) -> None:
     """Hard prompts are labelled four times as often, which biases the certificate unless it is stated."""
     asked, results = weak
     rng = np.random.default_rng(4)
-    with CFCMonitor(old, tmp_path / "monitor.db", least_probability=0.25 if told else 1.0) as monitor:
+    with CFCMonitor(old, tmp_path / "monitor.db", least_probability=0.25 if is_stated else 1.0) as monitor:
         labels = []
         for one, result in zip(asked, results, strict=True):
             monitor.record(result, one.id)
@@ -100,7 +100,7 @@ def test_recalibrate_uses_a_fair_sample_of_labels(
             hard = result.features["mean_score"] > 0.6
             probability = 1.0 if hard else 0.25
             if rng.random() < probability:
-                labels.append(Label(one.id, truths(one), probability if told else 1.0))
+                labels.append(Label(one.id, truths(one), probability if is_stated else 1.0))
         monitor.label(*labels)
         everyone = monitor.read_traffic().select_labelled()
         traffic = everyone.select_sampled(monitor.least_probability)
@@ -111,7 +111,7 @@ def test_recalibrate_uses_a_fair_sample_of_labels(
     share = float(np.mean(mean > 0.6))
     deviation = 0.5 / np.sqrt(len(traffic))
     assert found.results == len(labels)
-    if told:
+    if is_stated:
         assert abs(share - hard_ones) < 5 * deviation
         assert len(traffic) < len(labels)
     else:

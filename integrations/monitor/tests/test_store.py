@@ -300,13 +300,13 @@ def test_killed_writer_of_a_monitor_loses_at_most_its_last_second(
     time.sleep(3.0)
     for process in processes:
         process.send_signal(signal.SIGKILL)
-    told = [process.communicate()[0].split() for process in processes]
+    printed = [process.communicate()[0].split() for process in processes]
     with CFCMonitor(artifact, where) as monitor:
         kept = monitor.read_status().results
     # Written every second: of each, those of a second and of a write are the most that may be missing; a
     # machine that does other things may be later.
     missing = 3 * 100 * (1.5 if LONG else 2.5)
-    assert sum(map(len, told)) - missing <= kept <= sum(map(len, told)) + 3
+    assert sum(map(len, printed)) - missing <= kept <= sum(map(len, printed)) + 3
     assert kept > 0
 
 

@@ -1,4 +1,4 @@
-"""A server that is told to stop: it answers what it has accepted, also under load, and ends.
+"""A server that receives a signal to stop: it answers what it has accepted, also under load, and ends.
 
 A request is *accepted* when all of its bytes were sent, on a connection that was established, a moment before
 the server closed the socket that it listens on: clients look whether its process still has it open. Each of
@@ -73,7 +73,7 @@ class Stop:
     Attributes:
         sent: All requests.
         refused: How many connections were refused.
-        signalled: Whether and when the server was told.
+        signalled: Whether and when the server got the signal.
         code: Exit code of its process.
         seconds: From the signal to its end.
     """

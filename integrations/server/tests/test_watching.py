@@ -254,7 +254,7 @@ def test_logs_contain_content_only_with_log_content(bots: dict[str, str]) -> Non
         broken = server.logged(server.ask(make_request(EASY, "broken")).headers["x-request-id"])
         assert broken["detail"] == HIDDEN_TEXT
         log = server.log_path.read_text(encoding="utf-8")
-        # Clients are told no more than before, and some things are never written.
+        # Clients learn no more than before, and some things are never written.
         assert not contains_text([server.ask(make_request(EASY, "broken")).text], HIDDEN_TEXT)
         assert not contains_text([log], TOKEN)
         assert not contains_text([log], MARK)
