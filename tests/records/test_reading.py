@@ -109,6 +109,7 @@ LINES: dict[str, tuple[object, str, list[str]]] = {
     "no object": ("[1, 2]", "", ["found [1, 2]", "one JSON object"]),
     "NaN": ("NaN", "", ["found nan", "one JSON object"]),
     "repeated key": ('{"id": 1, "id": 2}', "", ["the key 'id' twice"]),
+    "repeated key, as many quotes": (r'{"id": 1, "id": "\u0022\u0022"}', "", ["the key 'id' twice"]),
     "deep": ("[" * 200_000, "", ["nested too deeply"]),
     "digits": ('{"id": ' + "1" * 5000 + "}", "", ["unusable JSON", "digits"]),
     "no fields": ("{}", "id", ["missing", "text, not empty"]),
