@@ -50,6 +50,7 @@ class FakeExecutor:
         texts: The n candidates of a prompt.
         scores: Their scores.
         correct: Their labels.
+        extracted: The answers that an extractor finds in them, if there is one.
         costs: What the draws of a prompt take.
         fails: Which stages of which prompts fail, as (stage, id), and with what.
         done: How often each was done, as (stage, id).
@@ -59,6 +60,7 @@ class FakeExecutor:
     texts: Callable[[str], Sequence[str]] = lambda name: [f"{name} {slot}" for slot in range(N)]
     scores: Callable[[str], Sequence[float]] = lambda name: [0.25] * N  # noqa: ARG005 - whatever it is
     correct: Callable[[str], Sequence[bool]] = lambda name: [True] + [False] * (N - 1)  # noqa: ARG005 - as above
+    extracted: Sequence[str] | None = None
     costs: Callable[[str], Usage] = lambda name: make_usage(10)  # noqa: ARG005 - as above
     fails: dict[tuple[str, str], CFCError] = field(default_factory=dict)
     done: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -98,7 +100,7 @@ class FakeExecutor:
 
     async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         assert [one.text for one in draws] == list(self.texts(example.id))
-        return await self._did("label", journal, example, Labels(self.correct(example.id)))
+        return await self._did("label", journal, example, Labels(self.correct(example.id), self.extracted))
 
     async def _did(self, stage: str, journal: Journal, example: Example, result: Any) -> Outcome:
         await journal.flush()  # as before every call

@@ -355,12 +355,16 @@ def test_notices_of_identical_and_of_wrong_candidates_after_twenty_prompts(
         assert "  answer 'p0 1', reference None, prompt 'question 0'" in shown
 
 
-def test_read_doubtful_labels_returns_labels_that_scores_contradict(path: Path) -> None:
+@pytest.mark.parametrize("extracted", [None, [""] * N], ids=["no extractor", "nothing extracted"])
+def test_read_doubtful_labels_returns_labels_that_scores_contradict(
+    path: Path, extracted: list[str] | None
+) -> None:
     # Slot 1 of every other prompt is right; scores of slot 0 fall with the number, those of slot 1 rise.
     right = {f"p{number}" for number in range(0, 10, 2)}
     executor = FakeExecutor(
         correct=lambda name: [False, name in right, False],
         scores=lambda name: [0.9 - int(name[1:]) / 100, 0.01 + int(name[1:]) / 1000, 0.9],
+        extracted=extracted,
     )
     run(path, executor, 10)
     with Store(path) as store:

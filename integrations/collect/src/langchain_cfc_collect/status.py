@@ -36,7 +36,7 @@ class LabelledAnswer:
     """Candidate or claim with its label, its prompt and its reference."""
 
     prompt: Any
-    answer: str  # the extracted answer, if there is an answer extractor; otherwise the text
+    answer: str  # the extracted answer; the text if there is none
     reference: Any
     correct: bool
 
@@ -205,7 +205,8 @@ def _find_contradicted(
         return []
     sign = -1.0 if correct else 1.0
     slot = min(slots, key=lambda one: sign * scores[one])
-    answer = str(prompt.items[slot].text) if labels.answers is None else labels.answers[slot]
+    extracted = "" if labels.answers is None else labels.answers[slot]
+    answer = extracted or str(prompt.items[slot].text)
     example = prompt.example
     return [
         (

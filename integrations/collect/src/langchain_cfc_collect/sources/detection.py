@@ -69,7 +69,7 @@ def detect_columns(
         part = "reference" if reference is None else "question"
         msg = (
             f"{rows.name}: which column holds the {part}? The names do not show it: "
-            f"{join_names(list(sample[0]), 20)}. Name it (on the command line --{part})"
+            f"{join_names(list(sample[0]), 20)}. Call it {part!r} there, or use --{part} on the command line"
         )
         raise InputError(msg)
     names = (reference,) if isinstance(reference, str) else reference
