@@ -103,6 +103,7 @@ class Provider:
         faults: What goes wrong.
         log: What happened.
         write: Writes the answered lines of a batch as a file.
+        replies: What is replied in place of the next replies to control calls, by what they do.
     """
 
     seconds: float = 0.0
@@ -115,6 +116,7 @@ class Provider:
     luck: dict[str, random.Random] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     write: Callable[[list[Json]], bytes] = lambda lines: b"".join(map(write_line, lines))
+    replies: dict[str, list[Json | bytes]] = field(default_factory=dict)
 
     def strikes(self, kind: str) -> bool:
         """Draw whether a fault of this kind happens now."""
@@ -289,6 +291,8 @@ class _Handler(BaseHTTPRequestHandler):
         provider.log.control[f"{self.command} {'/'.join(parts[:2])}"] += 1
         answer = self._openai_control if parts[0] != "messages" else self._anthropic_control
         found = answer(parts, content, query)
+        if replies := provider.replies.get(f"{self.command} {'/'.join(parts)}"):
+            found = replies.pop()
         return (404, {"error": {"message": f"nothing is at {self.path}"}}) if found is None else (200, found)
 
     def _openai_control(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -286,17 +287,90 @@ def test_answers_among_other_content_are_used(tmp_path: Path, kind: Kind, mode: 
     check_run(tmp_path, kind, lambda lines: FILES[mode]([*map(write_line, lines)]), lost=0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_batch_whose_results_are_of_other_requests_ends_in_an_error(tmp_path: Path, kind: Kind) -> None:
+# No line can be read, or each is of another request.
+UNREADABLE: dict[str, tuple[Write, str]] = {
+    "other requests": (
+        lambda lines: spoil(change_id("other-0"), lines, 1),
+        "batch_0: 12 ids such as 'other-0', none of them",
+    ),
+    **{
+        name: (write, "batch_0: .*none of its results can be read.*the same command fetches it")
+        for name, write in {
+            "nothing": lambda _: b"",
+            "an error": lambda _: write_line({"error": {"message": "expired"}}),
+            "compressed": lambda lines: gzip.compress(Provider().write(lines)),
+            "one list": lambda lines: json.dumps(lines).encode(),
+            "UTF-16": lambda lines: Provider().write(lines).decode().encode("utf-16"),
+        }.items()
+    },
+}
+
+
+@mostly_long(("kind", "mode"), [(kind, mode) for mode in UNREADABLE for kind in KINDS], quick=4)
+def test_batch_without_any_readable_result_is_not_paid_for_again(
+    tmp_path: Path, kind: Kind, mode: str
+) -> None:
     provider = Provider()
-    provider.write = lambda lines: spoil(change_id("other-0"), lines, 1)
+    provider.write, refusal = UNREADABLE[mode]
     with serve(provider) as url:
         parts = Components(make_model(kind, url), score_by_slot, NormalisedMatch(), N)
         for _ in range(2):
-            with pytest.raises(CollectionError, match="batch_0: 12 ids such as 'other-0', none of them"):
+            with pytest.raises(CollectionError, match=refusal):
                 run(tmp_path / "store.db", parts, SIZE)
         provider.write = Provider().write
         provider.files["batch_0-output"] = provider.write(provider.batches["batch_0"].output)
+        ended = run(tmp_path / "store.db", parts, SIZE)
+    assert ended.status.labelled == SIZE
+    assert provider.log.submitted == [LINES]
+    assert provider.log.live.total() == 0
+
+
+BATCHES: dict[Kind, str] = {"openai": "batches", "anthropic": "messages/batches"}
+REPLIES: dict[str, Json | bytes] = {
+    "no id": {"status": "validating"},
+    "id that is no text": {"id": 5},
+    "error": {"error": {"message": "late"}},
+    "null": b"null",
+    "list": b"[]",
+    "page of a gateway": b"<html>",
+    "half": b'{"id": "batch_',
+}
+
+
+@mostly_long(("kind", "reply"), [(kind, reply) for reply in REPLIES for kind in KINDS], quick=4)
+def test_replies_about_a_batch_that_cannot_be_read_pay_for_nothing_twice(
+    tmp_path: Path, kind: Kind, reply: str
+) -> None:
+    provider, what, odd = Provider(), BATCHES[kind], REPLIES[reply]
+    unlisted: Json | bytes = b"[]" if isinstance(odd, bytes) else {**odd, "data": None}
+    provider.replies = {
+        "POST files": [odd],
+        f"POST {what}": [odd],
+        f"GET {what}": [unlisted],
+        f"GET {what}/batch_0": [odd, odd],
+    }
+    with serve(provider) as url:
+        parts = Components(make_model(kind, url), score_by_slot, NormalisedMatch(), N)
+        ended = run(tmp_path / "store.db", parts, SIZE)
+    assert ended.status.labelled == SIZE
+    assert provider.log.submitted == [LINES]
+    assert provider.log.live.total() == 0
+    assert not any(left for name, left in provider.replies.items() if kind == "openai" or "files" not in name)
+
+
+@mostly_long("status", ["done", "COMPLETED", None, ["completed"], "failed", "lost"], quick=2)
+def test_batch_with_an_unknown_status_has_ended_if_it_has_results(tmp_path: Path, status: Any) -> None:
+    provider, about = Provider(), "GET batches/batch_0"
+    state = {"id": "batch_0", "status": status, "errors": [{"code": "x"}]}
+    if status != "lost":
+        state["output_file_id"] = "batch_0-output"
+    provider.replies = {about: [state] * 100}
+    with serve(provider) as url:
+        parts = Components(make_model("openai", url), score_by_slot, NormalisedMatch(), N)
+        if status == "lost":
+            with pytest.raises(CollectionError, match=r"unknown status 'lost'.*the same command fetches it"):
+                run(tmp_path / "store.db", parts, SIZE)
+            provider.replies = {}
         ended = run(tmp_path / "store.db", parts, SIZE)
     assert ended.status.labelled == SIZE
     assert provider.log.submitted == [LINES]

@@ -122,6 +122,12 @@ def test_refused_batch_reports_the_reason_without_secrets_and_the_remedy(tmp_pat
         with pytest.raises(CollectionError, match=r"Limit of .*collect fewer prompts") as refused:
             run(tmp_path / "store.db", make_components(url), 5)
         provider.faults = Faults()
+        for number, errors in enumerate((["no quota"], "no quota", {"data": [{"code": "no quota"}]}), 1):
+            reply = {"id": f"batch_{number}", "status": "failed", "errors": errors}
+            provider.replies = {f"GET batches/batch_{number}": [reply]}
+            with pytest.raises(CollectionError, match=r"refuses a batch.*no quota"):
+                run(tmp_path / "store.db", make_components(url), 5)
+        provider.log.lines.clear()
         ended = run(tmp_path / "store.db", make_components(url), 5)
     check_collection(tmp_path / "store.db", provider, ended, 5)
     assert provider.log.live.total() == 0

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -34,6 +35,13 @@ _MAX_RETRIES = 5
 _STATUS = re.compile(r"([1-5][0-9]{2})(\.0)?$")
 
 BatchEnding: TypeAlias = Literal["ended", "refused", "cancelled"]
+# Words of both providers for a batch that is processed, and for one that has ended.
+_PROCESSING = {"validating", "queued", "in_progress", "finalizing", "cancelling", "canceling"}
+_ENDINGS: Mapping[str, BatchEnding] = {
+    **dict.fromkeys(("completed", "expired", "ended"), "ended"),
+    **dict.fromkeys(("cancelled", "canceled"), "cancelled"),
+    "failed": "refused",
+}
 # Body of a request as its model made it, and those of its headers that change what it means.
 Body: TypeAlias = Mapping[str, Any]
 Headers: TypeAlias = tuple[tuple[str, str], ...]
@@ -204,10 +212,68 @@ class Provider(ABC):
         return BatchResult(id_, HTTP_OK, {**body, "usage": used if tokens else self.no_usage}, calls)
 
 
+def _read_id(made: Any) -> str:
+    """Return the id of a new file or batch; raise a `ValueError` if the reply states none."""
+    if isinstance(made.id, str) and made.id:
+        return made.id
+    msg = f"expected an id, got {made.id!r}"
+    raise ValueError(msg)
+
+
+def _read_ending(status: object, results: object) -> BatchEnding | None:
+    """Return how a batch has ended; None while it is processed.
+
+    `results` says where its results are, if there are any. Raises a `ValueError` for an unknown status.
+    """
+    word = str(status).lower()
+    if word in _PROCESSING:
+        return None
+    ending = _ENDINGS.get(word)
+    if results and ending != "cancelled":
+        return "ended"
+    if ending is None:
+        msg = f"it has the unknown status {status!r}, and no results"
+        raise ValueError(msg)
+    return ending
+
+
+def _describe_reasons(errors: Any) -> str:
+    """Return why a batch was refused, from whatever its provider states."""
+    listed = getattr(errors, "data", errors) or []
+    reasons = []
+    for one in listed if isinstance(listed, list) else [listed]:
+        reason = getattr(one, "message", None) or getattr(one, "code", None) or one
+        line = getattr(one, "line", None)
+        reasons.append(f"{reason} (line {line})" if line else f"{reason}")
+    return "; ".join(reasons[:3])
+
+
+async def _list_batches(first_page: Awaitable[Any], created_at: int) -> AsyncIterator[Any]:
+    """Yield the batches of an account, the latest first, down to the time at which ours was submitted.
+
+    Raises a `ValueError` for a page that lists no batches or is there twice: a batch that seems to be missing
+    would be submitted again, and paid for twice.
+    """
+    seen: set[object] = set()
+    async for page in (await first_page).iter_pages():
+        ids = {str(getattr(one, "id", None)) for one in page.data} if isinstance(page.data, list) else seen
+        if ids <= seen and page.data != []:
+            msg = "a page of its list of batches cannot be read"
+            raise ValueError(msg)
+        seen |= ids
+        for batch in page.data:
+            at = getattr(batch, "created_at", None)
+            created = at.timestamp() if isinstance(at, datetime) else read_count(at)
+            if created is not None and created < created_at - _CLOCK_SKEW:
+                return
+            if isinstance(getattr(batch, "id", None), str):
+                yield batch
+
+
 def _parse_line(text: bytes) -> tuple[str, dict[str, Any]] | None:
     """Return the id and the content of a line; None if it is invalid, as if it were missing."""
     try:
-        given = json.loads(text)
+        given = json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return None
     if not isinstance(given, dict) or "custom_id" not in given:
@@ -237,43 +303,32 @@ class OpenAIBatches(Provider):
         del headers
         content = b"".join(self.encode(key, number, body, endpoint) for number, body in enumerate(bodies))
         file = await self._retrying_client.files.create(file=(f"{key}.jsonl", content), purpose="batch")
-        return file.id
+        return _read_id(file)
 
     async def create(self, key: str, prepared: Any, endpoint: str) -> str:
         """Create a batch from the uploaded file, and return its id."""
         batch = await self._single_try_client.batches.create(
             completion_window="24h", endpoint=endpoint, input_file_id=prepared, metadata={_METADATA_KEY: key}
         )
-        return str(batch.id)
+        return _read_id(batch)
 
     async def find(self, key: str, created_at: int, size: int, known: Collection[str]) -> str | None:
         """Return the id of the batch whose metadata contains the key; None if there is none."""
         del size, known
-        async for batch in self._retrying_client.batches.list(limit=_PAGE_SIZE):
+        listed = self._retrying_client.batches.list(limit=_PAGE_SIZE)
+        async for batch in _list_batches(listed, created_at):
             if isinstance(batch.metadata, Mapping) and batch.metadata.get(_METADATA_KEY) == key:
-                return str(batch.id)
-            if (read_count(batch.created_at) or created_at) < created_at - _CLOCK_SKEW:  # latest first
-                return None
+                return _read_id(batch)
         return None
 
     async def retrieve(self, provider_id: str) -> BatchState:
         """Return the progress of a batch."""
         batch = await self._retrying_client.batches.retrieve(provider_id)
-        endings: Mapping[str, BatchEnding] = {
-            "completed": "ended",
-            "expired": "ended",
-            "failed": "refused",
-            "cancelled": "cancelled",
-        }
-        errors = (batch.errors.data if batch.errors else None) or []
-        reasons = [
-            f"{one.message or one.code}" + (f" (line {one.line})" if one.line else "") for one in errors
-        ]
         return BatchState(
-            endings.get(batch.status),
+            _read_ending(batch.status, batch.output_file_id),
             _count(batch.request_counts, "completed", "failed"),
             _count(batch.request_counts, "total"),
-            "; ".join(reasons[:3]),
+            _describe_reasons(batch.errors),
             tuple(one for one in (batch.output_file_id, batch.error_file_id) if one),
         )
 
@@ -344,25 +399,24 @@ class AnthropicBatches(Provider):
         batch = await self._single_try_client.messages.batches.create(
             requests=requests, extra_headers=dict(headers)
         )
-        return str(batch.id)
+        return _read_id(batch)
 
     async def find(self, key: str, created_at: int, size: int, known: Collection[str]) -> str | None:
         """Return the id of a batch of the right time and size; its results show whether it is ours."""
         del key
-        async for batch in self._retrying_client.messages.batches.list(limit=_PAGE_SIZE):
-            if batch.created_at.timestamp() < created_at - _CLOCK_SKEW:  # the latest come first
-                return None
+        listed = self._retrying_client.messages.batches.list(limit=_PAGE_SIZE)
+        async for batch in _list_batches(listed, created_at):
             if _count(batch.request_counts, "processing", *_DONE) == size and batch.id not in known:
-                return str(batch.id)
+                return _read_id(batch)
         return None
 
     async def retrieve(self, provider_id: str) -> BatchState:
         """Return the progress of a batch; Anthropic gives a cancelled batch the status `ended`, too."""
         batch = await self._retrying_client.messages.batches.retrieve(provider_id)
         done = _count(batch.request_counts, *_DONE)
-        ending: BatchEnding | None = None
-        if batch.processing_status == "ended":
-            ending = "cancelled" if batch.cancel_initiated_at is not None else "ended"
+        ending = _read_ending(batch.processing_status, batch.results_url)
+        if ending == "ended" and batch.cancel_initiated_at is not None:
+            ending = "cancelled"
         return BatchState(ending, done, done + _count(batch.request_counts, "processing"))
 
     async def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[BatchResult]:

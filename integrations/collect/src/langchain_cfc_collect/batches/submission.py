@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from langchain_cfc.errors import CollectionError
-from langchain_cfc.execution import describe_error
+from langchain_cfc.execution import describe_error, is_permanent
 from langchain_cfc.support.text import quote
 from langchain_cfc_collect.batches.providers import (
     HTTP_OK,
@@ -36,8 +36,8 @@ T = TypeVar("T")
 
 # Number of answers that are written in one transaction.
 _ANSWERS_PER_WRITE = 1000
-# Attempts to upload a batch. Nothing is charged yet, so it is given up after a few minutes.
-_MAX_UPLOADS = 8
+# Attempts to upload a batch, and to get a reply that can be read; nothing is charged for either.
+_MAX_ATTEMPTS = 8
 
 
 @dataclass(frozen=True)
@@ -176,26 +176,28 @@ class Submissions:
         bodies = [one.body for one in batch.requests.values() if one.body is not None]
         try:
             prepared = await self._retry(
-                batch, lambda: provider.prepare(row.key, bodies, row.endpoint, headers), _MAX_UPLOADS
+                batch, lambda: provider.prepare(row.key, bodies, row.endpoint, headers), _MAX_ATTEMPTS
             )
         except CollectionError as error:
             await self._delete(batch)
             raise self._make_refused_error(batch, describe_error(error.__cause__ or error)) from error
-        waits = _list_waits()
+        waits, unreadable = _list_waits(), 0
         while True:
             try:
                 return await provider.create(row.key, prepared, row.endpoint)
-            except Exception as error:
-                if not is_transient(error):
-                    await self._delete(batch)
-                    raise self._make_refused_error(batch, describe_error(error)) from error
-                self._last_problem = f"; the provider does not answer: {describe_error(error)}"
-            # The batch may have been created despite the failure.
-            await asyncio.sleep(next(waits))
-            found = await self._find(batch)
-            self._last_problem = ""
-            if found is not None:
-                return found
+            except Exception as error:  # noqa: BLE001 - any failure of a client
+                failure = error
+            if not is_permanent(failure):  # the batch may have been created despite it
+                self._last_problem = f"; the provider does not answer: {describe_error(failure)}"
+                await asyncio.sleep(next(waits))
+                found = await self._find(batch)
+                self._last_problem = ""
+                if found is not None:
+                    return found
+                unreadable += not is_transient(failure)
+            if is_permanent(failure) or unreadable == _MAX_ATTEMPTS:
+                await self._delete(batch)
+                raise self._make_refused_error(batch, describe_error(failure)) from failure
 
     async def _find(self, batch: OpenBatch) -> str | None:
         """Return the provider's id of a batch that may have been created; None if it was not."""
@@ -260,7 +262,10 @@ class Submissions:
     async def _read_results(
         self, batch: OpenBatch, state: BatchState
     ) -> tuple[dict[int, BatchResult], list[str]]:
-        """Return the first answer of each line of a batch, and the ids of other batches' requests."""
+        """Return the first answer of each line of a batch, and the ids of other batches' requests.
+
+        Raises a `ValueError` if nothing can be read: live calls in place of all answers would be paid twice.
+        """
         key, foreign = batch.row.key, list[str]()
         results: dict[int, BatchResult] = {}
         lines = {make_id(key, line): line for line in batch.requests}
@@ -270,6 +275,9 @@ class Submissions:
                 results[line] = one
             elif not one.id.startswith(make_id(key, "")):
                 foreign.append(one.id)
+        if not (results or foreign) and (state.done or state.files):
+            msg = "none of its results can be read"
+            raise ValueError(msg)
         return results, foreign
 
     async def _resubmit(self, batch: OpenBatch) -> None:
@@ -312,14 +320,18 @@ class Submissions:
     async def _retry(
         self, batch: OpenBatch, call: Callable[[], Awaitable[T]], max_attempts: int | None = None
     ) -> T:
-        """Make a call that costs nothing, at most `max_attempts` times while its failures are transient."""
+        """Make a call that costs nothing, at most `max_attempts` times while its failures are transient.
+
+        A reply that cannot be read, perhaps of a gateway, is not the provider's last word either.
+        """
         waits, attempts = _list_waits(), 0
         while True:
             attempts += 1
             try:
                 result = await call()
             except Exception as error:
-                if not is_transient(error) or attempts == max_attempts:
+                most = max_attempts if is_transient(error) else _MAX_ATTEMPTS
+                if is_permanent(error) or (most is not None and attempts >= most):
                     raise self._make_lost_error(batch, error) from error
                 self._last_problem = f"; the provider does not answer: {describe_error(error)}"
                 self.report_waiting()
@@ -332,7 +344,7 @@ class Submissions:
     def _make_lost_error(batch: OpenBatch, error: Exception) -> CollectionError:
         row = batch.row
         return CollectionError(
-            f"{row.provider} ({row.address}) does not report the state of {batch.name}: "
+            f"{row.provider} ({row.address}) reports no state or results of {batch.name}: "
             f"{describe_error(error)}. Nothing is lost: with a key of the account that submitted it, the "
             "same command fetches it"
         )
