@@ -9,8 +9,12 @@ equal `106`, `1½` equal `11/2` and `ℝ` equal `R`. So only those compatibility
 the same signs in another width, position or font (full-width forms, ligatures, letters of Arabic, units such
 as `㎏`, Roman numerals, mathematical alphabets). Superscripts become `^` and digits, fractions `1/2`, and
 subscripts digits only after a letter (`H₂O` is `H2O`, but `10₂` is not `102`). Then letters are casefolded,
-but not in JSON objects and arrays, such as the arguments of tools: these are compared by value, so that the
-order of keys, blanks, escapes and `1.0` for `1` make no difference.
+and white space is collapsed.
+
+Not so where white space and case may change what is done. JSON objects and arrays are compared by value, so
+that the order of keys, blanks between values, escapes and `1.0` for `1` make no difference; texts in them
+keep case and white space, and the arguments of tools every character. A text with code of several lines or
+with several blanks at once (in Markdown, HTML, or lines indented by four) keeps case and white space.
 
 Accents, articles and vocalisation are kept, because they tell words apart. So are joiners between letters of
 Arabic and Indic scripts, and within emoji. Invisible characters are dropped wherever they stand, invisible
@@ -43,7 +47,7 @@ _Extractor = TypeVar("_Extractor", bound=Callable[[str], str])
 _CALL_KEYS = {"content", "tool_calls", "invalid_tool_calls"}
 # Stated in fingerprints: change it when `normalise_answer` changes. The version of Unicode is left out:
 # Python versions differ in it, but in no character that is in use.
-NORMALISATION = "answers-3"
+NORMALISATION = "answers-4"
 
 _APOSTROPHES = "\u2018\u2019\u201a\u201b\u2032\u2035\u00b4`\u02b9\u02bb\u02bc\u02bd\u055a\ua78c\uff07"
 _QUOTES = "\u201c\u201d\u201e\u201f\u2033\u2036\u00ab\u00bb\u2039\u203a\u301d\u301e\u301f\uff02"
@@ -61,7 +65,7 @@ _SAME = {
     **dict(zip("\u066b\u066c\u060c\u066a", ".,,%", strict=True)),  # signs of Arabic numbers
 }
 # What readers of sentences distinguish: line breaks, the ends of sentences, marks of code, and long dashes.
-_READ = frozenset("\n`\u2013\u2014\u3002")
+_READ = "\n`\u2013\u2014\u3002"
 _JOINERS = "\u200c\u200d"
 # The class of the characters that show nothing: controls, those that Unicode's Default_Ignorable_Code_Point
 # lists (fillers, variation selectors, tags), format characters, and signs that are drawn without ink. Signs
@@ -149,7 +153,7 @@ def _unify_character(character: str) -> str:
     return character
 
 
-_UNIFIED, _READABLE = _Unified(frozenset()), _Unified(_READ)
+_UNIFIED, _READABLE, _SPACED = (_Unified(frozenset(kept)) for kept in ("", _READ, "\t\n\v\f\r`"))
 
 
 def unify_characters(text: str) -> str:
@@ -226,9 +230,9 @@ def _normalise_json(text: str) -> str | None:
         return None
     if isinstance(value, dict) and value.keys() <= _CALL_KEYS and (calls := _list_calls(value)):
         # Calls that are made at once have no order, and what is said beside them is no part of what is done.
-        value = sorted(canonical_json(_unify_json(call)) for call in calls)
+        value = sorted(canonical_json(_unify_json(call, str)) for call in calls)
         return f'{{"tool_calls":[{",".join(value)}]}}'
-    return canonical_json(_unify_json(value))
+    return canonical_json(_unify_json(value, _unify_spaced))
 
 
 def _list_calls(value: Mapping[str, Any]) -> list[Any]:
@@ -236,14 +240,30 @@ def _list_calls(value: Mapping[str, Any]) -> list[Any]:
     return [*calls[0], *calls[1]] if all(isinstance(one, list) for one in calls) else []
 
 
-def _unify_json(value: Any) -> Any:
+def _unify_json(value: Any, unify: Callable[[str], str]) -> Any:
     if isinstance(value, dict):
-        return {unify_characters(key): _unify_json(one) for key, one in value.items()}
+        return {key: _unify_json(one, unify) for key, one in value.items()}
     if isinstance(value, list):
-        return [_unify_json(one) for one in value]
+        return [_unify_json(one, unify) for one in value]
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    return unify_characters(value) if isinstance(value, str) else value
+    return unify(value) if isinstance(value, str) else value
+
+
+def _unify_spaced(text: str) -> str:
+    return _unify(text, _SPACED)
+
+
+def _normalise_layout(text: str, plain: str) -> str | None:
+    """Return JSON, or a text with code that other white space would change, in its form; None for others."""
+    is_json = plain[:1] in {"{", "["} and plain[-1:] in {"}", "]"} and '"' in plain
+    if text == plain and not is_json:
+        return None
+    spaced = _unify_spaced(text.replace("\r\n", "\n")).strip()
+    if is_json:
+        return _normalise_json(text) or _normalise_json(spaced) or spaced
+    codes = ((found[2] or found[4] or found[6]).strip() for found in _CODE.finditer(spaced))
+    return spaced if _INDENTED.search(spaced) or any(map(_LAYOUT.search, codes)) else None
 
 
 _SENTENCE_END = " .,;:\u3001\u060c\u061b\u0964\u0965\u06d4"
@@ -252,6 +272,13 @@ _EXCLAMATION = re.compile(r"(?:[^\W\d_]{2}|[^\x00-\x7f]|[\"'*?.,]|^)!+$")
 _SENTENCE_START = "\u00a1\u00bf "
 # Most answers are words of ASCII, in which the rules change nothing but the case of letters.
 _PLAIN = re.compile(r"[A-Za-z0-9]+(?: [A-Za-z0-9]+)*")
+# Code: blocks between fences, which may be cut off; spans between backticks or tags; indented lines.
+_CODE = re.compile(
+    r"^ {0,3}(`{3,}|~{3,})(.+?)(?:^ {0,3}\1|\Z)|(?<!`)(`+)(?!`)(.+?)(?<!`)\3(?!`)|<(pre|code)>(.+?)</\5>",
+    re.DOTALL | re.MULTILINE,
+)
+_INDENTED = re.compile(r"\n(?: {4}| *\t)[ \t]*\S")
+_LAYOUT = re.compile(r"[^\S ]|  ")
 # Marks on both sides of an answer. One on one side only may belong to it: 5', A*, f'.
 _MARKS = (
     ("**", "**"),
@@ -279,10 +306,10 @@ def state_versions(**versions: str) -> Callable[[_Extractor], _Extractor]:
 def normalise_answer(text: str) -> str:
     """Return an answer without differences that do not change its meaning.
 
-    Characters are unified, letters casefolded, and white space collapsed; see the top of the module. JSON
-    objects and arrays are compared by value, and calls of tools without their order and the text beside
-    them. Quotes and marks of emphasis are stripped where they surround the whole answer, and signs that end a
-    sentence from its end. Others stay: `-5` is not `5`, `50%` not `50`, and `x²` not `x2`.
+    Characters are unified, letters casefolded, and white space collapsed, but not in code; see the top of the
+    module. JSON objects and arrays are compared by value, and calls of tools without their order and the text
+    beside them. Quotes and marks of emphasis are stripped where they surround the whole answer, and signs
+    that end a sentence from its end. Others stay: `-5` is not `5`, `50%` not `50`, and `x²` not `x2`.
 
     Args:
         text: An answer.
@@ -297,8 +324,8 @@ def normalise_answer(text: str) -> str:
     if _PLAIN.fullmatch(text):
         return text.lower()
     plain = unify_characters(text)
-    if plain[:1] in {"{", "["} and plain[-1:] in {"}", "]"} and '"' in plain:
-        return _normalise_json(text) or _normalise_json(plain) or plain
+    if (kept := _normalise_layout(text, plain)) is not None:
+        return kept
     folded = plain.casefold()
     if not folded.isascii():
         # The dot of a capital I in Turkish.

@@ -89,7 +89,7 @@ UNIFIED = [
     "₂",
 ]
 TEXTS = st.text(
-    st.one_of(st.characters(codec="utf-8"), st.sampled_from([*UNIFIED, *"aA1 .!'\"*-"])), max_size=12
+    st.one_of(st.characters(codec="utf-8"), st.sampled_from([*UNIFIED, *"aA1 .!'\"*-`\n"])), max_size=12
 )
 
 
@@ -131,6 +131,22 @@ def test_normalise_answer_keeps_signs_between_numbers(one: int, other: int, sign
 )
 def test_normalise_answer_reads_look_alikes_in_words_that_mix_scripts(text: str, read: str) -> None:
     assert normalise_answer(text) == read == normalise_answer(read)
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("```python\nif x:\n    a()\nb()\n```", "```python\nif x:\n    a()\n    b()\n```"),
+        ("~~~\nA = 1\na = 2", "~~~\nA = 1\nA = 2"),
+        ('Run `rm "/a  b"`.', 'Run `rm "/a b"`.'),
+        ("<pre>a\n b</pre>", "<pre>a\nb</pre>"),
+        ("if x:\n\ta\nb", "if x:\n\ta\n\tb"),
+    ],
+)
+def test_normalise_answer_keeps_white_space_in_code(text: str, other: str) -> None:
+    assert normalise_answer(text) == normalise_answer(f" {text}\r\n") != normalise_answer(other)
+    assert normalise_answer(normalise_answer(text)) == normalise_answer(text)
+    assert normalise_answer("In `Lima`:  \n  a") == normalise_answer("in `lima`: A")
 
 
 def test_answers_with_one_normal_form_are_correct_and_agree_alike() -> None:

@@ -136,7 +136,7 @@ def test_self_consistency_fingerprint_names_its_settings() -> None:
         "class": "langchain_cfc.SelfConsistency",
         "id": "self-consistency",
         "answer": "whole text",
-        "normalised": "answers-3",
+        "normalised": "answers-4",
         "agreement": "equal",
     }
     assert len(repr(SelfConsistency())) < 100

@@ -65,7 +65,7 @@ def test_arguments_of_other_types_are_converted() -> None:
 
     box = Toolbox([pay], [])
     texts = {box.read_candidate(calling(("pay", {"euros": euros}))).text for euros in (5, 5.0, "5")}
-    assert texts == {'{"calls":[{"args":{"euros":5.0,"to":null},"name":"pay"}]}'}
+    assert texts == {'{"tool_calls":[{"args":{"euros":5.0,"to":null},"name":"pay"}]}'}
 
 
 def test_parallel_calls_are_one_action_in_any_order() -> None:
@@ -75,14 +75,14 @@ def test_parallel_calls_are_one_action_in_any_order() -> None:
 
 
 def test_text_is_the_action_without_calls() -> None:
-    assert read(text="done") == read(text="all is booked") == '{"calls":[]}'
+    assert read(text="done") == read(text="all is booked") == '{"tool_calls":[]}'
 
 
 def test_arguments_that_a_schema_refuses_stay_as_they_are() -> None:
     assert json.loads(read(("book", {"night": "friday"}))) == {
-        "calls": [{"name": "book", "args": {"night": "friday"}}]
+        "tool_calls": [{"name": "book", "args": {"night": "friday"}}]
     }
-    assert json.loads(read(("unknown", {"a": 1})))["calls"] == [{"name": "unknown", "args": {"a": 1}}]
+    assert json.loads(read(("unknown", {"a": 1})))["tool_calls"] == [{"name": "unknown", "args": {"a": 1}}]
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ class Toolbox:
             if read.no_answer is not None:
                 return read
             if not message.invalid_tool_calls:
-                data = {"calls": self.normalise_calls(message.tool_calls)}
+                data = {"tool_calls": self.normalise_calls(message.tool_calls)}
                 return DrawnCandidate(write_json(data), message, data)
         except (DrawError, ValueError):  # an argument is NaN or infinite, which JSON does not know
             pass

@@ -69,7 +69,7 @@ class TurnDrawer:
         response = further.find(draws[taken])
         turn = Turn(
             score=math.fsum(scored.scores) / self._n,
-            calls=tuple((draws[taken].data or {}).get("calls", ())),
+            calls=tuple((draws[taken].data or {}).get("tool_calls", ())),
             guarded=bool(list_open_calls(response.result, self._unguarded)),
             judged=bool(judged),
             taken=taken,
@@ -131,7 +131,7 @@ class _ResponseDrawer(RunnableSerializable[None, DrawnCandidate]):
 def _describe(slot: int, draw: DrawnCandidate, scored: VerifierScores) -> DrawnAction:
     outputs = None if scored.outputs is None else scored.outputs[slot]
     return DrawnAction(
-        calls=tuple((draw.data or {}).get("calls", ())),
+        calls=tuple((draw.data or {}).get("tool_calls", ())),
         score=scored.scores[slot],
         scores=None if outputs is None else dict(outputs),
         no_answer=draw.no_answer,
