@@ -11,7 +11,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
-from typing import Any
+from numbers import Integral, Real
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
@@ -21,6 +23,7 @@ from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.guarantee.certified import compute_share
 from langchain_cfc.records.splits import SplitPlan, make_split_plan
 from langchain_cfc.set_rules import BestAnswer, parse_set_rule
+from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.serialization import canonical_json, compute_sha256
 from langchain_cfc.support.units import Unit
 from langchain_cfc.thresholds import (
@@ -198,6 +201,7 @@ class CalibrationConfig:
                 "max_wrong_of_all (of all questions)"
             )
             raise InputError(msg)
+        self._check_types()
         # Each property refuses an impossible value.
         _ = self.alphas, self.wrong_rates, self.failure_probability, self.kept_share
         _ = self.draw_rule, parse_set_rule(self.rule_text)
@@ -255,6 +259,19 @@ class CalibrationConfig:
             if is_wrong:
                 raise InputError(problem)
 
+    def _check_types(self) -> None:
+        """Refuse a value of another type than its field; levels and units are checked where they are read."""
+        others = {"adaptive_alpha", "unit", *_DECIMAL_OPTIONS}
+        for name, hint in get_type_hints(CalibrationConfig).items():
+            types = get_args(hint) or (hint,)
+            value = getattr(self, name)
+            # NumPy's numbers are no subclasses of these two.
+            accepted = tuple({int: Integral, float: Real}.get(one, one) for one in types)
+            if name not in others and not isinstance(value, accepted):
+                expected = " or ".join("None" if one is NoneType else one.__name__ for one in types)
+                msg = f"{name} is {short_repr(value)}; expected {expected}"
+                raise InputError(msg)
+
     @property
     def rule_text(self) -> str:
         """The text of the set rule; `claims(at_most)` for claims, `best_answer` with `max_wrong_of_all`.
@@ -262,7 +279,7 @@ class CalibrationConfig:
         Raises:
             InputError: If the unit is unknown.
         """
-        if self.unit not in {"answers", "claims"}:
+        if self.unit not in get_args(Unit):
             msg = f"unit must be 'answers' or 'claims', got {self.unit!r}"
             raise InputError(msg)
         if self.max_wrong_of_all is not None:

@@ -129,8 +129,11 @@ def open_records(
 
     Raises:
         RecordError: If a path is no file.
-        InputError: If it is nothing of these.
+        InputError: If it is nothing of these, or the provenance is none.
     """
+    if provenance is not None and not isinstance(provenance, Provenance):
+        msg = f"provenance is {short_repr(provenance)}; expected the `provenance` of records"
+        raise InputError(msg)
     if isinstance(given, (str, os.PathLike)):
         given = read_records(given)
     elif hasattr(given, "to_dict") and hasattr(given, "columns"):

@@ -221,6 +221,9 @@ def test_calibrate_takes_provenance_from_records_or_argument(tmp_path: Path) -> 
     assert provenance(read_records(tmp_path / "without.jsonl"), header) == header
     assert provenance(records) is None
     assert provenance(records, header) == header
+    wrong: Any = header.model_dump()
+    with pytest.raises(InputError, match="expected the `provenance` of records"):
+        provenance(records, wrong)
 
 
 def test_calibrate_accepts_an_iterator() -> None:
