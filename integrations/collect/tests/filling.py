@@ -42,7 +42,7 @@ def write_rows(path: Path, rows: Sequence[Row], delimiter: str = ",") -> Path:
 
 
 def fill_in(path: Path, says: Callable[[str, str], bool | None]) -> Path:
-    """Fill in yes or no by id and text; None leaves a row empty."""
+    """Fill in yes or no by id and text of the candidate or claim; None leaves a row empty."""
     words = {True: "yes", False: "no", None: ""}
     header, *rows = read_rows_of(path)
-    return write_rows(path, [header, *([*row[:4], words[says(row[0][1:], row[3][1:])]] for row in rows)])
+    return write_rows(path, [header, *([*row[:-1], words[says(row[0][1:], row[-2][1:])]] for row in rows)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import sys
 import time
@@ -119,9 +118,3 @@ BREAKING: dict[Break | None, Callable[[], Any]] = {
     "torn": commit_statement_by_statement,
     "late": write_at_the_end,
 }
-
-
-def hold_lock(path: str, ready: Any) -> None:
-    with Store(path) as store, store.lock():
-        ready.set()
-        multiprocessing.get_context("forkserver").Event().wait()

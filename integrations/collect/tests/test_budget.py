@@ -140,19 +140,6 @@ def test_budget_is_exceeded_at_most_by_prompts_under_way(
         assert again.count("draw") <= (0 if spent >= limit else len(costs))
 
 
-def test_budget_starts_as_many_equal_prompts_as_fit(tmp_path: Path) -> None:
-    executor = FakeExecutor(costs=lambda name: make_usage(10), seconds=0.001)  # noqa: ARG005 - of all prompts
-    ran = run(tmp_path / "store.db", executor, 40, at_once=8, budget=Budget(max_tokens=205))
-    assert not ran.complete
-    assert executor.count("draw") == executor.count("label") == 20
-    assert ran.status.usage.tokens == 200
-    # It goes on where there is more, and counts what was spent before, also on prompts that fail.
-    executor.fails = {("score", f"p{number}"): CollectionError("no") for number in range(21, 26)}
-    ran = run(tmp_path / "store.db", executor, at_once=8, budget=Budget(max_tokens=305))
-    assert executor.count("draw") == 30
-    assert run(tmp_path / "store.db", executor, budget=Budget(max_tokens=10**6)).complete
-
-
 def test_a_stage_that_fails_is_charged_to_the_budget(tmp_path: Path) -> None:
     executor = FakeExecutor(
         costs=lambda name: make_usage(10),  # noqa: ARG005 - of all prompts

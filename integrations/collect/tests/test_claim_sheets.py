@@ -19,7 +19,7 @@ from langchain_cfc_collect.review import (
 )
 
 from integrations.collect.tests.claiming import Claiming, make_examples, make_parts
-from integrations.collect.tests.filling import make_numbered_records, read_rows_of, write_rows
+from integrations.collect.tests.filling import fill_in, make_numbered_records, read_rows_of, write_rows
 from integrations.collect.tests.sharing import make_silent_options
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.labelers import LabelerInput
@@ -43,12 +43,6 @@ def make_records(size: int) -> list[ClaimsRecord]:
         make_record(f"p{number}", *(f"={number}/{slot}" for slot in range(1 + number % 3)))
         for number in range(size)
     ]
-
-
-def fill(path: Path, says: Callable[[str, str], str]) -> Path:
-    """Fill in a word by id and text."""
-    header, *rows = read_rows_of(path)
-    return write_rows(path, [header, *([*row[:-1], says(row[0][1:], row[-2][1:])] for row in rows)])
 
 
 def test_claim_sheet_shows_each_claim_and_its_answer_without_labels(tmp_path: Path) -> None:
@@ -101,7 +95,7 @@ def test_read_people_claims_returns_the_labels_filled_in(
     def judge(name: str, text: str) -> bool:
         return hash((name, format_value(text), luck)) % 2 == 0
 
-    fill(path, lambda name, text: "Yes" if judge(name, text) else "no")
+    fill_in(path, judge)
     read = list(read_people_claims(records, HEADER, path)[0])
     for found, record in zip(read, records, strict=True):
         assert found == update_claims(record, lambda one: {"supported": judge(found.id, one.text)})  # noqa: B023 - called at once
@@ -131,7 +125,7 @@ def test_read_people_claims_refuses_sheets_that_do_not_fit_the_records(
 ) -> None:
     records, path = make_records(3), tmp_path / "sheet.csv"
     write_review(records, 3, path)
-    write_rows(fill(path, lambda *_: "yes"), change(read_rows_of(path)))
+    write_rows(fill_in(path, lambda *_: True), change(read_rows_of(path)))
     with pytest.raises(RecordError, match=message):
         list(read_people_claims(records, HEADER, path)[0])
 
@@ -139,7 +133,7 @@ def test_read_people_claims_refuses_sheets_that_do_not_fit_the_records(
 def test_read_people_claims_refuses_records_of_candidates(tmp_path: Path) -> None:
     path = tmp_path / "candidates.csv"
     write_review(make_numbered_records(2), 2, path)
-    fill(path, lambda *_: "yes")
+    fill_in(path, lambda *_: True)
     with pytest.raises(InputError, match="records with the claims of one answer are needed"):
         list(read_people_claims(make_numbered_records(2), HEADER, path)[0])
 
@@ -167,7 +161,7 @@ def test_review_report_counts_the_labels_of_claims(
         ]
         records.append(made.model_copy(update={"claims": tuple(labelled)}))
     write_review(records, len(records), path)
-    fill(path, lambda name, text: "yes" if answers[int(name[1:])][int(text)][2] else "no")
+    fill_in(path, lambda name, text: answers[int(name[1:])][int(text)][2])
     report = create_review_report(records, path)
     flat = [(label, truth) for claims in answers for _, label, truth in claims]
     assert (report.unit, report.prompts) == ("claims", len(answers))
@@ -184,7 +178,7 @@ def test_store_export_writes_and_reads_claim_sheets(tmp_path: Path) -> None:
     collect(make_examples(10), make_parts(Claiming()), store, make_silent_options())
     ran = run("store", "export", store, sheet, "--sample-for-review", "6", "--json")
     assert ran.data == {"answers": 6, "written": str(sheet)}
-    fill(sheet, lambda name, text: "yes" if name < "p5" else "no")  # noqa: ARG005 - by the prompt alone
+    fill_in(sheet, lambda name, _: name < "p5")
     assert run("store", "export", store, out, "--labels", sheet, "--json").data["records"] == 6
     read = read_records(out)
     assert {(one.id < "p5", claim.supported) for one in read.read_claims() for claim in one.claims} == {

@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableLambda
 
 from integrations.collect.tests.sharing import tabulate_store
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
-from langchain_cfc.errors import InputError, StoreError
+from langchain_cfc.errors import InputError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SelfConsistency
@@ -167,14 +167,6 @@ def test_collect_refuses_invalid_draw_rules_before_drawing(
     with pytest.raises(InputError, match=problem):
         collect(EXAMPLES, letters.make_parts(**fields), tmp_path / "store.db", ONE_CALL_AT_A_TIME)
     assert not letters.drawn
-
-
-def test_store_refuses_another_draw_rule(tmp_path: Path) -> None:
-    letters = Letters()
-    collect_by(letters, tmp_path / "store.db", draws=RULES[0])
-    for other in ({"draws": RULES[2]}, {"n": 6}):
-        with pytest.raises(StoreError, match="was made with another configuration"):
-            collect(EXAMPLES, letters.make_parts(**other), tmp_path / "store.db", ONE_CALL_AT_A_TIME)
 
 
 def test_collect_command_accepts_a_draw_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

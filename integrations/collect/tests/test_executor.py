@@ -228,19 +228,6 @@ def test_output_outside_zero_to_one_cannot_be_averaged(path: Path) -> None:
 # Failures over HTTP
 
 
-def test_only_failed_calls_are_repeated(path: Path, script: Script, model: ChatOpenAI) -> None:
-    script.faults = [
-        Fault("status 429", on={0}, seconds=0.01),
-        Fault("dropped", on={5}),
-        Fault("status 500", on={9}),
-    ]
-    assert (
-        collect_records(path, Components(model, SequenceProbability(), NormalisedMatch(), N)).status.labelled
-        == SIZE
-    )
-    assert len(script.requests) == SIZE * N + 3
-
-
 def test_usage_includes_the_tokens_of_failed_draws(path: Path, script: Script, model: ChatOpenAI) -> None:
     # The last of four draws is refused for good.
     script.faults = [Fault("status 400", on={3, 4, 5})]

@@ -45,10 +45,6 @@ def judged_prompts() -> list[PromptRecord]:
     return judge(prompts(1, 2000), 3)
 
 
-def says_right(_: str, text: str) -> bool:
-    return text == "right"
-
-
 @pytest.fixture(scope="module")
 def artifact() -> CalibrationArtifact:
     return calibrate(judge(prompts(0, 600), 2), alpha=["0.2", "0.3"], features="1")
@@ -73,10 +69,10 @@ def write_sample(
     return sample, sheet
 
 
-def fill_first(path: Path, prompts_filled: int, says: Callable[[str, str], bool] = says_right) -> None:
+def fill_first(path: Path, prompts_filled: int) -> None:
     """People fill in the first prompts of the sheet."""
     first = list(dict.fromkeys(row[0][1:] for row in read_rows_of(path)[1:]))[:prompts_filled]
-    fill_in(path, lambda name, text: says(name, text) if name in first else None)
+    fill_in(path, lambda name, text: text == "right" if name in first else None)
 
 
 def test_people_sample_certifies_sets_labelled_by_a_judge(
@@ -93,10 +89,7 @@ def test_people_sample_certifies_sets_labelled_by_a_judge(
     _, some = sample.certify(sheet)
     assert (some.labelled, some.prompts) == (20, 2000)
     assert 0.0 < some.at_least < 0.7
-    assert (
-        some.next_ids[0]
-        == read_rows_of(sheet)[1:][[row[4] for row in read_rows_of(sheet)[1:]].index("")][0][1:]
-    )
+    assert some.next_ids[0] == next(row[0][1:] for row in read_rows_of(sheet) if not row[4])
     fill_first(sheet, nothing.to_label)
     certified, report = sample.certify(sheet)
     assert report.is_certified
@@ -143,21 +136,22 @@ def test_one_correct_candidate_settles_a_set_and_a_gap_waits(
     artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
     sample, sheet = write_sample(tmp_path, artifact)
-    header, *rows = read_rows_of(sheet)
-    seen: set[str] = set()
-    filled = []
-    for row in rows:  # only the first correct one of each set, and every wrong one before it
-        skip = row[0] in seen
-        if row[3] == "'right":
-            seen.add(row[0])
-        filled.append([*row[:4], "" if skip else ("yes" if row[3] == "'right" else "no")])
-    _, report = sample.certify(write_rows(sheet, [header, *filled]))
+    settled: set[str] = set()
+
+    def says(name: str, text: str) -> bool | None:
+        """Only the first correct one of each set, and every wrong one before it."""
+        if name in settled:
+            return None
+        settled.update([name] * (text == "right"))
+        return text == "right"
+
+    _, report = sample.certify(fill_in(sheet, says))
     assert report.labelled == report.to_label
-    gap = filled[0][0]
-    emptied = [[*row[:4], ""] if row[0] == gap else row for row in filled]
+    header, first, *rows = read_rows_of(sheet)
+    emptied = [[*row[:4], ""] if row[0] == first[0] else row for row in (first, *rows)]
     _, report = sample.certify(write_rows(sheet, [header, *emptied]))
     assert (report.labelled, report.waiting) == (0, report.to_label - 1)
-    assert report.next_ids == (gap[1:],)
+    assert report.next_ids == (first[0][1:],)
     assert report.at_least == 0.0
 
 
@@ -307,19 +301,19 @@ def make_claims(seed: int, size: int, mistakes: float = 0.0) -> list[ClaimsRecor
     return records
 
 
+def says_supported(_: str, text: str) -> bool:
+    return text.startswith("fact")
+
+
 def test_people_certify_claims_left_in_an_answer(tmp_path: Path) -> None:
     artifact = calibrate(make_claims(0, 500, 0.05), alpha="0.2", features="1", unit="claims", at_most=0)
     sample, sheet = write_sample(tmp_path, artifact, make_claims(1, 1500, 0.05), until=0.7)
-    header, *rows = read_rows_of(sheet)
-    assert header[-1] == "supported"
-    filled = [[*row[:-1], "yes" if row[-2].startswith("'fact") else "no"] for row in rows]
-    certified, report = sample.certify(write_rows(sheet, [header, *filled]))
+    certified, report = sample.certify(fill_in(sheet, says_supported))
     assert report.is_certified
     assert "no unsupported claim is left in the answer" in certified.people_certificates[0].sentence
     assert reload_artifact(certified).make_guarantee().people
     # One unsupported claim settles an answer, although others are open.
-    settled = [[*row[:-1], "no" if row[-1] == "no" else ""] for row in filled]
-    _, report = sample.certify(write_rows(sheet, [header, *settled]))
+    _, report = sample.certify(fill_in(sheet, lambda name, text: says_supported(name, text) and None))
     assert report.waiting + report.labelled > 0
 
 
@@ -329,10 +323,9 @@ def test_people_judge_one_claim_of_each_answer_in_bot_mode(tmp_path: Path) -> No
     )
     options: dict[str, Any] = {"until": None, "alpha": None, "max_wrong_rate": "0.2"}
     sample, sheet = write_sample(tmp_path, artifact, make_claims(1, 1500, 0.05), **options)
-    header, *rows = read_rows_of(sheet)
+    rows = read_rows_of(sheet)[1:]
     assert len({row[0] for row in rows}) == len(rows) == sample.judged.prompts.needs_label.sum()
-    filled = [[*row[:-1], "yes" if row[-2].startswith("'fact") else "no"] for row in rows]
-    certified, report = sample.certify(write_rows(sheet, [header, *filled]))
+    certified, report = sample.certify(fill_in(sheet, says_supported))
     assert report.is_certified
     (made,) = reload_artifact(certified).make_bot_guarantee().people
     assert "of the claims that an answer shows, at most" in made.sentence

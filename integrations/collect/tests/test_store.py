@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import shutil
 import sqlite3
@@ -28,7 +27,6 @@ from langchain_cfc_monitor.store import MonitorStore
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage
 
 from integrations.collect.tests.fakes import is_free
-from integrations.collect.tests.killed import hold_lock
 from integrations.collect.tests.sharing import execute_sql, make_numbered_examples
 from langchain_cfc import Candidate, PromptRecord
 from langchain_cfc.errors import CollectionError, StoreError
@@ -36,7 +34,6 @@ from langchain_cfc.records import Example, Provenance
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import make_candidate
 from langchain_cfc.verifiers.base import VerifierScores
-from tests.concurrency import wait_until
 from tests.lengths import repetitions
 
 CONFIGURATION: dict[str, Any] = {
@@ -368,31 +365,18 @@ def test_half_created_store_is_created_again(path: Path) -> None:
 # Locks
 
 
-def test_store_lock_refuses_a_second_process(path: Path) -> None:
-    Store(path, create=True).close()
+def test_store_lock_refuses_a_second_run_under_any_name(path: Path) -> None:
     link = path.with_name("link.db")
-    link.symlink_to(path)
-    context = multiprocessing.get_context("forkserver")
-    ready = context.Event()
-    process = context.Process(target=hold_lock, args=(str(path), ready))
-    process.start()
-    try:
-        assert ready.wait(60)
-        # Also under another name.
-        for name in (path, link):
-            with Store(name) as store:
-                with (
-                    pytest.raises(StoreError, match=r"another run is using .*: wait until it ends"),
-                    store.lock(),
-                ):
-                    pass
-                # Reading is allowed.
-                assert store.count_stages()[Stage.OPEN] == 0
-    finally:
-        process.kill()
-        process.join()
-    with Store(link) as store:
-        wait_until(lambda: is_free(store))
+    with Store(path, create=True) as holder:
+        link.symlink_to(path)
+        with holder.lock():
+            for name in (path, link):
+                with Store(name) as store:
+                    with pytest.raises(StoreError, match="another run is using"), store.lock():
+                        pass
+                    # Reading is allowed.
+                    assert store.count_stages()[Stage.OPEN] == 0
+        assert is_free(holder)
 
 
 # The writer

@@ -387,17 +387,6 @@ def test_collect_of_claims_prints_a_next_command_that_works(
     collect(*options).assert_refused("unit was 'claims'")
 
 
-def test_store_export_and_import_keep_every_record(collect: Collect, folder: Path) -> None:
-    assert collect().code == 0
-    first, second = folder / "first.jsonl", folder / "second.jsonl"
-    assert run("store", "export", folder / "facts.db", first, "--json").data["records"] == COUNT
-    ran = run("store", "import", first, folder / "again.db", "--json")
-    assert ran.data["records"] == COUNT
-    assert run("store", "import", first, folder / "again.db", "--json").data["records"] == 0
-    assert run("store", "export", folder / "again.db", second).code == 0
-    assert first.read_bytes() == second.read_bytes()
-
-
 def test_collect_without_a_terminal_prints_progress_lines(
     collect: Collect, monkeypatch: pytest.MonkeyPatch
 ) -> None:

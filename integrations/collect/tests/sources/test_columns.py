@@ -11,10 +11,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped] # it has no types
 import pytest
 from langchain_cfc_collect.sources import Columns, read_examples
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, convert_to_messages
-from langchain_core.prompts import (
-    ChatPromptTemplate,
-)
+from langchain_core.prompts import ChatPromptTemplate
 from pydantic import ValidationError
 
 from integrations.collect.tests.sources.writing import catch_record_error
@@ -82,19 +79,11 @@ def test_inputs_option_makes_an_object_of_several_columns() -> None:
 
 def test_prompt_option_makes_messages_from_role_and_text_pairs() -> None:
     pairs = [["system", "Be short."], ["user", "{question}"], ["assistant", "{{hm}}"], ["user", "Well?"]]
-    written = read_one(NQ_OPEN, prompt=pairs).input
-    assert written == [
+    assert read_one(NQ_OPEN, prompt=pairs).input == [
         {"role": "system", "content": "Be short."},
         {"role": "user", "content": "who wrote emma"},
         {"role": "assistant", "content": "{hm}"},
         {"role": "user", "content": "Well?"},
-    ]
-    assert isinstance(written, list)
-    assert convert_to_messages(written) == [
-        SystemMessage("Be short."),
-        HumanMessage("who wrote emma"),
-        AIMessage("{hm}"),
-        HumanMessage("Well?"),
     ]
 
 
