@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler, CallbackManager
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig
@@ -102,14 +102,14 @@ class UsageRecorder(_ModelObserver):
 
     def record(self, message: Any, *, drawn: bool) -> None:
         """Record the name and usage in a model's message; `drawn` says whether it drew a candidate."""
-        if not isinstance(message, AIMessage):
+        if not isinstance(message, BaseMessage):
             return
         stated = message.response_metadata.get("model_name")
         name = stated if isinstance(stated, str) else ""
         with self._lock:
             self.answered += 1
             self.answers[name] = self.answers.get(name, 0) + 1
-            usage = read_usage(message.usage_metadata)
+            usage = read_usage(getattr(message, "usage_metadata", None))
             self.silent += not is_complete(usage)
             if total := sum_usage([self.usages.get(name), usage]):
                 self.usages[name] = total

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from langchain_cfc_collect.costs import (
     Usage,
 )
 from langchain_cfc_collect.store import Store
+from langchain_core.language_models import FakeListLLM
 from langchain_core.output_parsers import StrOutputParser
 
 from integrations.collect.tests.fakes import FakeExecutor, make_usage, run
@@ -176,3 +178,27 @@ def test_budget_holds_for_any_form_of_usage(tmp_path: Path, is_parsed: bool) -> 
         # Stored messages can be read again.
         with Store(path) as store:
             assert all(one.draws is not None for one in store.read_unfinished() if one.stage)
+
+
+@pytest.mark.parametrize(
+    ("generator", "reason"),
+    [
+        (FakeListLLM(responses=[*TEXTS]), f"{N} of {N} answers do not report how many tokens"),
+        (lambda question: f"about {question}", "calls no model that LangChain reports"),
+    ],
+)
+def test_budget_is_refused_where_no_tokens_can_be_counted(
+    tmp_path: Path, generator: Any, reason: str
+) -> None:
+    parts = Components(
+        generator,
+        verify,
+        lambda question, reference, candidates: [True] * len(candidates),  # noqa: ARG005
+        N,
+    )
+    with pytest.raises(CollectionError, match=reason):
+        collect(
+            make_numbered_examples(2), parts, tmp_path / "store.db", make_silent_options(budget=Budget(1))
+        )
+    with Store(tmp_path / "store.db") as store:
+        assert len(list(store.read_unfinished())) == 2

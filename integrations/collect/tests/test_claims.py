@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from langchain_cfc_collect import CollectionResult, Components, Store, collect
 from langchain_cfc_collect.calibrating import calibrate_chain
-from langchain_cfc_collect.costs import Budget, Stage
+from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.executor import Executor
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
@@ -250,7 +250,7 @@ def test_splitter_tokens_are_counted_but_not_as_a_drawing_model(path: Path) -> N
     contents = ["none" if number % 3 else reply.content for number in range(SIZE)]
     model = GenericFakeChatModel(messages=iter(reply.model_copy(update={"content": one}) for one in contents))
     parts = make_parts(Claiming(), splitter=ModelSplitter(model), splitter_id=None)
-    ended = collect_claims(path, parts, budget=Budget(max_tokens=10_000))
+    ended = collect_claims(path, parts)
     assert (ended.complete, ended.status.failed, ended.status.unanswered) == (True, 0, 0)
     with Store(path) as store:
         assert store.read_models() == []

@@ -251,8 +251,17 @@ class Budget:
         more = TokensUsed((in_progress + 1) * largest.tokens, (in_progress + 1) * largest.cost)
         return self.is_kept_by(so_far + more)
 
-    def check_reported(self, usage: Usage) -> None:
-        """Raise `CollectionError` if there is a limit and a model did not report its tokens."""
+    def check_reported(self, usage: Usage, *, drew: bool = False) -> None:
+        """Raise `CollectionError` if there is a limit and a model did not report its tokens.
+
+        The same if candidates were drawn and no model was seen, as in a function that sends its own requests.
+        """
+        if self.is_limited and drew and not usage.answered:
+            msg = (
+                "the generator calls no model that LangChain reports, so the budget cannot be enforced: call "
+                "a model of LangChain, or set no limit"
+            )
+            raise CollectionError(msg)
         if self.is_limited and usage.unreported:
             msg = (
                 f"{usage.unreported} of {usage.answered} answers do not report how many tokens they used, "

@@ -283,6 +283,7 @@ class Run:
         if not await self._save_stage(journal, outcome):
             return None
         draws: Sequence[DrawnCandidate] = outcome.result
+        self._options.budget.check_reported(outcome.usage, drew=len(draws) > len(prompt.partial))
         self._has_answered |= any(one.no_answer is None for one in draws)
         self._notify(self._warnings.check_draws(draws, outcome.usage))
         return draws, outcome.scores
