@@ -31,6 +31,7 @@ class Clerk(BaseChatModel):
 
     seed: int = 0
     broken: float = 0.0  # share of requests that fail
+    call_id: str | None = None  # the id of all calls, if they have none of their own
     drawn: list[str] = Field(default_factory=list)
     counts: dict[str, int] = Field(default_factory=dict)
     _lock: Any = PrivateAttr(default_factory=threading.Lock)
@@ -59,7 +60,7 @@ class Clerk(BaseChatModel):
             step = task["steps"][turn]
             day = RIGHT if chance.random() < step["right"] else f"day {chance.randrange(1000)}"
             calls = [
-                {"name": tool, "args": {"day": day}, "id": f"{name}:{place}"}
+                {"name": tool, "args": {"day": day}, "id": self.call_id or f"{name}:{place}"}
                 for place, tool in enumerate(step["tools"])
             ]
             chance.shuffle(calls)

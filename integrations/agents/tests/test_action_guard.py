@@ -164,6 +164,35 @@ def test_person_decides_and_the_run_goes_on_where_it_stopped(
     assert (outcome.unattended, outcome.left, outcome.promised_calls) == (False, fate, 1)
 
 
+def test_person_who_answers_in_another_form_is_asked_again(bot: CalibrationArtifact) -> None:
+    desk = Desk()
+    agent = agent_at(desk, Clerk(), guarding(bot), checkpointer=InMemorySaver())
+    agent.invoke(asked(UNSURE), thread())
+    edits = [{}, {"name": "unknown", "args": {}}, {"name": "book", "args": "friday"}]
+    made = [
+        [],
+        [{"type": "approve"}] * 2,
+        [{"type": "yes"}],
+        *([{"type": "edit", "edited_action": one}] for one in edits),
+    ]
+    for answer in ("approve", True, *({"decisions": one} for one in made)):
+        assert "__interrupt__" in agent.invoke(Command(resume=answer), thread())
+    state = agent.invoke(Command(resume={"decisions": [{"type": "reject"}]}), thread())
+    assert (desk.booked, read_outcome(state).left) == ([RIGHT, RIGHT], "rejected")
+
+
+def test_change_by_a_person_reaches_no_other_call(bot: CalibrationArtifact) -> None:
+    desk, edited = Desk(), {"decisions": [DECISIONS["edited"][0]]}
+    # Some providers use the ids of calls again.
+    agent = agent_at(desk, Clerk(call_id="0"), guarding(bot), checkpointer=InMemorySaver())
+    agent.invoke(asked(UNSURE), thread())
+    agent.invoke(Command(resume=edited), thread())
+    assert desk.booked == [RIGHT, "sunday", RIGHT]
+    with pytest.raises(ServingError, match="no ids of their own"):
+        agent.invoke(asked(task("twice", 0.0, tools=["book", "book"])), thread("2"))
+    assert desk.booked == [RIGHT, "sunday", RIGHT]
+
+
 def test_parallel_calls_are_decided_about_together(bot: CalibrationArtifact) -> None:
     for right, expected in ((1.0, [RIGHT]), (0.0, [])):
         desk = Desk()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+from uuid import uuid4
 
 import pytest
 from langchain_cfc_agents import (
@@ -19,9 +20,10 @@ from langchain_cfc_agents import (
 )
 from langchain_cfc_agents.actions import Toolbox, list_open_calls
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.tools import tool
+from langchain_core.tools import InjectedToolArg, StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
+from pydantic import BaseModel, Field, SecretStr
 
 from integrations.agents.tests.office import (
     RIGHT,
@@ -38,7 +40,7 @@ from langchain_cfc import calibrate
 from langchain_cfc.errors import CollectionError, InputError
 from langchain_cfc.records import Claim, ClaimsRecord, Example, PromptRecord
 
-TOOLBOX = Toolbox([*Desk().tools, {"type": "web_search"}], ["look_up"])
+TOOLBOX = Toolbox([*Desk().tools, {"type": "web_search"}], ["look_up", "web_search"])
 
 
 def calling(*calls: tuple[str, dict[str, Any]], text: str = "", **fields: Any) -> AIMessage:
@@ -66,6 +68,35 @@ def test_arguments_of_other_types_are_converted() -> None:
     box = Toolbox([pay], [])
     texts = {box.read_candidate(calling(("pay", {"euros": euros}))).text for euros in (5, 5.0, "5")}
     assert texts == {'{"tool_calls":[{"args":{"euros":5.0,"to":null},"name":"pay"}]}'}
+
+
+class Order(BaseModel):
+    payee: str | None = Field(None, alias="to")
+    key: SecretStr = SecretStr("")
+    note: str = Field("", exclude=True)
+
+
+class Stamped(BaseModel):
+    stamp: str = Field(default_factory=lambda: uuid4().hex)
+
+
+def test_arguments_that_a_schema_or_json_does_not_hold_tell_actions_apart() -> None:
+    @tool
+    def pay(order: Order, user: Annotated[str, InjectedToolArg] = "clerk") -> str:
+        """Pay."""
+        return f"{order} {user}"
+
+    aliased = StructuredTool.from_function(str, name="alias", description="Pay.", args_schema=Order)
+    box = Toolbox([pay, aliased], [])
+    made: list[tuple[str, dict[str, Any]]] = [
+        *(("pay", {"order": {field: "a"}}) for field in ("to", "key", "note")),
+        *(("pay", {"order": order}) for order in ({}, {"key": "b"})),
+        ("pay", {"order": {}, "user": "root"}),
+        *(("alias", {"to": payee}) for payee in "ab"),
+    ]
+    assert len({box.read_candidate(calling(call)).text for call in made}) == len(made)
+    stamped = StructuredTool.from_function(str, name="stamp", description="Stamp.", args_schema=Stamped)
+    assert len({Toolbox([stamped], []).read_candidate(calling(("stamp", {}))).text for _ in range(2)}) == 1
 
 
 def test_parallel_calls_are_one_action_in_any_order() -> None:
@@ -104,6 +135,8 @@ def test_message_that_cannot_be_read_is_no_answer(message: AIMessage, kind: str)
 def test_unguarded_tools_must_exist() -> None:
     with pytest.raises(InputError, match=r"no tool of this agent: lookup\. It has book, look_up"):
         Toolbox(Desk().tools, ["lookup"])
+    with pytest.raises(InputError, match="the provider runs web_search"):
+        Toolbox([*Desk().tools, {"type": "web_search"}], ["look_up"])
 
 
 def test_open_calls_are_those_that_no_later_message_answers() -> None:
@@ -239,8 +272,13 @@ def test_match_reference_uses_each_call_once() -> None:
     other = ({"name": "book", "args": {"day": "monday"}},)
     turns = [turn(0.1, calls=calls) for calls in (looked, other, (BOOK,))]
     assert match_reference(run(*turns, reference=[BOOK], setup=setup)) == [True, False, False]
-    with pytest.raises(InputError, match="no list of calls"):
-        match_reference(run(turn(0.1), reference="friday"))
+    twice = turn(0.1, calls=(BOOK, BOOK))
+    assert match_reference(run(twice, reference=[BOOK])) == [False]
+    number, same = ({"name": "pay", "args": {"euros": euros}} for euros in (5, 5.0))
+    assert match_reference(run(turn(0.1, calls=(same,)), reference=[number])) == [True]
+    for reference in ("friday", [{"name": "book"}]):
+        with pytest.raises(InputError, match="no list of calls"):
+            match_reference(run(turn(0.1), reference=reference))
 
 
 EXAMPLES = [

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired, TypeAlias
 
@@ -251,17 +252,17 @@ class ActionMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         error = run["error"] if marks.get("decision") == "ask" else _find_error(run)
         ended = {**run, "place": run["place"] + 1, "cleared": [], "failed": False}
         ended |= {"error": error, "begun": _Begun()}
+        # Ids are used again by some providers, and what a person changed is kept by them.
+        update: dict[str, Any] = {_EDITS: {}} if state.get(_EDITS) else {}
         if "turn" not in marks:
-            return {"cfc_run": ended}
-        update: dict[str, Any] = {}
+            return {**update, "cfc_run": ended}
         answers: Sequence[Any] = ()
         fate: Fate = "executed"
         if marks["decision"] == "refuse":
             fate, answers = "refused", list(map(_make_refusal, list_open_calls(messages)))
         elif marks["decision"] == "ask":
             before = list(map(_make_key, message.tool_calls))
-            config: Any = {call["name"]: {"allowed_decisions": _ASKED} for call in calls}
-            update = dict(HumanInTheLoopMiddleware(config).after_model(state, runtime) or {})
+            update |= _ask_person(state, runtime, calls, marks["setup"]["generator"]["tools"])
             message, *answers = update.pop("messages")
             edited = answers or update.get(_EDITS) or list(map(_make_key, message.tool_calls)) != before
             rejected = {one.tool_call_id for one in answers} >= {call["id"] for call in calls}
@@ -325,6 +326,25 @@ class _Begun(str):
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
         """Make pickles and copies plain, as other formats do."""
         return str, (str(self),)
+
+
+def _ask_person(state: Any, runtime: Any, calls: Sequence[Call], tools: Collection[str]) -> dict[str, Any]:
+    """Return what a person decided about calls; who answers in another form is asked again.
+
+    Raises:
+        ServingError: If an answer cannot be matched to the calls.
+    """
+    ids = [call["id"] for call in calls]
+    if not all(ids) or len(set(ids)) < len(ids):
+        msg = "the model's calls have no ids of their own, so that a person's changes would reach other calls"
+        raise ServingError(msg)
+    config: Any = {call["name"]: {"allowed_decisions": _ASKED} for call in calls}
+    while True:  # each time for the next answer: without one, the interrupt ends this
+        with suppress(AttributeError, KeyError, TypeError, ValueError):
+            update = dict(HumanInTheLoopMiddleware(config).after_model(state, runtime) or {})
+            edits = (update.get(_EDITS) or {}).values()
+            if all(isinstance(one["args"], dict) and one["name"] in tools for one in edits):
+                return update
 
 
 def _find_error(run: Mapping[str, Any]) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from langchain_cfc.errors import DrawError, InputError
 from langchain_cfc.extend import make_candidate
@@ -30,31 +30,34 @@ class Toolbox:
         unguarded: The names of the tools that need no guard. All other names are guarded, also unknown ones.
 
     Raises:
-        InputError: If the agent has no tool of a name in `unguarded`.
+        InputError: If the agent has no tool of a name in `unguarded`, or a tool that the provider runs is not
+            there: it acts while messages are drawn.
     """
 
     def __init__(self, tools: Iterable[BaseTool | dict[str, Any]], unguarded: Collection[str]) -> None:
-        self._tools = list(tools)
-        own = [tool for tool in self._tools if isinstance(tool, BaseTool)]
+        listed = list(tools)
         # Making these schemas takes longer than all else that a turn does besides drawing.
-        self._schemas = {tool.name: tool.tool_call_schema for tool in own}
-        unknown = sorted(set(unguarded) - set(self._schemas))
+        self._schemas = {tool.name: tool.tool_call_schema for tool in listed if isinstance(tool, BaseTool)}
+        shown = [convert_to_openai_tool(tool) for tool in listed]
+        self._shown = {one.get("function", one).get("name", one["type"]): one for one in shown}
+        unknown = sorted(set(unguarded) - self._shown.keys())
         if unknown:
             msg = (
                 f"unguarded names no tool of this agent: {', '.join(unknown)}. It has "
-                f"{', '.join(sorted(self._schemas)) or 'none'}"
+                f"{', '.join(sorted(self._shown)) or 'none'}"
+            )
+            raise InputError(msg)
+        acting = [name for name, one in self._shown.items() if one["type"] not in ("function", "custom")]
+        if not set(acting) <= set(unguarded):
+            msg = (
+                f"the provider runs {', '.join(acting)} while messages are drawn, before a decision: "
+                "name it in unguarded, or leave it out"
             )
             raise InputError(msg)
 
     def describe(self) -> dict[str, str]:
         """Return a digest of what the model is shown of each tool, by name."""
-        shown = [convert_to_openai_tool(tool) for tool in self._tools]
-        return {
-            one.get("function", one).get("name", one["type"]): sha256(write_json(one).encode()).hexdigest()[
-                :16
-            ]
-            for one in shown
-        }
+        return {name: sha256(write_json(one).encode()).hexdigest()[:16] for name, one in self._shown.items()}
 
     def read_candidate(self, message: AIMessage) -> DrawnCandidate:
         """Return a drawn message as a candidate, whose text and data are its action.
@@ -76,8 +79,9 @@ class Toolbox:
     def normalise_calls(self, calls: Iterable[Call]) -> list[dict[str, Any]]:
         """Return calls without ids, with the arguments that the tools' schemas make of theirs, sorted.
 
-        Defaults are filled in and types converted. Arguments that a schema refuses stay as they are, as the
-        tool refuses them too.
+        Defaults are filled in and types converted. Arguments that a schema does not show stay beside them, as
+        a tool may read those as well. Arguments stay as they are if a schema refuses them, if JSON does not
+        hold all that it reads, such as a secret, or if a default is another one each time.
         """
         read = [{"name": call["name"], "args": self._normalise(call)} for call in calls]
         return sorted(read, key=write_json)
@@ -86,8 +90,11 @@ class Toolbox:
         schema = self._schemas.get(call["name"])
         if isinstance(schema, type) and issubclass(schema, BaseModel):
             try:
-                return schema.model_validate(call["args"]).model_dump(mode="json")
-            except ValidationError:
+                read, again = (schema.model_validate(call["args"]) for _ in range(2))
+                written = read.model_dump(mode="json", by_alias=True)
+                if schema.model_validate(written) == read == again:
+                    return {**call["args"], **written}
+            except (TypeError, ValueError):
                 pass
         return call["args"]
 

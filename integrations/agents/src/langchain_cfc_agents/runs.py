@@ -6,7 +6,8 @@ and the decision are those of a bot or of claims; the proofs are in `promises`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from langchain_cfc.errors import InputError
 from langchain_cfc.no_answers import NoAnswer
 from langchain_cfc.records import Candidate, Claim, ClaimsRecord, PromptRecord, Provenance
+from langchain_cfc.verifiers import normalise_answer
 from langchain_cfc_agents.actions import write_json
 
 Fate: TypeAlias = Literal["executed", "approved", "edited", "rejected", "refused"]
@@ -23,6 +25,7 @@ Fate: TypeAlias = Literal["executed", "approved", "edited", "rejected", "refused
 # Of the claims records: each call is a claim.
 SPLITTER = {"id": "guarded-actions"}
 _RAN = ("executed", "approved")
+_CALL = {"name", "args"}
 
 
 class _Data(BaseModel):
@@ -268,16 +271,20 @@ def match_reference(run: RecordedRun) -> list[bool]:
     Raises:
         InputError: If the reference is no such list.
     """
-    if not isinstance(run.reference, list):
+    calls = run.reference
+    if not isinstance(calls, list) or not all(isinstance(one, dict) and one.keys() >= _CALL for one in calls):
         msg = f"the reference of the run {run.id!r} is no list of calls, [{{'name': ..., 'args': ...}}]"
         raise InputError(msg)
-    left = [write_json({"name": call["name"], "args": call["args"]}) for call in run.reference]
+    left = Counter(map(_write_call, calls))
     unguarded = (run.setup or {}).get("generator", {}).get("unguarded", [])
     found = []
     for turn in run.executed:
-        made = [write_json(call) for call in turn.calls if call["name"] not in unguarded]
-        found.append(all(call in left for call in made))
-        for call in made:
-            if call in left:
-                left.remove(call)
+        made = Counter(_write_call(call) for call in turn.calls if call["name"] not in unguarded)
+        found.append(made <= left)
+        left -= made
     return found
+
+
+def _write_call(call: Mapping[str, Any]) -> str:
+    """Return a call as text in which 1.0 is 1."""
+    return normalise_answer(write_json({"tool_calls": [{"name": call["name"], "args": call["args"]}]}))
