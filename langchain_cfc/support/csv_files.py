@@ -22,7 +22,7 @@ _DELIMITERS = ",;\t|"
 _QUOTED = re.compile(r'"[^"]*"')
 _AFTER_RETURN = re.compile(r"(?<=\r)(?=.)", re.DOTALL)
 # With which Excel states the delimiter.
-_DELIMITER_LINE = re.compile(r"sep=([^\w\s]|\t)[\r\n]*", re.IGNORECASE)
+_DELIMITER_LINE = re.compile(r'"?sep=([^\w\s"]|\t)"?[\r\n]*', re.IGNORECASE)
 # What stands for bytes that are not UTF-8.
 _REPLACED = "\ufffd"
 

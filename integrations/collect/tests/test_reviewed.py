@@ -190,6 +190,7 @@ UNFIT_SHEETS = [
     ([["q", "a", ""], ["p0", "answer 0", "no"], ["r", "a", ""]], r"line 2: id: 'q' .* 2 such rows in all"),
     ([["p0", "answer 7", "yes"]], r"line 2: text: 'answer 7' is not a candidate of 'p0': was the"),
     ([["p0", "answer 0", "perhaps"]], r"line 2: correct: found 'perhaps'"),
+    ([["p0", "answer 0", "yes", "Who is p0?"]], r"line 2: input: 'Who is p0\?' is not the input of 'p0'"),
     ([["x", "a", "yes"]], "record 'x' labels the candidate 'a' both correct and wrong"),
 ]
 
@@ -199,6 +200,7 @@ def test_review_report_refuses_sheets_that_do_not_fit_the_records(
     tmp_path: Path, rows: list[list[str]], says: str
 ) -> None:
     given = [*make_numbered_records(3), make_record("x", ("a", True), ("a", False), ("b", True))]
-    path = write_rows(tmp_path / "a.csv", [["id", "text", "correct"], *rows])
+    header = ["id", "text", "correct", "input"]
+    path = write_rows(tmp_path / "a.csv", [header[: len(rows[0])], *rows])
     with pytest.raises((InputError, RecordError), match=says):
         create_review_report(given, path)

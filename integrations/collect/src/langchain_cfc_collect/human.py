@@ -16,6 +16,7 @@ from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.support.csv_files import read_csv
 from langchain_cfc.support.json_text import check_regular_file
+from langchain_cfc.support.normalisation import unify_characters
 from langchain_cfc.support.serialization import canonical_json, compute_sha256
 from langchain_cfc.verifiers.base import combine_fingerprints
 from langchain_cfc_collect.sources.files import BadRow, read_rows
@@ -23,16 +24,19 @@ from langchain_cfc_collect.sources.files import BadRow, read_rows
 # What people write, and what spreadsheet programs make of it in several languages. A cross is not read: it
 # means "right" to some and "wrong" to others.
 _TRUE_WORDS = (
-    "true yes y 1 1.0 1,0 correct right \u2713 \u2714 wahr ja vrai oui verdadero verdadeiro vero waar sim si "
-    "s\u00ed s\u00ec sand sant prawda tak \u662f"
+    "true yes y 1 1.0 1,0 1,00 100% correct right ✓ ✔ wahr ja richtig vrai oui juste verdadero correcto "
+    "verdadeiro correto vero corretto waar juist goed sim si sí sì sand sant sann rätt rigtigt riktig prawda "
+    "tak pravda ano áno tosi kyllä igaz igen adevărat da doğru evet αληθης αληθής ναι истина да верно "
+    "правильно так はい 正しい 是 对 對 正确 正確 예 네 참 نعم صحيح כן נכון हाँ सही ใช่ đúng benar"
 )
 _FALSE_WORDS = (
-    "false no n 0 0.0 0,0 incorrect wrong \u2717 \u2718 falsch nein faux non falso onwaar nee n\u00e3o "
-    "falsk falskt nej nei fa\u0142sz nie \u5426"
+    "false no n 0 0.0 0,0 0,00 0% incorrect wrong ✗ ✘ falsch nein faux non falso incorrecto incorreto não "
+    "sbagliato onwaar nee onjuist fout falsk falskt fel forkert usann feil nej nei fałsz nie nepravda ne "
+    "epätosi ei hamis nem fals nu yanlış yanliş hayır hayir ψευδης ψευδής οχι όχι ложь нет неверно "
+    "неправильно ні いいえ 誤り 否 错 錯 错误 錯誤 아니요 아니오 거짓 لا خطأ לא שגוי नहीं गलत ไม่ sai salah"
 )
-_LABEL_WORDS = dict.fromkeys(_TRUE_WORDS.split(), True) | dict.fromkeys(_FALSE_WORDS.split(), False)
-# A whole number that a program took for a decimal.
-_WHOLE_DECIMAL = re.compile(r"([0-9]+)\.0")
+# A number that a program took for a decimal.
+_WHOLE_DECIMAL = re.compile(r"([0-9]+)[.,]0+")
 _PLAIN_MARKS = (
     dict.fromkeys(map(ord, "\u201c\u201d\u201e\u201f\u00ab\u00bb"), '"')
     | dict.fromkeys(map(ord, "\u2018\u2019\u201a\u201b"), "'")
@@ -42,6 +46,7 @@ _PLAIN_MARKS = (
 # Spreadsheets evaluate cells that begin with = + - or @, and rewrite those that look like a number or a date:
 # 3/4 becomes a day in April. A cell that begins with this mark is text to all of them.
 TEXT_MARK = "'"
+_COLUMNS = ("id", "text", "correct", "supported")
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,7 @@ class Sheet:
 
     source: str  # name of the file
     rows: Mapping[tuple[str, str], SheetRow]  # by id of the record, and text as `make_key` gives it
+    inputs: Mapping[str, tuple[int, str]]  # line and input of a row, by id, where there are inputs
     digest: str  # SHA-256 of the file
 
 
@@ -76,13 +82,18 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
         raise InputError(msg)
     check_regular_file(path)
     rows: dict[tuple[str, str], SheetRow] = {}
+    inputs: dict[str, tuple[int, str]] = {}
     # Spreadsheet programs of some countries write Windows-1252 unless asked for UTF-8.
     found = read_rows(path) if ending == ".jsonl" else read_csv(path, fallback="cp1252")
     for given in found:
         line, row = (given.number, given.problem) if isinstance(given, BadRow) else given
         if isinstance(row, str):
             raise RecordError(source, line, "", row)
-        key, label = _read_row(source, line, row if ending == ".jsonl" else _read_cells(row), partly)
+        if ending != ".jsonl":
+            row = _read_cells(source, line, row)
+        key, label = _read_row(source, line, row, partly)
+        if isinstance(row.get("input"), str):
+            inputs[key[0]] = line, row["input"]
         earlier = rows.get(key)
         if earlier is None or earlier.correct is None:
             rows[key] = SheetRow(line, label)
@@ -92,7 +103,7 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
             raise RecordError(source, line, "correct", problem)
     if not rows:
         raise RecordError(source, 0, "", "it holds no labels")
-    return Sheet(path.name, rows, compute_sha256(path.read_bytes()))
+    return Sheet(path.name, rows, inputs, compute_sha256(path.read_bytes()))
 
 
 def format_value(value: Any) -> str:
@@ -141,7 +152,14 @@ def _read_row(
 
 
 def _clean_word(word: str) -> str:
-    return unicodedata.normalize("NFC", word).strip(" .\u00a0").lower()
+    return unify_characters(word).strip(" .!=()'\"").lower()
+
+
+_LABEL_WORDS = {
+    _clean_word(word): label
+    for words, label in ((_TRUE_WORDS, True), (_FALSE_WORDS, False))
+    for word in words.split()
+}
 
 
 def read_label(value: Any) -> bool:
@@ -158,21 +176,25 @@ def _find_label_column(row: Mapping[str, Any]) -> str:
     return "supported" if "supported" in row and "correct" not in row else "correct"
 
 
-def _read_cells(row: Mapping[str, str]) -> dict[str, Any]:
+def _read_cells(source: str, line: int, row: Mapping[str, str]) -> dict[str, Any]:
     """Return the cells of a row of CSV without marks, and the label as a boolean."""
     # Only columns with a marked name have marked cells. A cell may have lost its mark, because some programs
-    # drop it from a cell that was opened.
-    cells: dict[str, Any] = {
-        name.removeprefix(TEXT_MARK).strip().lower(): cell.removeprefix(TEXT_MARK)
-        if name.startswith(TEXT_MARK)
-        else cell
-        for name, cell in row.items()
-    }
-    column = _find_label_column(cells)
-    word = cells.get(column, "")
-    if whole := _WHOLE_DECIMAL.fullmatch(cells.get("id", "")):
-        cells["id"] = whole[1]
-    return {**cells, column: _LABEL_WORDS.get(_clean_word(word), word)}
+    # drop it from a cell that was opened, and may have read its number.
+    cells: dict[str, Any] = {}
+    for name, cell in row.items():
+        column, is_marked = name.removeprefix(TEXT_MARK).strip().lower(), name.startswith(TEXT_MARK)
+        if column in cells and column in _COLUMNS:
+            raise RecordError(source, line, column, "found two columns of this name; expected one")
+        text = cell.removeprefix(TEXT_MARK) if is_marked else cell
+        is_rewritten = column == "id" and not (is_marked and cell.startswith(TEXT_MARK))
+        whole = _WHOLE_DECIMAL.fullmatch(text) if is_rewritten else None
+        cells[column] = whole[1] if whole else text
+    label = _find_label_column(cells)
+    for column in ("id", "text", label):
+        if column not in cells:
+            problem = f"there is no such column; the first row names {', '.join(map(repr, row))}"
+            raise RecordError(source, line, column, problem)
+    return {**cells, label: _LABEL_WORDS.get(_clean_word(cells[label]), cells[label])}
 
 
 class HumanLabels(BaseLabeler):
@@ -186,7 +208,7 @@ class HumanLabels(BaseLabeler):
       spaces at the end, typographic quotation marks and dashes, and whether an accent is a character of its
       own;
     - `correct`, or `supported` for claims: true or false; in CSV also yes, no, y, n, 1, 0, correct, wrong, a
-      tick, and the words for true, false, yes and no in several languages, in any letter case.
+      tick, and the words for true, false, yes and no in many languages, in any letter case.
 
     Further fields are ignored. A line may be repeated with the same label. If several people disagree,
     resolve it first.

@@ -251,6 +251,7 @@ def _label_claims(records: Iterable[LabelledRecord], people: Sheet) -> Iterator[
         name = record.id
         if name not in names:
             continue
+        check_input(people, record)
         keys = [(name, make_key(one.text)) for one in record.claims]
         missing = next((text for _, text in keys if (name, text) not in people.rows), None)
         if missing is not None:
@@ -271,6 +272,14 @@ def _make_contradiction_error(record: LabelledRecord, text: str) -> InputError:
     unit = UNITS["claims" if isinstance(record, ClaimsRecord) else "answers"]
     words = f"both {unit.correct} and {unit.wrong}: choose one label"
     return InputError(f"record {record.id!r} labels the {unit.item} {text!r:.80} {words}")
+
+
+def check_input(sheet: Sheet, record: LabelledRecord) -> None:
+    """Raise a `RecordError` if the sheet has another input for a record: it belongs to others."""
+    line, found = sheet.inputs.get(record.id, (0, None))
+    if found is not None and make_key(found) != make_key(_format_cell(_format_input(record.input))):
+        problem = f"{found!r:.80} is not the input of {record.id!r:.80}: does the sheet belong to others?"
+        raise RecordError(sheet.source, line, "input", problem)
 
 
 def _format_cell(value: Any) -> str:
@@ -408,6 +417,7 @@ def _find_labels(
         if name not in names:
             continue
         met.add(name)
+        check_input(sheet, record)
         prompt = f"prompt {name}" if record.cluster is None else f"cluster {record.cluster}"
         for text, label in list_labels(record):
             key = (name, text)
