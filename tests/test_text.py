@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from langchain_core.runnables import RunnableLambda
@@ -31,6 +32,19 @@ def test_escape_controls_makes_control_characters_visible() -> None:
         '{"api_key": "Zx81LmQp0Tt"}',
         "aws_secret_access_key=Zx81LmQp0Tt",
         "https://person:Zx81LmQp0Tt@host/v1 refused",
+        "postgresql://person:p@Zx81LmQp0Tt/x@host/db",
+        "Ocp-Apim-Subscription-Key: Zx81LmQp0Tt",
+        "https://host/x?X-Amz-Signature=Zx81LmQp0Tt&a=1",
+        "AccountKey=Zx81LmQp0Tt;EndpointSuffix=core",
+        'PGPASSWORD="my Zx81LmQp0Tt phrase"',
+        r"{\"token\": \"Zx81LmQp0Tt\"}",
+        "[(b'x-api-key', b'Zx81LmQp0Tt'), ('accept', '*/*')]",
+        "langchain-cfc --api-key Zx81LmQp0Tt",
+        "Incorrect API key provided: Zx81LmQp0Tt",
+        'Authorization: Digest username="a", response="Zx81LmQp0Tt"',
+        "Cookie: a=1; session=Zx81LmQp0Tt; b=2",
+        "lsv2_pt_Zx81LmQp0Tt_1",
+        "-----BEGIN RSA PRIVATE KEY-----\nab\nZx81LmQp0Tt",
         "GET https://host/v1?alt=json&key=Zx81LmQp0Tt&x=1",
         "access_token = Zx81LmQp0Tt",
         "password: Zx81LmQp0Tt",
@@ -50,6 +64,8 @@ def test_redact_secrets_removes_secrets(text: str) -> None:
     "text",
     [
         "KeyError: 'topic'",
+        "the key is missing: id; sort_key: name; unexpected token: 'Lima'",
+        "https://host:8080/a@b",
         "max_tokens: 100 exceeds the limit of 64 tokens",
         "authorization failed: no access to model gpt-4o",
         "the basic programming language, bearer of news",
@@ -59,6 +75,18 @@ def test_redact_secrets_removes_secrets(text: str) -> None:
 )
 def test_redact_secrets_keeps_other_words(text: str) -> None:
     assert redact_secrets(text) == text
+
+
+def test_redact_secrets_knows_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SERVER_TOKEN", "as any words")
+    assert redact_secrets("refused: as any words") == "refused: [redacted]"
+
+
+@pytest.mark.parametrize("part", ["key=", "--", "--a", "://a:", "cookie=", "password='", "eyJ-", "token "])
+def test_redact_secrets_takes_little_time_for_any_text(part: str) -> None:
+    started = time.process_time()
+    redact_secrets(part * (10_000 // len(part)))
+    assert time.process_time() - started < 0.5
 
 
 def test_quote_cuts_long_texts_after_redaction() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,26 +17,43 @@ _CONTROLS_IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 REDACTED = "[redacted]"
 _WITHHOLDS_QUOTES: ContextVar[bool] = ContextVar("langchain_cfc_withholds_quotes", default=False)
+# Whose value is a secret in any form, and only if it looks like one, as `sort_key: name` does not.
 _SENSITIVE_NAME = (
-    r"\b(?:proxy-)?authorization|\b(?:x-)?api[-_ ]?key|\b(?:\w+[-_])?secret(?:[-_ ](?:access[-_ ])?key)?"
-    r"|\bpassw(?:or)?d|\b(?:access|auth|bearer|id|refresh|session)[-_ ]?token|\b(?:set-)?cookie"
-    r"|(?<=[?&])(?:key|token|sig|signature)"
+    r"api(?:[-_ ]|%5f)?key|secret(?:[-_ ](?:access[-_ ])?key)?|passw(?:or)?d|pwd|passphrase"
+    r"|(?<![a-z])(?:access|auth|bearer|id|refresh|security|session)[-_ ]?token"
 )
-_SECRETS = (
-    # User and password, or a token, before the host of a URL.
-    (re.compile(r"(://)[^\s/@\"']+@"), rf"\1{REDACTED}@"),
-    # Headers, parameters and settings by name, in HTTP, JSON, Python or a query.
-    (
-        re.compile(
-            rf"""(?i)({_SENSITIVE_NAME})(["']?\s*[:=]\s*["']?)(?:(?:bearer|basic|token)\s+)?[^\s"'`,;&<>{{}}()\[\]\\]+"""
+_KEY_NAME = rf"{_SENSITIVE_NAME}|key|token|signature|credentials?"
+# Between a name and its value in HTTP, JSON, Python, a query or a pair of texts.
+_BETWEEN = r"""(?:\\?["']?\s*[:=]\s*|["']\s*,\s*)b?"""
+_VALUE = r"""(\\?["'])(?:(?!\3)[^\r\n])+|[^\s"'`,;&<>{}()\[\]\\]+"""
+_LIKELY_VALUE = r"""(?:\\?["'])?(?=[^\s"'&,;]{,99}\d)[^\s"'`,;&<>{}()\[\]\\]{8,}"""
+_SECRETS = tuple(
+    (re.compile(pattern, re.IGNORECASE), shown)
+    for pattern, shown in (
+        (r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)(?s:.+?)(?=-----END|\Z)", rf"\1{REDACTED}"),
+        # User and password, or a token, before the host of a URL. A password may hold any sign.
+        (r"(://)(?:[^\s/@:\"']{,99}:(?!\d+[/?#])[^\s\"']{1,199}|[^\s/@\"']{1,199})@", rf"\1{REDACTED}@"),
+        (
+            rf"((?:authorization|cookie)({_BETWEEN}))(?:(\\?[\"'])(?:(?!\3)[^\r\n])+|[^\s\"'][^\r\n]*)",
+            rf"\1\3{REDACTED}",
         ),
-        rf"\1\2{REDACTED}",
-    ),
-    (re.compile(r"(?i)\b(bearer|basic)\s+(?=\S*[0-9=])[a-z0-9._~+/-]{8,}=*"), rf"\1 {REDACTED}"),
-    # Keys with a known prefix. Providers quote some with asterisks in the middle.
-    (re.compile(r"\b(?:sk|pk|rk|gsk|hf|ghp|gho|xox[abp])[-_][\w*-]{8,}"), REDACTED),
-    (re.compile(r"\b(?:AKIA[0-9A-Z]{16}|AIza[\w-]{20,}|eyJ[\w-]+\.[\w-]+\.[\w-]+)"), REDACTED),
+        (rf"({_SENSITIVE_NAME})({_BETWEEN})(?:{_VALUE})", rf"\1\2\3{REDACTED}"),
+        (r"(?<=[?&])(code|key|pass|sig|signature|token)=[^\s\"'&]+", rf"\1={REDACTED}"),
+        (rf"({_KEY_NAME})({_BETWEEN}|\s+(?:provided:?\s+)?){_LIKELY_VALUE}", rf"\1\2{REDACTED}"),
+        (r"((?<![\w-])--[a-z-]{0,30}(?:key|token|secret|password)\s+)\S+", rf"\1{REDACTED}"),
+        (r"\b(bearer|basic)\s+(?=\S*[0-9=])[a-z0-9._~+/-]{8,}=*", rf"\1 {REDACTED}"),
+        # Keys with a known prefix. Providers quote some with asterisks in the middle.
+        (r"\b(?:sk|pk|rk|gsk|hf|gh[oprsu]|xox[a-z])[-_][\w*-]{8,}", REDACTED),
+        (
+            r"\b(?:github_pat|glpat|lsv2|nvapi|pplx|r8|SG|tvly|xai|ya29)[-_.](?=[\w.-]*\d)[\w.-]{8,}",
+            REDACTED,
+        ),
+        (r"\b(?:AKIA[0-9A-Z]{16}|AIza[\w-]{20,}|eyJ[\w-]+\.[\w-]+\.[\w-]+)", REDACTED),
+    )
 )
+# Names of environment variables that hold secrets.
+_VARIABLE = re.compile(r"(?i)(?:KEY|TOKEN|SECRET|PASSWORD)$")
+_MIN_SECRET_LENGTH = 8
 # Maximum number of characters that a message quotes.
 _MAX_QUOTED = 500
 
@@ -51,7 +69,10 @@ def escape_controls_in_json(text: str) -> str:
 
 
 def redact_secrets(text: str) -> str:
-    """Redact API keys, tokens, passwords and cookies that are recognizable by their form or name."""
+    """Redact keys, tokens, passwords and cookies, known by form, by name or from environment variables."""
+    for name, value in os.environ.items():
+        if len(value) >= _MIN_SECRET_LENGTH and _VARIABLE.search(name):
+            text = text.replace(value, REDACTED)
     for secret, shown in _SECRETS:
         text = secret.sub(shown, text)
     return text
