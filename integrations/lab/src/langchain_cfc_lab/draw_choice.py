@@ -5,10 +5,14 @@ these prompts calibrates, so the guarantee holds as if the chosen rule had been 
 split calibrates with a rule on part of these prompts, and judges it on the others as it would be served. For
 a bot, the most prompts are answered that the later number of certification prompts would certify if the
 selection prompts' figures hold.
+
+Scores of self-consistency are those of all recorded candidates. For a bot they are computed again from the
+answers that a rule would have drawn. The rule itself needs records that were collected by it.
 """
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -19,17 +23,24 @@ import numpy as np
 
 from langchain_cfc.artifact import has_separate_scores, replay_prefixes, tabulate_held_out
 from langchain_cfc.calibration import CalibrationConfig, calibrate
-from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.certificates.bounds import binomial_p_value
 from langchain_cfc.certificates.coverage import compute_outcomes
 from langchain_cfc.certificates.cuts import FIRST_SHARE
-from langchain_cfc.draw_rules import parse_draw_rule
-from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, UnattainableTargetError
+from langchain_cfc.draw_rules import parse_draw_rule, replay
+from langchain_cfc.errors import (
+    AttainabilityWarning,
+    CalibrationError,
+    CFCWarning,
+    InputError,
+    UnattainableTargetError,
+)
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.files import open_records
 from langchain_cfc.records.splits import make_split_plan
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import Level, format_alpha
 from langchain_cfc_lab.bot_plan import rank_answerable
 from langchain_cfc_lab.splits import Progress, measure_splits
@@ -144,10 +155,13 @@ def suggest_draws(
 
     Raises:
         InputError: If an argument, a rule or a record cannot be used, or the records do not determine the
-            scores for fewer candidates.
+            scores for fewer candidates: a verifier compared them, other than a bot's by self-consistency.
         FeatureError: If the feature map is wrong.
         CalibrationError: If there are too few selection prompts.
         UnattainableTargetError: If no rule can be expected to certify a bot.
+
+    Warns:
+        CFCWarning: If the chosen rule needs records that were collected by it.
     """
     if splits < 2 or not 0.0 < fit_fraction < 1.0:  # noqa: PLR2004 - an inner comparison takes two
         msg = f"fit_fraction must lie in (0, 1) and splits be at least 2, got {fit_fraction!r} and {splits!r}"
@@ -223,8 +237,25 @@ def suggest_draws(
         most_lost=MAX_COVERAGE_LOSS,
         prompts=len(part),
         splits=splits,
-        command=final.format_command(["RECORDS"]),
+        command=_format_command(final, chosen, draw_all, provenance),
     )
+
+
+def _format_command(
+    config: CalibrationConfig, chosen: str, draw_all: str, provenance: Provenance | None
+) -> str:
+    """Return the command to run next: calibrate, or collect if the rule changes the recorded scores."""
+    if chosen == draw_all or has_separate_scores(provenance) is not False:
+        return config.format_command(["RECORDS"])
+    warnings.warn(
+        "the scores are agreement among all candidates of a question, which has fewer values with fewer "
+        "draws: collect new records by the rule, and calibrate these",
+        CFCWarning,
+        stacklevel=3,
+    )
+    rule = parse_draw_rule(chosen)
+    drawn = ["-n", str(rule.at_most)] if rule.condition == "fixed" else ["--draws", chosen]
+    return shlex.join(["langchain-cfc", "collect", *drawn, "--store", "by_rule.db"])
 
 
 def _measure_rules(
@@ -262,7 +293,7 @@ def _judge_bot_rule(
     certifying: int,
 ) -> list[float]:
     """Return the `_BOT_FIGURES` of a rule."""
-    drawn = replay_prefixes(parse_draw_rule(rule), table, provenance)
+    drawn = _replay_agreement(rule, table, provenance)
     means, wrong = rank_answerable(drawn)
     rate, level = Fraction(config.wrong_rates[0]), config.first_level * FIRST_SHARE
     answered = 0  # the most selection prompts, ties complete, whose figures would certify the rate
@@ -272,6 +303,27 @@ def _judge_bot_rule(
             answered = int(size)
     wrong_rate = int(wrong[answered]) / max(1, answered)
     return [float(drawn.draws.counts.mean()), answered / len(table), wrong_rate]
+
+
+def _replay_agreement(rule: str, table: LabelledBatch, provenance: Provenance | None) -> LabelledBatch:
+    """Return `replay_prefixes`, for scores of self-consistency with those of the candidates drawn."""
+    draws, parsed = table.draws, parse_draw_rule(rule)
+    if has_separate_scores(provenance) is not False or not np.allclose(
+        draws.scores, _score_by_agreement(draws), rtol=0.0, atol=1e-6
+    ):
+        return replay_prefixes(parsed, table, provenance)
+    drawn = replay(parsed, table)
+    return replace(drawn, draws=replace(drawn.draws, scores=_score_by_agreement(drawn.draws), precomputed={}))
+
+
+def _score_by_agreement(draws: CandidateBatch) -> FloatArray:
+    """Return (N, n) shares of a prompt's candidates drawn that give another answer; NaN without answers."""
+    codes, blank = draws.answer_codes, draws.blank
+    if codes is None or blank is None:
+        return np.full(draws.scores.shape, np.nan)
+    same = (codes[:, :, np.newaxis] == codes[:, np.newaxis, :]) & draws.is_drawn[:, np.newaxis, :]
+    counts = draws.counts[:, np.newaxis]
+    return np.asarray(np.where(blank, 1.0, (counts - same.sum(axis=2)) / counts), dtype=np.float64)
 
 
 def list_draw_rules(prompts: LabelledBatch, provenance: Provenance | None) -> list[str]:

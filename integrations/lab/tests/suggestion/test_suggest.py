@@ -21,10 +21,16 @@ from langchain_cfc_lab import (
 )
 
 from langchain_cfc import CalibrationArtifact, calibrate, evaluate
-from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.candidates import LabelledBatch, score_by_agreement
 from langchain_cfc.demo import load_recording
 from langchain_cfc.draw_rules import parse_draw_rule
-from langchain_cfc.errors import CalibrationError, FeatureError, InputError, UnattainableTargetError
+from langchain_cfc.errors import (
+    CalibrationError,
+    CFCWarning,
+    FeatureError,
+    InputError,
+    UnattainableTargetError,
+)
 from langchain_cfc.records import Provenance, tabulate, write_records
 from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.support.arrays import IntArray
@@ -363,6 +369,32 @@ def test_suggest_draws_for_a_bot_expects_what_calibrate_certifies(for_bot: DrawS
     # The control: without a rate to keep, a bot answers every question.
     assert max(one.answered_rate for one in for_bot.rules) < 0.8
     assert (for_bot.alpha, for_bot.max_wrong_rate, for_bot.splits) == (None, "0.1", 0)
+
+
+def draw_votes(n: int) -> LabelledBatch:
+    """The first n of 10 votes for a right answer or one of three others, scored by agreement among them."""
+    rng = np.random.default_rng(4)
+    wrong = rng.beta(0.7, 1.2, size=(600, 1))
+    votes = np.where(rng.random((600, 10)) < 0.8 * wrong, rng.integers(1, 4, (600, 10)), 0)[:, :n]
+    made = LabelledBatch.from_arrays(
+        [str(row) for row in range(600)], np.zeros(votes.shape), votes == 0, votes.astype(str).tolist()
+    )
+    return replace(made, draws=replace(made.draws, scores=score_by_agreement(votes)))
+
+
+def test_draw_rules_of_a_bot_are_judged_by_the_agreement_they_leave() -> None:
+    votes = Provenance(n=10, verifier=dict(SelfConsistency().fingerprint))
+    options: dict[str, Any] = {"max_wrong_rate": 0.2, "fit_fraction": 0.5, "provenance": votes}
+    with pytest.warns(CFCWarning, match="fewer values with fewer draws"):
+        found = suggest_draws(draw_votes(10), rules=["fixed(5)", "lead(3, at_most=10)"], **options)
+    shown = {one.rule: (one.mean_draws, one.answered_rate, one.wrong_rate) for one in found.rules}
+    fewer = options | {"provenance": votes.model_copy(update={"n": 5})}
+    (five,) = suggest_draws(draw_votes(5), rules=[], **fewer).rules
+    assert shown["fixed(5)"] == (five.mean_draws, five.answered_rate, five.wrong_rate)
+    assert found.command.startswith("langchain-cfc collect")
+    other = replace(draw_votes(10), draws=replace(draw_votes(10).draws, scores=np.full((600, 10), 0.5)))
+    with pytest.raises(InputError, match="compares the candidates"):
+        suggest_draws(other, rules=["fixed(5)"], **options)
 
 
 def test_suggest_for_a_bot_prints_no_word_of_answer_sets(tmp_path: Path) -> None:
