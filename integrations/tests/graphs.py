@@ -107,9 +107,8 @@ def make_one_node_graph(node: Any, state: Any, checkpointer: Any = None) -> Any:
     return graph.compile(checkpointer=checkpointer)
 
 
-def make_graph_generator(model: Runnable[Any, Any], node: str) -> Runnable[Any, Any]:
+def make_graph_generator(model: Runnable[Any, Any], _: str) -> Runnable[Any, Any]:
     """Return a generator that is a graph, as an agent is."""
-    del node
     draws = make_one_node_graph(lambda state: {"messages": [model.invoke(state["messages"])]}, MessagesState)
     asked: Any = RunnableLambda(lambda prompt: {"messages": prompt})
     made: Runnable[Any, Any] = asked | draws | RunnableLambda(lambda state: state["messages"][-1])

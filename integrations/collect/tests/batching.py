@@ -107,8 +107,7 @@ def make_components(url: str, kind: Kind = "openai") -> Components:
     )
 
 
-def score_by_slot(prompt: Any, candidates: list[Any]) -> list[float]:
-    del prompt
+def score_by_slot(_: Any, candidates: list[Any]) -> list[float]:
     return [slot / 8 for slot in range(len(candidates))]
 
 

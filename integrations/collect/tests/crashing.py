@@ -42,12 +42,10 @@ def make_parts_noting_calls(log: Path, seconds: float = _SECONDS) -> Components:
         await asyncio.sleep(seconds)
         return prompt.replace("question", "answer")
 
-    def verifier(prompt: Any, candidates: list[Any]) -> list[float]:
-        del prompt
+    def verifier(_: Any, candidates: list[Any]) -> list[float]:
         return [(slot + 1) / 8 for slot in range(len(candidates))]
 
-    def labeler(prompt: Any, reference: Any, candidates: list[Any]) -> list[bool]:
-        del prompt
+    def labeler(_: Any, reference: Any, candidates: list[Any]) -> list[bool]:
         return [slot == 0 and one.text == reference for slot, one in enumerate(candidates)]
 
     return Components(generator, verifier, labeler, N)

@@ -100,8 +100,7 @@ def write_at_the_end() -> Iterator[None]:
     held: list[Any] = []
     submit, close = Writer.submit, Writer.close
 
-    def seem(self: Writer, writes: Any) -> None:
-        del self
+    def seem(_: Writer, writes: Any) -> None:
         held.append(writes)
 
     async def close_late(self: Writer) -> None:

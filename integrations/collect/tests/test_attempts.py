@@ -241,8 +241,7 @@ def test_retry_waits_for_retry_after_up_to_max_wait(waits: list[float]) -> None:
 
 
 def test_call_that_always_times_out_reports_the_timeout() -> None:
-    async def hang(item: Any) -> None:
-        del item
+    async def hang(_: Any) -> None:
         await asyncio.sleep(1000)
 
     limit = ConcurrencyLimiter(1)
@@ -266,9 +265,8 @@ def test_timeout_raised_by_the_call_itself_is_returned_as_its_outcome(timeout: f
 def test_cancelling_a_call_releases_its_permit(after: float) -> None:
     limit, begun = ConcurrencyLimiter(1), 0
 
-    async def fail_slowly(item: Any) -> None:
+    async def fail_slowly(_: Any) -> None:
         nonlocal begun
-        del item
         begun += 1
         await asyncio.sleep(1.0)
         raise ConnectionError

@@ -13,7 +13,6 @@ from langchain_cfc_collect import HumanLabels
 from langchain_cfc_collect.human import format_value
 from langchain_cfc_collect.review import (
     CLAIM_COLUMNS,
-    create_review_report,
     read_people_claims,
     write_review,
 )
@@ -61,19 +60,6 @@ def test_claim_sheet_shows_each_claim_and_its_answer_without_labels(tmp_path: Pa
     assert [row[5] for row in rows] == ["'Its capital is Lima.", "'It has 2 coasts.", "'Lost."]
     assert {tuple(row[:4]) for row in rows} == {("'peru", "'Tell me about peru.", "'x", f"'{record.answer}")}
     assert {row[6] for row in rows} == {""}
-
-
-def test_claim_sheet_keeps_all_claims_of_a_sampled_answer_together(tmp_path: Path) -> None:
-    records, path = make_records(30), tmp_path / "sheet.csv"
-    write_review(records, 10, path)
-    names = [row[0][1:] for row in read_rows_of(path)[1:]]
-    chosen = list(dict.fromkeys(names))
-    assert len(chosen) == 10
-    by_id = {one.id: one for one in records}
-    assert names == [name for name in chosen for _ in by_id[name].claims]
-    again = tmp_path / "again.csv"
-    write_review(reversed(records), 10, again)
-    assert again.read_bytes() == path.read_bytes()
 
 
 TEXTS = st.lists(
@@ -139,34 +125,6 @@ def test_read_people_claims_refuses_records_of_candidates(tmp_path: Path) -> Non
 
 
 # Reports on filled sheets
-
-ANSWERS = st.lists(
-    st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans()), min_size=1, max_size=4),
-    min_size=1,
-    max_size=6,
-)
-
-
-@given(ANSWERS)
-def test_review_report_counts_the_labels_of_claims(
-    tmp_path_factory: Any, answers: list[list[tuple[int, bool, bool]]]
-) -> None:
-    path = tmp_path_factory.mktemp("sheets") / "sheet.csv"
-    records = []
-    for number, claims in enumerate(answers):
-        made = make_record(f"p{number}", *map(str, range(len(claims))))
-        labelled = [
-            one.model_copy(update={"supported": label})
-            for one, (_, label, _) in zip(made.claims, claims, strict=True)
-        ]
-        records.append(made.model_copy(update={"claims": tuple(labelled)}))
-    write_review(records, len(records), path)
-    fill_in(path, lambda name, text: answers[int(name[1:])][int(text)][2])
-    report = create_review_report(records, path)
-    flat = [(label, truth) for claims in answers for _, label, truth in claims]
-    assert (report.unit, report.prompts) == ("claims", len(answers))
-    assert report.wrong_called_correct == flat.count((True, False))
-    assert report.correct_called_wrong == flat.count((False, True))
 
 
 def test_store_export_writes_and_reads_claim_sheets(tmp_path: Path) -> None:

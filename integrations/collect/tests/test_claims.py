@@ -163,8 +163,7 @@ def test_token_probabilities_of_claims_survive_a_later_run(path: Path) -> None:
 def test_claim_agreement_verifier_receives_the_other_answers(path: Path) -> None:
     asked: list[tuple[str, str]] = []
 
-    def entails(prompt: str, premise: str, hypothesis: str) -> bool:
-        del prompt
+    def entails(_: str, premise: str, hypothesis: str) -> bool:
         asked.append((premise, hypothesis))
         return hypothesis in premise
 
@@ -194,8 +193,7 @@ def test_claim_agreement_verifier_receives_the_other_answers(path: Path) -> None
 def test_claims_keep_the_scores_of_several_verifiers(path: Path) -> None:
     claiming = Claiming()
 
-    def measure(prompt: str, candidates: list[Any]) -> list[float]:
-        del prompt
+    def measure(_: str, candidates: list[Any]) -> list[float]:
         return [len(one.text) / 100 for one in candidates]
 
     verifiers = {"hash": claiming.verify, "length": measure}
@@ -325,12 +323,10 @@ def test_collection_notices_warn_of_claims_that_will_not_calibrate(
 ) -> None:
     notices: list[str] = []
 
-    def label(prompt: str, reference: Any, candidates: list[Any]) -> list[bool]:
-        del prompt, reference
+    def label(_: str, __: Any, candidates: list[Any]) -> list[bool]:
         return ["right" in one.text if labels is None else labels for one in candidates]
 
-    def verify(prompt: str, candidates: list[Any]) -> list[float]:
-        del prompt
+    def verify(_: str, candidates: list[Any]) -> list[float]:
         return [0.5] * len(candidates)
 
     parts = make_parts(Claiming(), labeler=label, verifier=verify)

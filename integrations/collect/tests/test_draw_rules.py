@@ -196,8 +196,7 @@ def test_notice_on_scores_works_with_unequal_numbers_of_draws(tmp_path: Path) ->
     assert "the scores point the wrong way" in notice
 
 
-def point_the_wrong_way(prompt: str, candidates: list[DrawnCandidate]) -> list[float]:
-    del prompt
+def point_the_wrong_way(_: str, candidates: list[DrawnCandidate]) -> list[float]:
     return [0.9 if one.text == "a" else 0.1 for one in candidates]
 
 

@@ -170,19 +170,16 @@ class RecordingLabeler:
         self.word = word
         self.shown: list[list[str]] = []
 
-    def __call__(self, prompt: Any, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:
-        del prompt, reference
+    def __call__(self, _: Any, __: Any, candidates: list[DrawnCandidate]) -> list[bool]:
         self.shown.append([one.text for one in candidates])
         return [self.word in one.text for one in candidates]
 
 
-def yield_letters(prompt: str) -> Iterator[str]:
-    del prompt
+def yield_letters(_: str) -> Iterator[str]:
     yield from ("a!", "b", "a", "b?")
 
 
-def score_half(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
-    del prompt
+def score_half(_: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
     return [0.5] * len(candidates)
 
 
@@ -214,8 +211,7 @@ def test_labeler_receives_each_distinct_answer_or_its_first_text(
 
 
 def test_output_outside_zero_to_one_cannot_be_averaged(path: Path) -> None:
-    def beyond(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
-        del prompt
+    def beyond(_: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
         return [1.5] * len(candidates)
 
     parts = Components(lambda prompt: prompt, {"beyond": beyond, "flat": score_half}, NormalisedMatch(), N)
@@ -311,8 +307,7 @@ class EnvironmentTracer(BaseCallbackHandler):
 
     seen: ClassVar[list[str]] = []
 
-    def on_chain_start(self, *given: Any, **details: Any) -> None:
-        del given
+    def on_chain_start(self, *_: Any, **details: Any) -> None:
         self.seen.append(str(details.get("name")))
 
 

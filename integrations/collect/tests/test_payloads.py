@@ -69,19 +69,6 @@ def count_messages(path: Path) -> int:
 # While collecting
 
 
-def test_labelled_prompts_drop_messages_without_changing_records(path: Path) -> None:
-    kept = path.with_name("kept.db")
-    assert collect_to(path).complete
-    assert collect_to(kept, keep_payloads=True).complete
-    assert (count_messages(path), count_messages(kept)) == (0, SIZE * N)
-    with Store(path) as one, Store(kept) as other:
-        assert list(one.read_records()) == list(other.read_records())
-        assert one.read_provenance() == other.read_provenance()
-        assert one.read_usage() == other.read_usage()
-        one.check()
-        other.check()
-
-
 def test_unlabelled_prompts_keep_their_messages(path: Path) -> None:
     def fail(*_: Any) -> list[bool]:
         msg = "down"

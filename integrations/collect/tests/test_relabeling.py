@@ -27,8 +27,7 @@ def label_by_reference(_: Any, reference: Any, candidates: list[DrawnCandidate])
 def make_labeler(knows: Callable[[int], bool]) -> Callable[..., list[bool]]:
     """Return a labeler that says no of each candidate, and fails for the prompts that it does not know."""
 
-    def label(prompt: str, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:
-        del reference
+    def label(prompt: str, _: Any, candidates: list[DrawnCandidate]) -> list[bool]:
         if not knows(int(prompt)):
             msg = f"no label for {prompt}"
             raise RuntimeError(msg)
@@ -161,8 +160,7 @@ def test_relabel_keeps_labels_if_the_labeler_always_fails(path: Path) -> None:
 def test_relabel_tries_an_unreachable_judge_on_one_prompt_only(path: Path) -> None:
     tried: list[str] = []
 
-    def fail(prompt: str, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:
-        del reference, candidates
+    def fail(prompt: str, _: Any, __: list[DrawnCandidate]) -> list[bool]:
         tried.append(prompt)
         msg = "down"
         raise ConnectionError(msg)

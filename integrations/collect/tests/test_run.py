@@ -253,8 +253,7 @@ def test_cancelled_run_leaves_an_intact_store(path: Path) -> None:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def _refuse_writes(*given: Any) -> None:
-    del given
+def _refuse_writes(*_: Any) -> None:
     msg = "cannot write: the disk is gone"
     raise StoreError(msg)
 
@@ -295,8 +294,7 @@ def make_scores(good: float, bad: float, right: Callable[[str, int], bool]) -> d
     }
 
 
-def first(name: str, slot: int) -> bool:
-    del name
+def first(_: str, slot: int) -> bool:
     return slot == 0
 
 

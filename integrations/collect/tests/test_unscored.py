@@ -71,8 +71,7 @@ def test_collect_keeps_questions_with_one_draw_that_is_no_answer(
 
 
 def test_collect_stores_candidates_without_a_verdict(tmp_path: Path) -> None:
-    def judge(prompt: Any, candidates: list[DrawnCandidate]) -> list[float | None]:
-        del prompt
+    def judge(_: Any, candidates: list[DrawnCandidate]) -> list[float | None]:
         return [0.5] * (len(candidates) - 1) + [None]
 
     judge.fingerprint = {"id": "last-missing"}  # type: ignore[attr-defined]  # as a part may say
@@ -110,12 +109,10 @@ def test_candidates_without_a_verdict_are_never_served(
 
 @pytest.mark.parametrize("of_claims", [False, True])
 def test_labels_that_cannot_be_read_are_counted_and_count_as_wrong(tmp_path: Path, of_claims: bool) -> None:
-    def judge(prompt: Any, reference: Any, candidates: list[DrawnCandidate]) -> list[bool | None]:
-        del prompt, reference
+    def judge(_: Any, __: Any, candidates: list[DrawnCandidate]) -> list[bool | None]:
         return [None, *[True] * (len(candidates) - 1)]
 
-    def verify(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
-        del prompt
+    def verify(_: Any, candidates: list[DrawnCandidate]) -> list[float]:
         return [0.5] * len(candidates)
 
     components = Components(
@@ -148,8 +145,7 @@ def test_labels_that_cannot_be_read_are_counted_and_count_as_wrong(tmp_path: Pat
 def test_ensemble_scores_without_what_is_no_answer() -> None:
     texts = iter(["a0", "a1", "", "a3", "a4", "a5"])
 
-    def judge(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
-        del prompt
+    def judge(_: Any, candidates: list[DrawnCandidate]) -> list[float]:
         return [0.5 for _ in candidates]
 
     records = [

@@ -53,8 +53,7 @@ def shout(text: Any) -> Any:
     return text
 
 
-def score(prompt: Any, candidates: list[Any]) -> list[float]:
-    del prompt
+def score(_: Any, candidates: list[Any]) -> list[float]:
     return [0.5 for _ in candidates]
 
 
@@ -159,8 +158,7 @@ def test_find_shared_judge_names_a_model_that_scores_and_labels(
 
 @pytest.mark.parametrize("same", [True, False])
 def test_collect_warns_if_one_model_scores_and_labels(tmp_path: Path, same: bool) -> None:
-    def verdict(prompt: Any, reference: Any, candidate: str) -> bool:
-        del prompt, reference
+    def verdict(_: Any, __: Any, candidate: str) -> bool:
         return candidate == "Lima"
 
     verdict.fingerprint = {"model": "small" if same else "large"}  # type: ignore[attr-defined]  # as a part may say

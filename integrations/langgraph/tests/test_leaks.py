@@ -174,16 +174,14 @@ def test_checkpointer_stores_no_rejected_candidate(
     assert MARK in read_stored(tmp_path / "naive"), "the negative control"
 
 
-def fail_with_quote(prompt: Any, candidates: Any) -> list[float]:
+def fail_with_quote(_: Any, candidates: Any) -> list[float]:
     """A verifier that fails on a candidate and says on which."""
-    del prompt
     msg = f"cannot judge {candidates[0].text}"
     raise ValueError(msg)
 
 
-def fail_with_typed_quote(prompt: Any, candidates: Any) -> list[float]:
+def fail_with_typed_quote(_: Any, candidates: Any) -> list[float]:
     """A verifier that does so by the package's own type of error."""
-    del prompt
     raise VerifierError(candidates[0].text)
 
 

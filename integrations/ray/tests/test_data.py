@@ -140,8 +140,7 @@ class Failing:
 
 
 def make_refusing_parts(flag: Path, n: int = N) -> Components:
-    def verifier(prompt: Any, candidates: Any) -> list[float]:
-        del prompt
+    def verifier(_: Any, candidates: Any) -> list[float]:
         return [0.5] * len(candidates)
 
     return Components(Failing(flag), verifier, NormalisedMatch(), n)

@@ -80,8 +80,7 @@ class NotingModel(BaseChatModel):
     def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
         raise NotImplementedError
 
-    async def _agenerate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
-        del args, kwargs
+    async def _agenerate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         prompt = messages[-1].text
         self._note(prompt, ended=False)
         await asyncio.sleep(self.seconds)
@@ -100,8 +99,7 @@ class NotingModel(BaseChatModel):
 
 def make_noting_parts(log: Path, seconds: float = CALL) -> Components:
 
-    def verifier(prompt: Any, candidates: Sequence[Any]) -> list[float]:
-        del prompt
+    def verifier(_: Any, candidates: Sequence[Any]) -> list[float]:
         return [(slot + 1) / 8 for slot in range(len(candidates))]
 
     return Components(NotingModel(log=log, seconds=seconds), verifier, NormalisedMatch(), N)
@@ -115,12 +113,10 @@ def make_unclear_parts(unit: Unit) -> Components:
         lines = [f"answer {number}", "no verdict", "no label", "answer 3"]
         return "\n".join(lines[: number % 5]) if unit == "claims" else [*lines, " "][number % 5]
 
-    def verify(prompt: Any, candidates: Sequence[Any]) -> list[float | None]:
-        del prompt
+    def verify(_: Any, candidates: Sequence[Any]) -> list[float | None]:
         return [None if "verdict" in one.text else len(one.text) / 20 for one in candidates]
 
-    def label(prompt: Any, reference: Any, candidates: Sequence[Any]) -> list[bool | None]:
-        del prompt
+    def label(_: Any, reference: Any, candidates: Sequence[Any]) -> list[bool | None]:
         return [None if "label" in one.text else one.text == reference for one in candidates]
 
     splitter = find_lines if unit == "claims" else None

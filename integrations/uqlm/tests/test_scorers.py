@@ -36,8 +36,7 @@ class Judge(FakeListChatModel):
     verdicts: dict[str, str] = Field(default_factory=dict)
     asked: list[str] = Field(default_factory=list)
 
-    def _generate(self, messages: list[BaseMessage], *rest: Any, **more: Any) -> ChatResult:
-        del rest, more
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         words = str(messages[-1].text)
         self.asked.append(words)
         text = words.partition("Proposed Answer: ")[2].partition(".")[0]

@@ -115,29 +115,6 @@ def count_draws(script: Script) -> int:
     return len(script.requests) - sum(script.struck.values())
 
 
-def test_collect_writes_the_records_that_the_server_answered(
-    collect: Collect, folder: Path, facts: list[PromptRecord], script: Script
-) -> None:
-    out = folder / "records.jsonl"
-    ran = collect("--out", out, "--json")
-    assert ran.code == 0
-    assert ran.data["finished"] == COUNT
-    assert ran.data["complete"]
-    source = read_records(out)
-    records = {str(record.input): record for record in source}
-    assert source.provenance is not None
-    assert (source.provenance.generator or {})["model_version"] == MODEL
-    assert count_draws(script) == N * COUNT
-    for fact in facts[:COUNT]:
-        found = records[str(fact.input)]
-        assert sorted(str(one.text) for one in found.candidates) == sorted(
-            str(one.text) for one in fact.candidates[:N]
-        )
-        scores = sorted(one.score for one in found.candidates)
-        assert scores == pytest.approx(sorted(one.score for one in fact.candidates[:N]), abs=1e-6)
-        assert found.metadata == fact.metadata
-
-
 def test_collect_dry_run_sends_no_requests_and_makes_no_store(
     collect: Collect, folder: Path, script: Script
 ) -> None:
@@ -192,7 +169,7 @@ def test_id_given_on_the_command_line_to_a_store_ends_the_notice(
     assert records.provenance is not None
     generator = records.provenance.generator or {}
     assert generator["id"] == "mine"
-    assert generator["model"] == "gpt-4o-mini"
+    assert (generator["model"], generator["model_version"]) == ("gpt-4o-mini", MODEL)
     assert explain_doubt(generator, generator) is None
     # Another id, or none any more, is another generator.
     assert collect("--set", "generator.id=other").code == 2
@@ -206,18 +183,6 @@ def test_collect_dry_run_estimates_from_finished_prompts(collect: Collect) -> No
     assert (rest["prompts"], rest["measured_on"]) == (COUNT - 4, 4)
     assert rest["input_tokens"] == 2 * taken["input_tokens"]
     assert rest["cost"] == pytest.approx(2 * taken["cost"])
-
-
-def test_collect_stops_at_max_cost_and_resumes_without_it(
-    collect: Collect, folder: Path, script: Script
-) -> None:
-    each = collect("--limit", "1", "--json").data["cost"]
-    ran = collect("--max-cost", str(5.5 * each), "--set", "run.concurrency=1")
-    assert ran.code == 1
-    assert "not every prompt was started: run the same command again" in ran.out
-    assert run("store", "status", folder / "facts.db", "--json").data["finished"] == 5
-    assert collect().code == 0
-    assert count_draws(script) == N * COUNT
 
 
 def test_collect_reports_failures_and_retries_them_on_request(
