@@ -1,4 +1,4 @@
-"""A verifier that fails or returns invalid scores raises one typed error for the prompt."""
+"""Verifiers that fail, return invalid scores, or have no verdict on a candidate or are given no answer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from langchain_core.runnables import RunnableLambda
 
+from langchain_cfc import CFCRunnable, calibrate
 from langchain_cfc.errors import VerifierError
+from langchain_cfc.records import Candidate, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
 from tests.calls import Invoke
-from tests.factories import make_chain
-from tests.fakes import TEXTS, N, averify, verify
+from tests.factories import make_artifact, make_chain
+from tests.fakes import TEXTS, N, ScriptedModel, averify, verify
 
 Verifier = Callable[[Any, list[DrawnCandidate]], Any]
 
@@ -198,3 +200,55 @@ def test_runnable_verifier_receives_prompt_and_candidates_as_mapping(invoke: Inv
 def test_chain_refuses_verifiers_that_cannot_be_called(verifier: Any) -> None:
     with pytest.raises(VerifierError, match=f"got a {type(verifier).__name__} as verifier"):
         make_chain(verifier=verifier)
+
+
+@pytest.mark.parametrize("texts", [("a",) * 4, ("a", "b", "a", "c")])
+@pytest.mark.parametrize("settings", [{}, {"set_rule": "unique(all)"}])
+def test_candidates_without_a_verdict_are_never_served(
+    texts: tuple[str, ...], settings: dict[str, Any]
+) -> None:
+    """Not as the best candidate either; the control has a verdict of the same score."""
+    artifact = make_artifact(**settings)
+    for verdict, is_answered in ((None, False), (1.0, True)):
+        chain = make_chain(
+            artifact,
+            generator=ScriptedModel(texts=texts),
+            verifier=lambda _, drawn, v=verdict: [v] * len(drawn),
+        )
+        result = chain.invoke("?")
+        assert (result.abstained, bool(result.answers)) == (not is_answered, is_answered)
+    one = make_chain(
+        artifact,
+        generator=ScriptedModel(texts=("a", "b", "c", "d")),
+        verifier=lambda *_: [None, 0.9, None, 1.0],
+    ).invoke("?")
+    assert set(one.answers) <= {"b", "d"}
+    assert one.best == "b"
+    assert one.unscored == {"no_verdict": 2}
+
+
+def test_ensemble_scores_without_what_is_no_answer() -> None:
+    texts = iter(["a0", "a1", "", "a3", "a4", "a5"])
+
+    def judge(_: Any, candidates: list[DrawnCandidate]) -> list[float]:
+        return [0.5 for _ in candidates]
+
+    records = [
+        PromptRecord(
+            id=str(number),
+            input=f"question {number}",
+            candidates=tuple(
+                Candidate(text=f"a{slot}", score=slot / 10, correct=slot < 3) for slot in range(6)
+            ),
+        )
+        for number in range(50)
+    ]
+    artifact = calibrate(records, alpha=0.2, features="1")
+    chain = CFCRunnable(
+        generator=lambda _: next(texts), verifier={"one": judge, "two": judge}, artifact=artifact
+    )
+    result = chain.invoke("?")
+    [odd] = [one for one in result.candidates if one.unscored]
+    assert (odd.score, odd.scores, odd.accepted, odd.unscored) == (1.0, None, False, "blank")
+    assert result.unscored == {"blank": 1}
+    assert "1 of 6 candidates were blank" in result.explain()

@@ -1,4 +1,4 @@
-"""One odd draw of ten in `collect`: stored with its kind, counted with its cure, and calibrated as served."""
+"""One odd draw of ten in `collect`: stored with its kind, counted with its cure, and calibrated."""
 
 from __future__ import annotations
 
@@ -14,20 +14,17 @@ from langchain_cfc_collect.store import Store
 from langchain_core.runnables import RunnableLambda
 
 from integrations.collect.tests.sharing import tabulate_store
-from langchain_cfc import CFCRunnable, calibrate, read_records
+from langchain_cfc import read_records
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.no_answers import NoAnswer
-from langchain_cfc.records import Candidate, Example, PromptRecord, tabulate, write_records
+from langchain_cfc.records import Example, PromptRecord, tabulate, write_records
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.verifiers import SequenceProbability
 from tests.cli.running import run
-from tests.factories import make_artifact, make_chain
-from tests.fakes import ScriptedModel
 from tests.sampling.no_answer_server import ANSWER, PERIOD, Reply, make_choice, serve_odd_reply
 
 SIZE = 4
-JUDGED = [None, 0.9, None, 1.0]
 EXAMPLES = [
     Example(id=str(number), input=f"Capital of Peru {number}?", reference=ANSWER) for number in range(SIZE)
 ]
@@ -84,29 +81,6 @@ def test_collect_stores_candidates_without_a_verdict(tmp_path: Path) -> None:
     assert np.isfinite(parse_set_rule("all").compute_levels(tabulate(records).draws)[:, :-1]).all()
 
 
-@pytest.mark.parametrize("texts", [("a",) * 4, ("a", "b", "a", "c")])
-@pytest.mark.parametrize("settings", [{}, {"set_rule": "unique(all)"}])
-def test_candidates_without_a_verdict_are_never_served(
-    texts: tuple[str, ...], settings: dict[str, Any]
-) -> None:
-    """Not as the best candidate either; the control has a verdict of the same score."""
-    artifact = make_artifact(**settings)
-    for verdict, is_answered in ((None, False), (1.0, True)):
-        chain = make_chain(
-            artifact,
-            generator=ScriptedModel(texts=texts),
-            verifier=lambda _, drawn, v=verdict: [v] * len(drawn),
-        )
-        result = chain.invoke("?")
-        assert (result.abstained, bool(result.answers)) == (not is_answered, is_answered)
-    one = make_chain(
-        artifact, generator=ScriptedModel(texts=("a", "b", "c", "d")), verifier=lambda *_: JUDGED
-    ).invoke("?")
-    assert set(one.answers) <= {"b", "d"}
-    assert one.best == "b"
-    assert one.unscored == {"no_verdict": 2}
-
-
 @pytest.mark.parametrize("of_claims", [False, True])
 def test_labels_that_cannot_be_read_are_counted_and_count_as_wrong(tmp_path: Path, of_claims: bool) -> None:
     def judge(_: Any, __: Any, candidates: list[DrawnCandidate]) -> list[bool | None]:
@@ -140,33 +114,6 @@ def test_labels_that_cannot_be_read_are_counted_and_count_as_wrong(tmp_path: Pat
     assert sum(record.model_dump_json().count('"no_label":true') for record in records) == SIZE
     table = tabulate(records, claims=of_claims)
     assert (table.correct == stored.correct).all()
-
-
-def test_ensemble_scores_without_what_is_no_answer() -> None:
-    texts = iter(["a0", "a1", "", "a3", "a4", "a5"])
-
-    def judge(_: Any, candidates: list[DrawnCandidate]) -> list[float]:
-        return [0.5 for _ in candidates]
-
-    records = [
-        PromptRecord(
-            id=str(number),
-            input=f"question {number}",
-            candidates=tuple(
-                Candidate(text=f"a{slot}", score=slot / 10, correct=slot < 3) for slot in range(6)
-            ),
-        )
-        for number in range(50)
-    ]
-    artifact = calibrate(records, alpha=0.2, features="1")
-    chain = CFCRunnable(
-        generator=lambda _: next(texts), verifier={"one": judge, "two": judge}, artifact=artifact
-    )
-    result = chain.invoke("?")
-    [odd] = [one for one in result.candidates if one.unscored]
-    assert (odd.score, odd.scores, odd.accepted, odd.unscored) == (1.0, None, False, "blank")
-    assert result.unscored == {"blank": 1}
-    assert "1 of 6 candidates were blank" in result.explain()
 
 
 def test_status_names_the_cure_of_what_is_no_answer(tmp_path: Path) -> None:

@@ -16,11 +16,14 @@ import asyncio
 import gc
 import multiprocessing
 import os
+import random
 import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from statistics import median
@@ -40,13 +43,7 @@ from langchain_core.messages import HumanMessage  # noqa: E402
 from langchain_core.runnables import Runnable, RunnableLambda  # noqa: E402
 
 from benchmarks.lib.in_memory import FEATURES, InMemoryModel, calibrate_artifact  # noqa: E402
-from integrations.server.tests.loading import (  # noqa: E402
-    Connection,
-    draw_arrivals,
-    encode_post,
-    run_closed_loop,
-    run_open_loop,
-)
+from integrations.server.tests.loading import Connection, encode_post  # noqa: E402
 from integrations.server.tests.parts import COMMAND, make_request, run_server  # noqa: E402
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable  # noqa: E402
 from langchain_cfc.demo import load_recording  # noqa: E402
@@ -73,6 +70,81 @@ SIDES = {
 }
 
 Ask = Callable[[int, int], Awaitable[None]]
+
+
+def draw_arrivals(rate: float, seconds: float, clients: int, seed: int) -> list[list[float]]:
+    """When requests are due, for each client: a Poisson process in all, each point of it anybody's.
+
+    Args:
+        rate: Requests a second, of all clients together.
+        seconds: How long.
+        clients: Number of clients.
+        seed: Settles all of it.
+    """
+    luck = random.Random(seed)  # noqa: S311 - load, not cryptography
+    due: list[list[float]] = [[] for _ in range(clients)]
+    now = luck.expovariate(rate)
+    while now < seconds:
+        due[luck.randrange(clients)].append(now)
+        now += luck.expovariate(rate)
+    return due
+
+
+async def run_open_loop(
+    due: Sequence[Sequence[float]], ask: Callable[[int, int], Awaitable[None]]
+) -> list[float]:
+    """Ask when it is due, and count the seconds from then on.
+
+    A request that is late because its client still waited for the one before has been waiting all the same:
+    its time does not begin when it is sent.
+
+    Args:
+        due: When requests are due, for each client.
+        ask: Asks, given the numbers of the client and of its request.
+
+    Returns:
+        Seconds from due to answered, of every request.
+    """
+    began = time.perf_counter()
+
+    async def client(number: int) -> list[float]:
+        taken = []
+        for which, at in enumerate(due[number]):
+            await asyncio.sleep(max(0.0, began + at - time.perf_counter()))
+            await ask(number, which)
+            taken.append(time.perf_counter() - began - at)
+        return taken
+
+    return list(chain.from_iterable(await asyncio.gather(*map(client, range(len(due))))))
+
+
+async def run_closed_loop(clients: int, seconds: float, ask: Callable[[int, int], Awaitable[None]]) -> float:
+    """Ask again as soon as there is an answer, and in the end wait for what has been asked.
+
+    No client leaves in the middle, or what a server does for clients that have left would be done while it is
+    asked the next time, and be counted there.
+
+    Args:
+        clients: Number of clients.
+        seconds: For how long requests are begun.
+        ask: Asks, given the numbers of the client and of its request.
+
+    Returns:
+        Answers a second, of those that came within that time.
+    """
+    end = time.perf_counter() + seconds
+    answered = 0
+
+    async def client(number: int) -> None:
+        nonlocal answered
+        which = 0
+        while time.perf_counter() < end:
+            await ask(number, which)
+            answered += time.perf_counter() < end
+            which += 1
+
+    await asyncio.gather(*map(client, range(clients)))
+    return answered / seconds
 
 
 def verify(_: Any, candidates: Sequence[Any]) -> list[float]:

@@ -1,4 +1,4 @@
-"""A cheap HTTP client, and load from clients in an open or a closed loop, or in bursts beside health checks.
+"""A cheap HTTP client, and load in bursts beside health checks.
 
 Health is asked by a process of its own, so that what the clients take is not counted as the server's. It
 imports this module, which is why nothing heavy is imported here.
@@ -10,14 +10,12 @@ import asyncio
 import json
 import multiprocessing
 import multiprocessing.synchronize
-import random
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from integrations.server.tests.parts import TOKEN, make_request
@@ -146,81 +144,6 @@ def encode_get(path: str, *, token: str | None = TOKEN) -> bytes:
     """The bytes of a request for a path."""
     by = "" if token is None else f"Authorization: Bearer {token}\r\n"
     return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{by}\r\n".encode()
-
-
-def draw_arrivals(rate: float, seconds: float, clients: int, seed: int) -> list[list[float]]:
-    """When requests are due, for each client: a Poisson process in all, each point of it anybody's.
-
-    Args:
-        rate: Requests a second, of all clients together.
-        seconds: How long.
-        clients: Number of clients.
-        seed: Settles all of it.
-    """
-    luck = random.Random(seed)  # noqa: S311 - load, not cryptography
-    due: list[list[float]] = [[] for _ in range(clients)]
-    now = luck.expovariate(rate)
-    while now < seconds:
-        due[luck.randrange(clients)].append(now)
-        now += luck.expovariate(rate)
-    return due
-
-
-async def run_open_loop(
-    due: Sequence[Sequence[float]], ask: Callable[[int, int], Awaitable[None]]
-) -> list[float]:
-    """Ask when it is due, and count the seconds from then on.
-
-    A request that is late because its client still waited for the one before has been waiting all the same:
-    its time does not begin when it is sent.
-
-    Args:
-        due: When requests are due, for each client.
-        ask: Asks, given the numbers of the client and of its request.
-
-    Returns:
-        Seconds from due to answered, of every request.
-    """
-    began = time.perf_counter()
-
-    async def client(number: int) -> list[float]:
-        taken = []
-        for which, at in enumerate(due[number]):
-            await asyncio.sleep(max(0.0, began + at - time.perf_counter()))
-            await ask(number, which)
-            taken.append(time.perf_counter() - began - at)
-        return taken
-
-    return list(chain.from_iterable(await asyncio.gather(*map(client, range(len(due))))))
-
-
-async def run_closed_loop(clients: int, seconds: float, ask: Callable[[int, int], Awaitable[None]]) -> float:
-    """Ask again as soon as there is an answer, and in the end wait for what has been asked.
-
-    No client leaves in the middle, or what a server does for clients that have left would be done while it is
-    asked the next time, and be counted there.
-
-    Args:
-        clients: Number of clients.
-        seconds: For how long requests are begun.
-        ask: Asks, given the numbers of the client and of its request.
-
-    Returns:
-        Answers a second, of those that came within that time.
-    """
-    end = time.perf_counter() + seconds
-    answered = 0
-
-    async def client(number: int) -> None:
-        nonlocal answered
-        which = 0
-        while time.perf_counter() < end:
-            await ask(number, which)
-            answered += time.perf_counter() < end
-            which += 1
-
-    await asyncio.gather(*map(client, range(clients)))
-    return answered / seconds
 
 
 _LIVE = b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

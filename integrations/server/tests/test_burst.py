@@ -25,9 +25,9 @@ from langchain_cfc_server.chain_thread import ChainThread
 from langchain_cfc_server.traffic import Traffic
 from langchain_core.runnables import Runnable
 
-from integrations.server.benchmarks.load import DELAY, measure
+from integrations.server.benchmarks.load import DELAY, draw_arrivals, measure, run_open_loop
 from integrations.server.tests.bots import EASY, GOOD, chain
-from integrations.server.tests.loading import draw_arrivals, encode_post, run_open_loop, send_burst
+from integrations.server.tests.loading import encode_post, send_burst
 from integrations.server.tests.parts import (
     OTHER_HEADERS,
     Server,
