@@ -5,13 +5,14 @@
 benchmarks (SQuAD, TriviaQA), which deletes all punctuation and the English articles: C++, C# and C are then
 equal, as are 1/2 and 12, or "vitamin A" and "vitamin". Accents count: "Sao Paulo" is not "São Paulo".
 
-With `anywhere`, an alias has to occur as whole words that the sentence does not deny, doubt, ask, report as
-an opinion, list or join with others, place in the past or compare with ("unlike Lima", "near Lima"), and
-that are not part of a longer name ("New York" for York, "vitamin A" for vitamin, "guinea pig" for guinea,
-"C++" for C, "-5" for 5). Only function words and verbs may follow directly, and only function words precede
-a word without a capital. Negations and conjunctions are those of about thirty languages, other words
-English. In scripts without spaces, a sign or a listed particle has to stand next to the alias: `東京です`
-holds `東京`, but `東京都` not `京都`. A word that agrees or denies, such as "no", is read as by `ClosedSet`.
+With `anywhere`, an alias counts where a sentence gives an answer by its form: it begins the text or a
+sentence, or follows a colon, a dash or a word such as `is`, `called` or `in` (`_LINKS`), perhaps an
+article; and it is followed by the end of the sentence, a bracket or a word such as `is`, `in` or `which`
+(`_FOLLOWING`). So "New York" does not give York, nor "Lima, Cusco", "near Lima" or "Lima of Cusco" Lima. In
+scripts without spaces a listed particle has to stand next to the alias: `東京です` gives `東京`, but
+`東京都` does not give `京都`. A clause that denies, doubts, asks or supposes the alias, reports it as an
+opinion or places it in the past makes the whole answer wrong. A word that agrees or denies, such as "no",
+is read as by `ClosedSet`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from langchain_cfc.labelers._words import (
     NEGATION,
     REJECTION,
     RETRACTION,
-    STARTERS,
     SUPPOSITION,
     UNDECIDED,
     join_words,
@@ -116,68 +116,53 @@ _ARTICLES = {
     "nl": "de het een",
     "pt": "o a os as um uma",
 }
+# What may stand directly before an alias in a sentence, apart from an article and marks of quotation.
+_LINKS = r"""
+    is are was were be been it's that's called named as means has have had contains uses? exactly only using
+    (?:made|full|composed|consists?|number|city|name)_of in at on by answer
+    ist sind war heißt est était es son era è sono é são foi это هي هو
+"""
+_BEFORE = re.compile(
+    rf"""
+    (?: ^ | ^in\s[^,.;]{{1,40}},\s | (?<=[a-z]{{3}}[.!])\s | :[*_]*\s | (?:^|\s)-+\s
+      | {join_words(_LINKS)}\s )
+    (?: (?:{join_words("the an? der die das den eine? les? las? los el il lo i gli une? os? uma?")})\s )?
+    ["'*_]* $
+    | (?:是|为|為|叫|在|は|คือ|ที่|[은는]\s?)$
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+# What may follow it: the end of a sentence, a bracket, or one of these words, perhaps after a sign.
+_FOLLOWING = r"""
+    is was are were has had in on at by for as(?!_well) with which who that where when because since during
+    while under between among via not itself became wrote won lies made led ran took gave died did does can
+    could will would said says began built serves belongs remains holds uses stands makes plays sits means
+    \w+ed the an? its? so ist war liegt hat im am als seit est était dans depuis es era fue está è é
+"""
+_AFTER = re.compile(
+    rf"""
+    ["'*_)]*
+    (?: [\s.!,:;،。、，]*$ | [.!。，、،]\s?(?![\w.]) | [.!](?=\s) | \s?\( | [,，](?=日)
+      | (?:,|:|\s-)?\s(?:{join_words(_FOLLOWING)})
+      | (?:です|だ|である|입니다|이다|이에요|예요|ครับ|ค่ะ)(?![^\s.,!?]) )
+    """,
+    re.VERBOSE,
+)
 _DENIED = re.compile(
     "|".join(words.pattern for words in (NEGATION, REJECTION, DOUBT, SUPPOSITION, ALTERNATIVE))
     + "|"
     + join_words(
         r"""
-        without might may could than instead lack(?:s|ed|ing)? fails?(?=_to) formerly previously originally
-        until used_to possible candidates include[sd]? nie niet geen inte ikke ei ez nem değil không bukan
-        tidak není nije nu_este δεν όχι לא لا ليس\w* غير
-        """,
-        "沒 非 ไม่ नहीं",
-    ),
-    re.IGNORECASE,
-)
-# What compares with a name that follows in the clause, or reports it as an opinion.
-_OTHER = re.compile(
-    join_words(
-        r"""
-        unlike like near before after outside whose which replac\w+ (?:confused|compared)_with
+        without might may could than instead formerly previously originally until used_to possible candidates
+        unlike like near whose replaced confused
         (?:people|many|some|often|commonly|popularly).*(?:think|believe|say|assume|call|thought|called|assumed)
-        (?:km|miles|north|south|east|west|far|away)_(?:from|of)
         """
     ),
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(r"[.!?;,\u3001\u060c\u061f\u061b]|\s-+\s|\b(?:but|because|since)\b")
-_JOINING = join_words(
-    "and or y e o u und oder et ou и или plus lub eller og och veya ve hoặc và atau as_well_as along_with",
-    r"[&/+|\u3001和或与及とや] أو",
-)
-_LISTED_BEFORE = re.compile(rf"(?:{_JOINING})\s*$", re.IGNORECASE)
-_LISTED_AFTER = re.compile(rf"\s*,?\s*(?:{_JOINING})", re.IGNORECASE)
-_BULLET = re.compile(r"(?:^|\n|\s(?=\w\)))\s*(?:[-*•]|\w[.)])\s", re.IGNORECASE)
-# Three names or more, or two after a semicolon, of at most three words.
-_NAME = r"[^\s,;|]+(?: [^\s,;|]+){0,2}"
-_LINE_OF_NAMES = re.compile(rf"{_NAME}(?:\s*[,;|]\s*{_NAME}){{2,}}|{_NAME}\s*[;|]\s*{_NAME}")
-# Words around an alias that are no part of a longer name.
-_PRECEDING = """
-    a an the is are was were be been being it its it's that's called named of in at on by to from for as
-    with and or into through about around approximately contains means has have had only exactly via using
-    ist sind war der die das den dem ein eine est le la les un une c'est es el los las una è il lo é o os um
-    uma im en em de da do di del della du des auf à al по в на это
-"""
-_FOLLOWING = """
-    is was are were be been has had have in on at of by for from to as with which who whom that where when
-    because since during while under between among after before near around via not also too then now itself
-    became wrote won lies made led ran took gave died did does can could will would said says began built
-    serves belongs remains holds uses stands makes plays sits means ist war liegt sind hat im am an von der
-    die das als seit est était dans de du des le la depuis es era fue está en del el desde è di della dal é
-    foi em da do no na
-"""
-_IN_NAME = re.compile(
-    r"(?:\b[A-Z]\.|\b(?:north|south|east|west|central|equatorial|new|old|upper|lower|greater)(?:ern)?"
-    r"|\b[A-Z]\w+ (?:of|de|di|du|da|do)(?: (?:the|la|las|los))?)\s?$"
-)
-# What stands next to a word in a script without spaces, or is attached to a word of Korean.
-_BEFORE = ("是", "为", "為", "叫", "在", "は", "が", "คือ", "ที่", "는", "은")
-_AFTER = re.compile("(?:です|だ|である|입니다|이다|이에요|예요|ครับ|ค่ะ)(?![^\\s.,!?])")
 # Characters around an alias that are looked at.
 _NEAR = 200
-_SIGNS = r".,:;!?\u3001\u060c\u061b\u061f"
-_FREE_BEFORE = re.compile(rf"(?:^|\s|[(\[{{\"*_]|(?<![\w])'|(?<![A-Za-z0-9])[{_SIGNS}]|(?<=[^\W\d]):)$")
-_FREE_AFTER = re.compile(rf"$|\s|[)\]}}\"*_]|['{_SIGNS}](?![A-Za-z0-9])")
 
 
 class NormalisedMatch(TextMatcher):
@@ -202,7 +187,7 @@ class NormalisedMatch(TextMatcher):
             msg = f"articles is {articles!r}; expected one of {', '.join(_ARTICLES)}, or None"
             raise InputError(msg)
         settings = {"normalised": NORMALISATION, "articles": articles or "kept"}
-        where = {"compared": "anywhere-2"} if anywhere else {}
+        where = {"compared": "anywhere-3"} if anywhere else {}
         super().__init__("normalised-match", {**settings, **where})
         words = [
             f"{one}(?=.)" if one.endswith("'") else f"{one} +"
@@ -228,10 +213,7 @@ class NormalisedMatch(TextMatcher):
         if verdict is not None:
             return lambda answer: _YES_OR_NO(answer) == verdict
         patterns = [re.compile(re.escape(form), re.IGNORECASE) for form in forms]
-        return lambda answer: (
-            self._normalise(answer) in forms
-            or (not _is_list(answer) and _asserts(unify_characters(answer), patterns))
-        )
+        return lambda answer: self._normalise(answer) in forms or _asserts(unify_characters(answer), patterns)
 
     def _normalise(self, text: str) -> str:
         form = normalise_answer(text)
@@ -243,53 +225,24 @@ _YES_OR_NO = VerdictExtractor(["yes", "no"])
 
 
 def _asserts(text: str, patterns: Sequence[re.Pattern[str]]) -> bool:
-    """Return whether a text asserts one of the patterns, and denies none."""
+    """Return whether a text asserts one of the patterns, and neither denies one nor takes it back."""
     places = [found.span() for pattern in patterns for found in pattern.finditer(text)]
-    asserted = {_is_asserted(text, *place) for place in places if _is_whole(text, *place)}
-    if asserted != {True} or UNDECIDED.search(text.casefold()):
+    if not any(_is_asserted(text, *place) for place in places) or UNDECIDED.search(text.casefold()):
         return False
-    return RETRACTION.search(text, min(end for _, end in places)) is None
-
-
-def _is_list(text: str) -> bool:
-    """Return whether a text is a list of short answers."""
-    return _LINE_OF_NAMES.fullmatch(text.strip()) is not None or len(_BULLET.findall(text)) > 1
-
-
-def _is_whole(text: str, start: int, end: int) -> bool:
-    """Return whether a place is no part of a longer word, number or name."""
-    before, after = text[max(0, start - _NEAR) : start], text[end : end + _NEAR]
-    if not (_FREE_BEFORE.search(before) or before.endswith(_BEFORE)):
-        return False
-    if not (_FREE_AFTER.match(after) or _AFTER.match(after)):
-        return False
-    left = before.split()[-1] if before[-1:] == " " else ""
-    right = after.split()[0] if after[:1] == " " and after.strip() else ""
-    is_in_name = left[:1].isupper() and left.casefold() not in STARTERS and left[-1].isalnum()
-    is_in_number = left[-1:].isdigit() and text[start].isdigit()
-    if is_in_name or is_in_number or right[:1].isupper() or right[:1].isdigit() or _IN_NAME.search(before):
-        return False
-    is_modified = (
-        re.fullmatch("[A-Za-z']+", left)
-        and text[start].islower()
-        and left.casefold() not in _PRECEDING.split()
-    )
-    follows = re.match(r"[a-z]+", right)
-    is_continued = follows and not (
-        follows[0] in _FOLLOWING.split() or follows[0].endswith("ed") or text[start].isdigit()
-    )
-    return not (is_modified or is_continued)
+    is_denied = any(_is_denied(text, *place) for place in places)
+    return not is_denied and RETRACTION.search(text, min(end for _, end in places)) is None
 
 
 def _is_asserted(text: str, start: int, end: int) -> bool:
-    """Return whether the clause around a place neither denies, doubts nor asks it, nor lists it."""
+    """Return whether a place is one at which a sentence gives an answer."""
+    return bool(_BEFORE.search(text[max(0, start - _NEAR) : start]) and _AFTER.match(text, end))
+
+
+def _is_denied(text: str, start: int, end: int) -> bool:
+    """Return whether the clause around a place denies, doubts or asks it."""
     before, after = text[max(0, start - _NEAR) : start], text[end : end + _NEAR]
-    said = _CLAUSE.split(before)[-1]
-    clause = said + " " + _CLAUSE.split(after)[0]
-    is_asked = re.match(r"[^.!;:,]*[?\u061f]", after) is not None
-    is_listed = _LISTED_BEFORE.search(before) or _LISTED_AFTER.match(after)
-    is_left = re.search(r"\bfrom $", before) and after.startswith(" to ")
-    return not (is_asked or is_listed or is_left or _OTHER.search(said) or _DENIED.search(clause))
+    clause = _CLAUSE.split(before)[-1] + " " + _CLAUSE.split(after)[0]
+    return bool(_DENIED.search(clause) or re.match(r"[^.!;:,]*[?\u061f]", after))
 
 
 class ClosedSet(TextMatcher):
