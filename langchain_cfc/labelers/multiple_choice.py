@@ -112,8 +112,6 @@ _SECOND = re.compile(
     rf"\W{{0,12}}(?:{join_words(_JOINING, '[和或与及、とか] または 或者 또는 와 과 및')})?"
     rf"{_OPEN}(?i:{_NAMED}){_OPEN}([A-Za-z])(?![\w'’]|[ ][a-z]{{2}})"
 )
-_OR = re.compile(r"[^\w.]*\b(?:or|oder|ou|или|либо)\b|\s*(?:或|または|또는)", re.IGNORECASE)
-_DENIED = re.compile(r"\s?(?:では|じゃ|가|이|는|은)\s?(?:あり|な|아니|아닙|않)")
 # An option that is mentioned anywhere.
 _MENTION = re.compile(
     r"(?<![A-Za-z0-9_'’])(?:[B-HJ-Z](?!['’]?[A-Za-z0-9_])|[AI](?!\s+[a-z]|['’]?[A-Za-z0-9_])"
@@ -129,11 +127,12 @@ _PREDICATE = re.compile(
 )
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$|[\"')*])|[\n;。！？]|[\"']\s?,\s?[\"']|,\s?[\"'](?=\w+[\"']\s?:)")
 _CLAUSE = re.compile(r"[,;:，；：]")
-# What follows an option that is rejected, doubted or asked: "B can be ruled out", "B, maybe", "B. Paris?".
+# What rejects, doubts or denies an option that it follows, unless it speaks of the others.
 _REJECTED = re.compile(
-    rf"\S.*?(?<!\bto\s)(?:{REJECTION.pattern})(?!.*\b(?:others?|rest|remaining)\b)", re.IGNORECASE
+    rf"(?<!\bto\s)(?:{REJECTION.pattern})(?!.*\b(?:others?|rest|remaining)\b)|{DOUBT.pattern}|{ALTERNATIVE.pattern}"
+    r"|^\s?(?:では|じゃ|가|이|는|은)\s?(?:あり|な|아니|아닙|않)",
+    re.IGNORECASE,
 )
-_DOUBTED = re.compile(rf"\W*[,(]\s*(?:{DOUBT.pattern})", re.IGNORECASE)
 _ASKED_TEXT = re.compile(r"[^\w\n]*(?:\w+(?:[^\w\n]+|(?=\?))){0,4}\?[^\w\n]*")
 # Stands for what names options without settling on one.
 _UNSETTLED = ""
@@ -318,21 +317,13 @@ class _OptionReader:
             return set()
         others = self._letters - {letter}
         second = _SECOND.match(rest)
-        if (
-            _DENIED.match(rest)
-            or _OR.match(rest)
-            or RETRACTION.search(rest)
-            or (
-                second
-                and second[1].upper() != letter
-                and (second[1].isupper() or second[1].upper() in others)
-            )
-        ):
-            return {_UNSETTLED}
+        is_joined = (
+            second and second[1].upper() != letter and (second[1].isupper() or second[1].upper() in others)
+        )
         body = rest.lstrip(" .:,;)]}*_\"'-–—\n")
         first, *later = _SENTENCE_END.split(body)
         head = EXPLANATION.split(first)[0]
-        if others & set(self._list_texts(head)):
+        if is_joined or RETRACTION.search(rest) or others & set(self._list_texts(head)):
             return {_UNSETTLED}
         if _SENTENCE_END.match(rest.lstrip(")]}*_\"' ")):  # what follows is a sentence of its own
             later = [first, *later]
@@ -340,8 +331,7 @@ class _OptionReader:
             others & set(_MENTION.findall(head))
             or SUPPOSITION.search(head)
             or QUESTION.search(body[: len(first) + 1])
-            or _REJECTED.match(head)
-            or _DOUBTED.match(rest)
+            or _REJECTED.search(head)
         ):
             return {_UNSETTLED}
         for sentence in later:
