@@ -67,9 +67,12 @@ QUESTION = re.compile(
     r"\?[\s\"')\]}*$_]*$|(?:[吗嗎]|(?:です|ます|だろう|でしょう|の)か|(?:가요|나요|까요?|니까))[\s.。\"')*]*$"
 )
 SUPPOSITION = _compile_words(
-    r"if whether suppos\w+ assum\w+ unless otherwise wenn falls если", "如果 假设 もし 만약"
+    r"if whether suppos\w+ assum\w+ let_[a-z] unless otherwise wenn falls если", "如果 假设 もし 만약"
 )
 ALTERNATIVE = _compile_words("or either vs versus oder entweder ou oppure или либо", "或 または 또는 혹은")
+DENIED = re.compile(
+    "|".join(words.pattern for words in (NEGATION, REJECTION, DOUBT, ALTERNATIVE)), re.IGNORECASE
+)
 # What may introduce a second answer.
 ADDITION = _compile_words(
     rf"""
@@ -122,24 +125,9 @@ _CHOICE_UNSPACED = "正确选项 选项 선택"
 _ADJECTIVE = (
     "correct[ae]? corretta correta bonne juste finale? giusta certa exacta choice option letter value number"
 )
-# Words with a capital that are no name: they begin a sentence or a line.
-_STARTERS = """
-    a about add after all an and answer approximately around as at but buy by count costs each equals euro
-    euros every exactly finally for from gives had has have he hence her his i if in is it it's its just
-    leaves makes minus my needs no nearly now number of on only or our over plus result roughly rs rupees
-    she so subtract sum that the their then there therefore these they this those thus to total value was
-    we were when where with yes you your chf cny eur gbp inr jpy rub usd also antwort das der die ein eine
-    ergebnis es etwa exakt gesamt genau insgesamt ist nur rund sie sind somit summe und ungefähr ainsi au
-    donc elle elles environ et exactement il ils les réponse résultat seulement somme soit así con el ella
-    en entonces exactamente hay la las los por respuesta resultado solo sólo son suma tiene circa di
-    esattamente ha ne quindi risposta risultato somma sono totale apenas cerca com exatamente há logo o os
-    resposta restam são só soma tem ответ всего итого около примерно результат ровно сумма только у это
-"""
-STARTERS = frozenset(_STARTERS.split())
-
 _VERB = join_words(
     """
-    is was (?:would|will|must|should|could|might|may|can|has_to|seems_to|appears_to)_be ist lautet wäre est
+    is was (?:would|will|must|should|has_to|seems_to|appears_to)_be ist lautet wäre est
     serait es sería è sarebbe é seria
     """,
     "(?:应该|應該|可能|就|应)?(?:是|为|為|选择?|選) は [은이는]",
@@ -167,38 +155,21 @@ def compile_lead(*, choices: bool) -> re.Pattern[str]:
     )
 
 
-# Words that stand for a power of ten; "billion" is read as in English. Of languages that are not read
-# otherwise too: there, 5 juta would be 5.
+# Words that stand for a power of ten; "billion" is read as in English.
 SCALES = {
     unicodedata.normalize("NFC", word.casefold()): exponent
     for exponent, words in {
         2: "hundred 百 백",
-        3: """thousand tsd tausend mille mil mila тыс тысяч тысячи тысяча хиляди тисяч тисячі 千 천 duizend
-            tusen tusind tuhat tuhatta ezer tys tysiąc tysiące tysięcy tisíc tisíce hiljada tisuća tisuće mii
-            ribu nghìn ngàn χιλιάδες พัน हज़ार हजार হাজার ألف آلاف الف هزار אלף אלפים""",
-        4: "万 萬 만 หมื่น vạn",
-        5: "lakh lakhs แสน लाख লাখ",
+        3: "thousand tsd tausend mille mil mila тыс тысяч тысячи тысяча 千 천",
+        4: "万 萬 만",
+        5: "lakh lakhs",
         6: """million millions mio mln millionen millón millones milione milioni milhão milhões миллион
-            миллиона миллионов млн милиона мільйон мільйона мільйонів miljoen miljoner millioner miljon
-            miljoona miljoonaa millió milion miliony milionů milionów milijun milijuna milijona milioane
-            milyon juta triệu εκατομμύριο εκατομμύρια ล้าน मिलियन مليون ملايين میلیون מיליון""",
-        7: "crore crores करोड़ কোটি",
+            миллиона миллионов млн""",
+        7: "crore crores",
         8: "亿 億 억",
         9: """billion billions milliard milliards milliarde milliarden mrd miliardo miliardi миллиард
-            миллиарда миллиардов млрд милиарда мільярд мільярди мільярдів miljard miljarder milliarder
-            miljardia milliárd miliard miliardy miliardů miliardów milijarda milijardi miliarde milyar miliar
-            tỷ δισεκατομμύριο δισεκατομμύρια अरब مليار ملیارد מיליארד""",
-        12: "trillion trillions трлн триллион триллиона триллионов трильйонів 兆 조",
+            миллиарда миллиардов млрд""",
+        12: "trillion trillions трлн триллион триллиона триллионов 兆 조",
     }.items()
     for word in words.split()
 }
-# What may follow a number without a space; other letters are variables or abbreviations.
-UNIT_NAMES = """
-    st nd rd th km cm mm nm dm m kg mg g lb lbs oz ft in yd mi mph kph kmh ml mL cl dl L l kB KB MB GB TB Hz
-    kHz MHz GHz W kW MW kWh V kV mA kN kJ Pa kPa ms s sec min h hr hrs cal kcal mol rad deg px pt pct sq USD
-    EUR GBP JPY CHF INR CNY RUB dollars euros cents µm μm кг г км см м
-"""
-# Single letters that may follow a number after a space; others are variables.
-SINGLE_UNITS = frozenset("mgshlLtWVNJKCFΩaàyeoив")
-# Abbreviations of a scale that are no unit in any case.
-SCALE_ABBREVIATIONS = frozenset(["MM", "bn", "Bn", "BN", "mn", "Mn", "tn", "Tn", "bln", "trn"])
