@@ -10,7 +10,13 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc import Candidate, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.errors import DrawError
-from langchain_cfc.support.text import escape_controls, escape_controls_in_json, quote, redact_secrets
+from langchain_cfc.support.text import (
+    escape_controls,
+    escape_controls_in_json,
+    quote,
+    redact_addresses,
+    redact_secrets,
+)
 
 KEY = "sk-proj-Zx81LmQp0Tt"
 
@@ -75,6 +81,14 @@ def test_redact_secrets_removes_secrets(text: str) -> None:
 )
 def test_redact_secrets_keeps_other_words(text: str) -> None:
     assert redact_secrets(text) == text
+
+
+def test_redact_addresses_leaves_names_of_keys_in_own_texts() -> None:
+    text = "sign --key a1b2c3d4.pem; postgresql://a:***@host/x; https://a:Zx81@b@host/?x-token=Zx81&n=3"
+    shown = (
+        "sign --key a1b2c3d4.pem; postgresql://a:***@host/x; https://[redacted]@host/?x-token=[redacted]&n=3"
+    )
+    assert redact_addresses(text) == shown
 
 
 def test_redact_secrets_knows_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import traceback
 
 from langchain_cfc.errors import MissingExtraError
 from langchain_cfc.support.imports import require
-from langchain_cfc.support.text import escape_controls
+from langchain_cfc.support.text import escape_controls, redact_secrets
 
 # A full disk, a quota and a failing device.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -54,5 +54,5 @@ def main() -> None:
             sys.stderr.write(f"error: {error.filename or 'standard output'}: {error.strerror}\n")
             sys.exit(2)
         # The text may hold control characters.
-        sys.stderr.write(escape_controls(traceback.format_exc()))
+        sys.stderr.write(escape_controls(redact_secrets(traceback.format_exc())))
         sys.exit(1)

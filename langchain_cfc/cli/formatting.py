@@ -33,7 +33,7 @@ from rich.text import Text
 from langchain_cfc.cli.commands import FLAGS
 from langchain_cfc.errors import CFCError, CFCWarning, UnattainableTargetError
 from langchain_cfc.features import name_group
-from langchain_cfc.support.text import escape_controls, escape_controls_in_json
+from langchain_cfc.support.text import escape_controls, escape_controls_in_json, redact_addresses
 
 Item = TypeVar("Item")
 Printed = TypeVar("Printed", bound=BaseModel)
@@ -159,7 +159,7 @@ def name_flags(text: str) -> str:
 
     for form, shown in ((_IN_PYTHON, ""), (_ANNOTATED, r"\1"), (_OPTIONS, r"\1")):
         text = form.sub(shown, text)
-    return _KEYWORD.sub(replace, text)
+    return _KEYWORD.sub(replace, redact_addresses(text))
 
 
 def print_note(console: Console, note: str) -> None:
@@ -192,7 +192,7 @@ def print_list(console: Console, sentences: Iterable[str], title: str = "") -> N
 def print_lines(console: Console, lines: Iterable[str]) -> None:
     """Print each text on one line, without wrapping it and with its markup escaped."""
     for line in lines:
-        console.print(escape(line), soft_wrap=True)
+        console.print(escape(redact_addresses(line)), soft_wrap=True)
 
 
 def fail(error: Exception | str, code: int) -> NoReturn:

@@ -34,6 +34,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from langchain_cfc.errors import StoreError
 from langchain_cfc.support.files import PRIVATE_MODE
 from langchain_cfc.support.suggestions import suggest_file
+from langchain_cfc.support.text import redact_addresses
 
 StoreT = TypeVar("StoreT", bound="DatabaseStore")
 # Type of an auto-incrementing primary key.
@@ -84,7 +85,9 @@ class DatabaseStore:
         self.is_sqlite = self._url.get_backend_name() == "sqlite"
         self.path = Path(str(self._url.database))
         self.name = (
-            str(self._url.database) if self.is_sqlite else self._url.render_as_string(hide_password=True)
+            str(self._url.database)
+            if self.is_sqlite
+            else redact_addresses(self._url.render_as_string(hide_password=True))
         )
         try:
             # Named parameters, so that rows can be passed to the driver unchanged.

@@ -27,18 +27,25 @@ _KEY_NAME = rf"{_SENSITIVE_NAME}|key|token|signature|credentials?"
 _BETWEEN = r"""(?:\\?["']?\s*[:=]\s*|["']\s*,\s*)b?"""
 _VALUE = r"""(\\?["'])(?:(?!\3)[^\r\n])+|[^\s"'`,;&<>{}()\[\]\\]+"""
 _LIKELY_VALUE = r"""(?:\\?["'])?(?=[^\s"'&,;]{,99}\d)[^\s"'`,;&<>{}()\[\]\\]{8,}"""
+# User and password, or a token, before the host of a URL, where a password may hold any sign; parameters.
+_IN_ADDRESSES = (
+    (r"(:/{1,2})[^\s/@:\"']{,99}:(?!\*{3}@|\d+[/?#])[^\s\"']{1,199}@", rf"\1{REDACTED}@"),
+    (r"(:/{1,2})[^\s/@:\"']{1,199}@", rf"\1{REDACTED}@"),
+    (
+        r"(?<=[?&])([\w-]*(?:code|credential|key|pass(?:word)?|secret|sig|signature|token))=[^\s\"'&]+",
+        rf"\1={REDACTED}",
+    ),
+)
 _SECRETS = tuple(
     (re.compile(pattern, re.IGNORECASE), shown)
     for pattern, shown in (
+        *_IN_ADDRESSES,
         (r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)(?s:.+?)(?=-----END|\Z)", rf"\1{REDACTED}"),
-        # User and password, or a token, before the host of a URL. A password may hold any sign.
-        (r"(://)(?:[^\s/@:\"']{,99}:(?!\d+[/?#])[^\s\"']{1,199}|[^\s/@\"']{1,199})@", rf"\1{REDACTED}@"),
         (
             rf"((?:authorization|cookie)({_BETWEEN}))(?:(\\?[\"'])(?:(?!\3)[^\r\n])+|[^\s\"'][^\r\n]*)",
             rf"\1\3{REDACTED}",
         ),
         (rf"({_SENSITIVE_NAME})({_BETWEEN})(?:{_VALUE})", rf"\1\2\3{REDACTED}"),
-        (r"(?<=[?&])(code|key|pass|sig|signature|token)=[^\s\"'&]+", rf"\1={REDACTED}"),
         (rf"({_KEY_NAME})({_BETWEEN}|\s+(?:provided:?\s+)?){_LIKELY_VALUE}", rf"\1\2{REDACTED}"),
         (r"((?<![\w-])--[a-z-]{0,30}(?:key|token|secret|password)\s+)\S+", rf"\1{REDACTED}"),
         (r"\b(bearer|basic)\s+(?=\S*[0-9=])[a-z0-9._~+/-]{8,}=*", rf"\1 {REDACTED}"),
@@ -74,6 +81,13 @@ def redact_secrets(text: str) -> str:
         if len(value) >= _MIN_SECRET_LENGTH and _VARIABLE.search(name):
             text = text.replace(value, REDACTED)
     for secret, shown in _SECRETS:
+        text = secret.sub(shown, text)
+    return text
+
+
+def redact_addresses(text: str) -> str:
+    """Redact what is secret in URLs alone: for own texts, which name keys and options."""
+    for secret, shown in _SECRETS[: len(_IN_ADDRESSES)]:
         text = secret.sub(shown, text)
     return text
 
