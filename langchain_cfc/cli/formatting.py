@@ -97,12 +97,12 @@ def _exit_broken_pipe() -> NoReturn:
 
 def get_console() -> Console:
     """Return a console on standard output for results; a new one each time, to follow redirection."""
-    return _ResultConsole(highlight=False)
+    return _ResultConsole(highlight=False, emoji=False)
 
 
 def get_error_console() -> Console:
     """Return a console on standard error for notes, errors and progress."""
-    return _SafeConsole(stderr=True, highlight=False)
+    return _SafeConsole(stderr=True, highlight=False, emoji=False)
 
 
 def emit_json(data: Any) -> None:

@@ -383,7 +383,7 @@ def test_ask_prints_the_kept_claims_of_an_answer(tmp_path: Path, monkeypatch: py
     [
         (["calibrate", "missing.jsonl"], 2, "missing.jsonl"),
         (["evaluate", "missing.json", "missing.jsonl"], 2, "missing.json"),
-        (["inspect", "missing.json"], 2, "cannot be read"),
+        (["inspect", "missing:key:.json"], 2, "missing:key:.json: cannot be read"),
         (["ask", "missing.json", "?"], 2, "cannot be read"),
         (["calibrate", "RECORDS", "--features", "mean_scor"], 2, "did you mean 'mean_score'"),
         (["calibrate", "RECORDS", "--features", "group(topics)"], 2, "did you mean 'topic'?"),

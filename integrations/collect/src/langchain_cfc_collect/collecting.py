@@ -232,7 +232,7 @@ def _group_components(components: Components) -> dict[Stage, Any]:
 
 def print_line(text: str) -> None:
     """Print a line on standard error, as it is."""
-    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+    Console(stderr=True, emoji=False).print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 async def run_executor(
@@ -366,7 +366,7 @@ def show_progress(console: Console | None = None) -> Iterator[Callable[[Collecti
     Yields:
         The function to call with each new status.
     """
-    console = console or Console(stderr=True)
+    console = console or Console(stderr=True, emoji=False)
     if not console.is_terminal:
         yield _make_line_printer(console)
         return
