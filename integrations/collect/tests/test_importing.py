@@ -139,6 +139,13 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
     "long tsv": lambda path: write_csv(path / "a.tsv", make_long_rows(), "\t"),
     "long parquet": lambda path: write_parquet(path / "a.parquet", turn(make_long_rows())),
     "long json": lambda path: write_json(path / "a.json", make_long_rows()),
+    "lists in csv": lambda path: write_csv(
+        path / "a.csv",
+        [
+            {"question": f"Capital of {k}?", "answer": json.dumps(make_answers(k)), "gold": f"city {k}"}
+            for k in range(SIZE)
+        ],
+    ),
     "rows": lambda _: make_long_rows(),
     "DataFrame": lambda _: pd.DataFrame(make_long_rows()),
     "uqlm csv": lambda path: write_csv(path / "a.csv", by_row(make_uqlm_columns())),

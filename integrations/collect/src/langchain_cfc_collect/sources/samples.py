@@ -81,12 +81,14 @@ class SampleColumns:
         answer: The column of the answer, or of a list of answers.
         score: That of scores in [0, 1], smaller is better; of a column named `confidence`, larger is better.
         label: That of true and false.
+        lists: Whether each cell of the answers is text that holds a list of them, as in CSV.
     """
 
     columns: Columns
     answer: str
     score: str | None = None
     label: str | None = None
+    lists: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class Samples:
         known, asked = self.columns, self.columns.columns
         parts = {
             "question": asked.input or asked.prompt or asked.inputs,
-            "answer": known.answer,
+            "answer": f"{known.answer} (lists)" if known.lists else known.answer,
             "reference": asked.reference,
             "score": known.score and f"{known.score} ({_explain_direction(known.score)} is better)",
             "label": known.label,
@@ -421,7 +423,9 @@ def _choose_columns(
         if table.format.endswith("harness") and cells and all(map(_is_written_list, cells)):
             fields["cells"] = {reference: "json", **(given.get("cells") or {})}
     try:
-        return SampleColumns(Columns(**fields), str(answer), score or None, label or None)
+        columns = Columns(**fields)
+        lists = _hold_lists(sample, str(answer), columns.input)
+        return SampleColumns(columns, str(answer), score or None, label or None, lists)
     except ValidationError as error:
         msg = f"the columns of {table.rows.name} cannot be used: {error.errors()[0]['msg']}"
         raise InputError(msg) from error
@@ -447,6 +451,19 @@ def _is_written_list(value: Any) -> bool:
     return isinstance(value, str) and value.lstrip().startswith("[")
 
 
+def _hold_lists(sample: Sequence[Mapping[str, Any]], answer: str, question: str | None) -> bool:
+    """Return whether all cells of the answers are text that holds a list, in one row for each question."""
+    cells = [row.get(answer) for row in sample]
+    if not all(map(_is_written_list, cells)) or len({str(row.get(question or "")) for row in sample}) < len(
+        cells
+    ):
+        return False
+    try:
+        return all(isinstance(parse_cell(one, "json"), list) for one in cells)
+    except ValueError:
+        return False
+
+
 # Rows
 
 
@@ -463,13 +480,13 @@ def _read_table(table: _Table, known: SampleColumns) -> Iterator[tuple[int, Exam
 
 
 def _read_row(row: Mapping[str, Any], known: SampleColumns, source: str, number: int) -> Iterator[Sample]:
-    answers = _list_cells(row, known.answer, known.columns, source, number)
+    answers = _list_cells(row, known.answer, known, source, number)
     others: list[list[Any]] = []
     for column, read in ((known.score, _read_score(known.score)), (known.label, _read_label)):
         if column is None:
             others.append([None] * len(answers))
             continue
-        cells = _list_cells(row, column, known.columns, source, number)
+        cells = _list_cells(row, column, known, source, number)
         if len(cells) != len(answers):
             problem = (
                 f"found {len(cells)} values for {pluralize(len(answers), 'answer')}; expected one for each"
@@ -486,10 +503,12 @@ def _read_row(row: Mapping[str, Any], known: SampleColumns, source: str, number:
     yield from map(Sample, draws, *others)
 
 
-def _list_cells(row: Mapping[str, Any], column: str, columns: Columns, source: str, number: int) -> list[Any]:
+def _list_cells(
+    row: Mapping[str, Any], column: str, known: SampleColumns, source: str, number: int
+) -> list[Any]:
     """Return the values of a column for the answers of a row: one, or a list of them."""
-    value = columns.read_value(row, column, source, number)
-    if _is_written_list(value) and column.endswith("s"):  # a list in a cell of text
+    value = known.columns.read_value(row, column, source, number)
+    if _is_written_list(value) and (known.lists or column.endswith("s")):  # a list in a cell of text
         try:
             value = parse_cell(value, "json")
         except ValueError as error:
