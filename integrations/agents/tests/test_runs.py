@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -410,6 +411,9 @@ def test_recording_refuses_what_it_cannot_record(tmp_path: Path) -> None:
         record_runs(agent_at(Desk(), Clerk(), recording(unguarded=["search"])), EXAMPLES[:1], path)
     with pytest.raises(InputError, match="cannot read runs from"):
         read_runs(tmp_path / "no.jsonl")
+    path.write_bytes(gzip.compress(b"{}"))
+    with pytest.raises(InputError, match="cannot read runs from"):
+        read_runs(path)
     path.write_text('{"id": "one"}\n')
     with pytest.raises(InputError, match=r"runs.jsonl:1 is no recorded run: 1 validation error"):
         read_runs(path)

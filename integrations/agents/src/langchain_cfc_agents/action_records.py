@@ -154,8 +154,8 @@ def read_runs(path: str | os.PathLike[str]) -> list[RecordedRun]:
     """
     try:
         *lines, rest = Path(path).read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        msg = f"cannot read runs from {os.fspath(path)!r}: {error.strerror}"
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"cannot read runs from {os.fspath(path)!r}: {getattr(error, 'strerror', 'no text in UTF-8')}"
         raise InputError(msg) from error
     del rest  # empty, unless the process was killed while it wrote
     return [_read_run(line, f"{os.fspath(path)}:{place}") for place, line in enumerate(lines, 1)]

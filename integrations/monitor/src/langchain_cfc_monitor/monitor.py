@@ -87,7 +87,8 @@ class CFCMonitor(ResultCallback):
     ) -> None:
         for name, value in (("level", level), ("least_probability", least_probability)):
             if not (0.0 < value < 1.0 or (value == 1.0 and name != "level")):
-                msg = f"{name} must lie in (0, 1), got {value!r}{suggest_share(value)}"
+                above = "1)" if name == "level" else "1]"
+                msg = f"{name} must lie in (0, {above}, got {value!r}{suggest_share(value)}"
                 raise InputError(msg)
         if (
             every <= 0.0
