@@ -359,13 +359,14 @@ def test_failed_run_is_recorded_with_what_ran_before(tmp_path: Path) -> None:
     class Broken(Clerk):
         def _generate(self, messages: Any, *_: Any, **__: Any) -> Any:
             if len(messages) > 1:
-                msg = "the line is dead"
+                msg = "the line is dead: api_key=a1b2c3"
                 raise ConnectionError(msg)
             return super()._generate(messages)
 
     agent = agent_at(Desk(), Broken(), recording())
     (run,) = record_runs(agent, EXAMPLES[:1], tmp_path / "runs.jsonl", label=is_right)
-    assert run.error == "ConnectionError: the line is dead"
+    assert run.error == "ConnectionError: the line is dead: api_key=[redacted]"
+    assert (tmp_path / "runs.jsonl").stat().st_mode & 0o077 == 0
     assert (len(run.executed), run.right) == (1, [True])
     (record,) = make_run_records([run]).records
     assert record.candidates[0].no_answer is not None  # type: ignore[union-attr]  # of answers

@@ -14,7 +14,7 @@ from langchain_core.messages import convert_to_messages
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from langchain_cfc.errors import CollectionError, InputError
-from langchain_cfc.execution import Step, Steps, arun_flow, run_flow, set_context_variable
+from langchain_cfc.execution import Step, Steps, arun_flow, describe_error, run_flow, set_context_variable
 from langchain_cfc.records import Example
 from langchain_cfc.verifiers import Verifier
 from langchain_cfc_agents.acting import ActionMiddleware, Decision, Memory
@@ -217,13 +217,15 @@ class _Recorder:
             begun = convert_to_messages(make_state(example.input)["messages"])
             last = watched[-1] if watched else {"turns": [], "setup": None}
             fields |= {"turns": last["turns"], "setup": last["setup"], "prompt": make_prompt_data(begun)}
-            fields |= {"error": f"{type(ended).__name__}: {ended}"}
+            fields |= {"error": describe_error(ended)}
         else:
             fields |= _read_state(example, ended)
         run = RecordedRun(**fields)
         if self._label is not None and run.executed:
             run = run.model_copy(update={"right": self._label(run)})
-        with self._lock, self._path.open("a", encoding="utf-8") as file:
+        # Runs hold prompts, so that a new file is for its owner alone.
+        opener = partial(os.open, mode=0o600)
+        with self._lock, open(self._path, "a", encoding="utf-8", opener=opener) as file:
             file.write(run.model_dump_json() + "\n")
         return run
 

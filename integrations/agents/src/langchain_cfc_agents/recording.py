@@ -10,6 +10,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
 from langchain_cfc import CFCChatModel
 from langchain_cfc.errors import CollectionError
+from langchain_cfc.execution import describe_error
 from langchain_cfc.records import Example
 from langchain_cfc_agents.asking import FinalAnswerMiddleware
 from langchain_cfc_agents.prompts import make_prompt_data
@@ -91,7 +92,7 @@ def make_state(given: str | list[Any] | dict[str, Any]) -> dict[str, Any]:
 def _read_prompt(question: Example, ended: Any, failed: list[tuple[str, str]]) -> Iterator[Example]:
     """Yield the question with the recorded prompt as its input; if there is none, add it to `failed`."""
     if isinstance(ended, Exception):
-        failed.append((question.id, f"{type(ended).__name__}: {ended}"))
+        failed.append((question.id, describe_error(ended)))
         return
     prompt = ended["messages"][-1].response_metadata.get(PROMPT_KEY)
     if prompt is None:

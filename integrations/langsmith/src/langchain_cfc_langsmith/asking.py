@@ -11,6 +11,7 @@ from langsmith.schemas import Dataset, Example
 from langsmith.utils import LangSmithAuthError
 
 from langchain_cfc.errors import CFCError, CollectionError
+from langchain_cfc.execution import describe_error
 
 PAGE = 100
 _MAX_MESSAGE_LENGTH = 300
@@ -37,13 +38,13 @@ def translate_errors(what: str) -> Iterator[None]:
         raise
     except Exception as error:  # the client may raise anything for a malformed response
         # Only the first line: the others repeat the request, including part of the key.
-        first_line = str(error).partition("\n")[0][:_MAX_MESSAGE_LENGTH]
+        first_line = describe_error(error).partition("\n")[0][:_MAX_MESSAGE_LENGTH]
         advice = (
             "; is LANGSMITH_API_KEY the key of this workspace?"
             if isinstance(error, LangSmithAuthError)
             else ""
         )
-        msg = f"LangSmith: {what} failed with {type(error).__name__}: {first_line}{advice}"
+        msg = f"LangSmith: {what} failed with {first_line}{advice}"
         raise CollectionError(msg) from error
 
 

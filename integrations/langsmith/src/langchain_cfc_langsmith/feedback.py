@@ -18,7 +18,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from langchain_cfc import CFCResult
 from langchain_cfc.errors import CFCWarning, InputError
-from langchain_cfc.execution import run_flow
+from langchain_cfc.execution import describe_error, run_flow
 from langchain_cfc.labelers import CandidateLabeling, Labeler, Reads
 from langchain_cfc_langsmith.asking import make_client, translate_errors
 from langchain_cfc_langsmith.labelling import label_served
@@ -188,7 +188,7 @@ class _Writer:
             try:
                 self._write(served)
             except Exception as error:  # noqa: BLE001 - the thread must go on with the other prompts
-                self._count_lost(str(error))
+                self._count_lost(describe_error(error))
             else:
                 with self._lock:
                     self.written += 1

@@ -12,6 +12,7 @@ from langchain_core.runnables import RunnableConfig
 from ray import cloudpickle
 
 from langchain_cfc.errors import CFCError, InputError
+from langchain_cfc.execution import describe_error
 
 Factory: TypeAlias = str | Callable[[], Components]
 
@@ -53,7 +54,7 @@ def _create_components(factory: Factory) -> Components:
     except CFCError:
         raise
     except Exception as error:
-        msg = f"the factory {factory} failed on a worker with {type(error).__name__}: {error}"
+        msg = f"the factory {factory} failed on a worker with {describe_error(error)}"
         raise InputError(msg) from error
     if not isinstance(components, Components):
         msg = f"the factory {factory} returned a {type(components).__name__}; expected collect.Components"
