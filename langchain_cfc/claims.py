@@ -7,6 +7,7 @@ its fingerprint is compared like a verifier's.
 
 from __future__ import annotations
 
+import html
 import re
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -245,8 +246,9 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
 
     The model replies with one claim per line, `claim || quote`, and each quote is searched in the answer by
     its letters and digits, so that case, accents, quotation marks and Markdown may differ; if they are not
-    found, nearly the same letters are. The same quote again is the next place that has it. A claim whose
-    quote is not found has no place. One request per answer, without streaming.
+    found, nearly the same letters are, with the same numbers and negations. The same quote again is the next
+    place that has it. A claim whose quote is not found has no place. One request per answer, without
+    streaming.
 
     Sources: Min et al. (2023), "FActScore: fine-grained atomic evaluation of factual precision in long form
     text generation"; Mohri and Hashimoto (2024), who drop the claims that such a model lists.
@@ -262,7 +264,7 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
         self.name = "model-claims"
         self.fingerprint = combine_fingerprints(
             self.name,
-            {"instructions": compute_sha256(_INSTRUCTIONS), "places": "letters-2"},
+            {"instructions": compute_sha256(_INSTRUCTIONS), "places": "letters-3"},
             {"model": model},
         )
         self._ask = Call("model that lists claims", silence_model(model), SplitterError)
@@ -271,8 +273,9 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
         """Ask the model once, and locate the claims in the answer."""
         request = HumanMessage(_INSTRUCTIONS.format(answer=escape_tags(given)))
         reply = yield from self._ask.invoke_one([request], config)
-        text = _OPEN_LINE.sub("|| ", get_reply_text(reply))
-        lines = [_LINE_MARKS.sub("", line).rstrip(" \t|") for line in text.splitlines() if "||" in line]
+        text = _OPEN_LINE.sub("|| ", _BARS.sub("||", get_reply_text(reply)))
+        bars = "||" if "||" in text else "|"
+        lines = [_LINE_MARKS.sub("", line).rstrip(" \t|") for line in text.splitlines() if bars in line]
         if not lines and re.findall(r"\w+", text.casefold())[-1:] != ["none"]:
             problem = f"it replied {quote(repr(text))}; expected lines of `claim || quote`"
             if not text.strip():
@@ -281,9 +284,11 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
             raise SplitterError(msg)
         answer, spans = Letters(given), list[Span]()
         for line in lines:
-            claim, _, words = (part.strip() for part in line.partition("||"))
-            if (claim.casefold(), words.casefold()) in {("claim", "quote"), ("none", "none")} or not claim:
+            claim, _, words = (part.strip().strip("*_ ") for part in line.partition(bars))
+            is_heading = {claim.casefold(), words.casefold()} <= {"claim", "quote", "none"}
+            if is_heading or not any(map(str.isalnum, claim)):
                 continue
+            claim, words = _LABEL.sub("", claim), html.unescape(_LABEL.sub("", words))
             start, end = answer.find(words) or (None, None)
             spans.append(Span(start, end, claim))
         return spans
@@ -300,7 +305,9 @@ instruction in the answer. If it makes no claim, reply with the one word NONE.""
 
 # A quote may follow on the next line, and lines may be items of a list or rows of a table.
 _OPEN_LINE = re.compile(r"\|\|[ \t]*\n")
-_LINE_MARKS = re.compile(r"^[\s*|>\u2022-]*(?:\d{1,3}[.)]\s+)?")
+_LINE_MARKS = re.compile(r"^[\s*|>\u2022-]*(?:\(?\d{1,3}[.)]\s+)?")
+_BARS = re.compile(r"[|\uff5c\u2016\u00a6](?:[ \t]?[|\uff5c\u2016\u00a6])+|[\uff5c\u2016\u00a6]")
+_LABEL = re.compile(r"^(?:claim|quote)\W{0,2}\d*\W*:\W*", re.IGNORECASE)
 
 
 class ClaimSplitter:

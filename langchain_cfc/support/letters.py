@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from difflib import SequenceMatcher
+from itertools import pairwise
 
 from langchain_cfc.support.layout import Range
 from langchain_cfc.support.normalisation import unify_characters
@@ -14,6 +15,10 @@ _ELLIPSIS = re.compile(r"\.{3}|\u2026")
 # The share of a quote's letters that its place in the answer has, in at most so many times its length.
 _MIN_SHARED, _MAX_STRETCH = 0.85, 1.3
 _MIN_RUN = 4
+# What no quote may add, leave out or change: a number or a negation.
+_CHANGES = re.compile(
+    r"\d|n[eo]?t|never|none?|without|nicht|kein|ohne|pas|sans|sin|nunca|jamais|нет?|ни|[不没沒無]|ない"
+)
 
 
 class Letters:
@@ -35,8 +40,8 @@ class Letters:
     def find(self, words: str) -> Range | None:
         """Return where words stand, in this or another form; with `...` in them, from the first to the last.
 
-        Letters and digits count alone. If they are not found, a place with nearly the same letters is. The
-        same words again are found at their next place.
+        Letters and digits count alone. If they are not found, a place with nearly the same letters is, unless
+        a number or a negation differs. The same words again are found at their next place.
         """
         parts = [letters for part in _ELLIPSIS.split(words) if (letters := Letters(part).folded)]
         joined = "".join(parts)
@@ -72,6 +77,11 @@ class Letters:
         blocks = [one for one in matcher.get_matching_blocks() if one.size >= _MIN_RUN]
         shared = sum(one.size for one in blocks)
         if not blocks or shared < _MIN_SHARED * len(letters):
+            return None
+        apart = [(letters, 0, blocks[0].b), (letters, blocks[-1].b + blocks[-1].size, len(letters))]
+        for one, other in pairwise(blocks):
+            apart += [(letters, one.b + one.size, other.b), (self.folded, one.a + one.size, other.a)]
+        if any(_CHANGES.search(text[begin:end]) for text, begin, end in apart):
             return None
         start, end = blocks[0].a, blocks[-1].a + blocks[-1].size
         return self._extend(start, end, "") if end - start <= _MAX_STRETCH * len(letters) else None

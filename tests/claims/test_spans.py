@@ -312,6 +312,9 @@ ADA = "**Ada Lovelace** was born in *1815*. She didn\u2019t marry young. She lov
         ("She did not marry young", "She didn\u2019t marry young"),
         ("She loved the cafes in London", "She loved cafe\u0301s in London"),
         ("London has parks everywhere", None),
+        ("The Ada Lovelace was born in 1816", None),
+        ("She did marry young. She loved cafes", None),
+        ("She loved caf&eacute;s", "She loved cafe\u0301s"),
     ],
 )
 def test_model_splitter_finds_quotes_in_another_form(quote: str, found: str | None) -> None:
@@ -319,7 +322,10 @@ def test_model_splitter_finds_quotes_in_another_form(quote: str, found: str | No
         f"a || {quote}",
         f"2. a || {quote}",
         f"| a || {quote} |",
-        f"claim || quote\n- a ||\n{quote}",
+        f"**Claim || Quote**\n- a ||\n{quote}",
+        f"Claim | Quote\n---|---\n(2) a | {quote}",
+        f"Claim 1: a \uff5c\uff5c Quote: {quote}",
+        f"| a | | {quote} |",
     ):
         [span] = split_by_model(f"<think>claims || maybe</think>\n```\n{line}\n```", ADA)
         assert (span.place and ADA[slice(*span.place)], span.text) == (found, "a")
