@@ -9,6 +9,7 @@ from langchain_cfc.execution.failures import (
     describe_error,
     is_malformed_response,
     is_permanent,
+    is_raised_in_model,
     list_causes,
 )
 from langchain_cfc.execution.langgraph_compat import detach_from_graph
@@ -66,6 +67,7 @@ __all__ = [
     "get_current_limits",
     "is_malformed_response",
     "is_permanent",
+    "is_raised_in_model",
     "list_causes",
     "make_child_config",
     "map_distinct",

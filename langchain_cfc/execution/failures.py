@@ -156,6 +156,11 @@ def is_malformed_response(error: BaseException) -> bool:
     return isinstance(error, ValueError) and reads
 
 
+def is_raised_in_model(error: BaseException) -> bool:
+    """Return whether a chat model raised an error or its cause, rather than code around the model."""
+    return any(map(_list_model_frames, list_causes(error)))
+
+
 def is_own_error(error: BaseException) -> bool:
     """Return whether this package or one of its companions raised an error: their messages quote by `quote`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,22 @@ from langchain_cfc_collect.costs import (
 from langchain_cfc_collect.store import Store
 from langchain_core.language_models import FakeListLLM
 from langchain_core.output_parsers import StrOutputParser
+from langchain_core.runnables import RunnableLambda
 
 from integrations.collect.tests.fakes import FakeExecutor, make_usage, run
 from integrations.collect.tests.sharing import make_numbered_examples, make_silent_options
 from langchain_cfc.errors import CollectionError, InputError
+from langchain_cfc.verifiers import SelfConsistency
 from tests.fakes import TEXTS, N, verify
 from tests.lengths import repetitions
 from tests.sampling.usage_forms import READABLE, UNREADABLE, FormModel
+
+
+def make_labels(question: Any, reference: Any, candidates: Sequence[Any]) -> list[bool]:
+    """Label everything correct."""
+    del question, reference
+    return [True] * len(candidates)
+
 
 ONE = {ANY_MODEL: Price(input=1.0, output=1.0)}
 
@@ -160,7 +170,7 @@ def test_budget_holds_for_any_form_of_usage(tmp_path: Path, is_parsed: bool) -> 
         parts = Components(
             model | StrOutputParser() if is_parsed else model,
             verify,
-            lambda question, reference, candidates: [True] * len(candidates),  # noqa: ARG005
+            make_labels,
             N,
             generator_id="m",
             verifier_id="v",
@@ -193,7 +203,7 @@ def test_budget_is_refused_where_no_tokens_can_be_counted(
     parts = Components(
         generator,
         verify,
-        lambda question, reference, candidates: [True] * len(candidates),  # noqa: ARG005
+        make_labels,
         N,
     )
     with pytest.raises(CollectionError, match=reason):
@@ -202,3 +212,20 @@ def test_budget_is_refused_where_no_tokens_can_be_counted(
         )
     with Store(tmp_path / "store.db") as store:
         assert len(list(store.read_unfinished())) == 2
+
+
+def test_answer_that_a_parser_cannot_read_is_charged_once(tmp_path: Path) -> None:
+    read: list[Any] = []
+
+    def parse(message: Any) -> str:
+        read.append(message)
+        if len(read) % 3 == 0:
+            msg = "no answer in it"
+            raise ValueError(msg)
+        return str(message.content)
+
+    model = FormModel(texts=TEXTS, form="plain")
+    parts = Components(model | RunnableLambda(parse), SelfConsistency(), make_labels, N, generator_id="m")
+    found = collect(make_numbered_examples(4), parts, tmp_path / "store.db", make_silent_options()).status
+    assert found.usage.tokens == 5 * len(read)
+    assert found.unanswered == 0

@@ -20,7 +20,12 @@ from langchain_core.rate_limiters import BaseRateLimiter, InMemoryRateLimiter
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.execution import CallLimits
-from langchain_cfc_collect.failures import is_transient, may_be_charged, read_retry_after
+from langchain_cfc_collect.failures import (
+    follows_answer,
+    is_transient,
+    may_be_charged,
+    read_retry_after,
+)
 from langchain_cfc_collect.stages import Journal
 
 # Maximum seconds between the first and the second call; it doubles from there.
@@ -127,7 +132,7 @@ class StageCalls:
                 return self._record_failure(error)
 
     def _record_failure(self, error: Exception) -> Exception:
-        if may_be_charged(error):
+        if may_be_charged(error) and not follows_answer(error):
             self._journal.record_lost_request()
         return error
 

@@ -8,7 +8,12 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from langchain_cfc.errors import CFCError
-from langchain_cfc.execution import PERMANENT_FAILURES, FailureKind, classify_failure
+from langchain_cfc.execution import (
+    PERMANENT_FAILURES,
+    FailureKind,
+    classify_failure,
+    is_raised_in_model,
+)
 
 # A server that answered so has not charged for the request, and neither has one that was not reached.
 _FREE: frozenset[FailureKind | None] = PERMANENT_FAILURES | {"rate", "conflict", "server", "not_connected"}
@@ -33,6 +38,11 @@ def may_be_charged(error: BaseException) -> bool:
     False if the server refused the request or was not reached.
     """
     return classify_failure(error) not in _FREE
+
+
+def follows_answer(error: BaseException) -> bool:
+    """Return whether a parser, or other code around a model, failed, so that the answer has been counted."""
+    return classify_failure(error) is None and not is_raised_in_model(error)
 
 
 def read_retry_after(error: Any) -> float | None:
