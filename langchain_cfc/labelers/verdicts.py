@@ -10,11 +10,11 @@ A text is read in this order:
    or `in` (`It is true.`, `Botswana is in Africa.`). Every member that the text names has to be the same.
 
 A member does not count if its clause denies, doubts or asks it (`maybe yes`, `Is it true?`), or if it holds
-under a condition (`Yes, unless it rains`). No verdict is
-read from `It is not true` either: what holds instead is not said. `no` before a noun denies the noun (`there
-is no doubt`). A text that corrects itself or leaves the question open (`wait`, `it depends`) gives no verdict
-unless a statement follows. If one member agrees and the other denies (yes and no, true and false, 1 and 0),
-words such as `true`, `correct` and `nope` count as well.
+partly or under a condition (`Yes, unless it rains`). No verdict is read from `It is not true` either: what
+holds instead is not said. `no` before a noun denies the noun (`there is no doubt`). A text that corrects
+itself or leaves the question open (`wait`, `it depends`) gives no verdict unless a statement follows. If one
+member agrees and the other denies (yes and no, 1 and 0), words such as `true`, `correct` and `nope` count as
+well.
 
 Statements are recognised in English, denial and doubt in the ten languages of the other readers. Members in
 any language count as in 1, and as clauses of their own. In scripts without spaces a member inside a longer
@@ -38,6 +38,7 @@ from langchain_cfc.labelers._words import (
     REJECTION,
     SUPPOSITION,
     UNDECIDED,
+    join_words,
 )
 from langchain_cfc.labelers.statements import READING
 from langchain_cfc.support.normalisation import NORMALISATION, normalise_answer, unify_characters
@@ -61,21 +62,27 @@ _STATEMENT = re.compile(
 )
 # A statement of what the answer is not: "Wrong answer: ".
 _WRONG_STATEMENT = re.compile(r"\b(?:incorrect|wrong|false|other|not the)\s+[\w']+\s*(?:\w+\s*)?[:=]?\s*$")
-# Words before a member that ends a clause.
-_LINKS = (
-    "is was are were be been it's that's so then thus hence therefore answer in of as definitely clearly "
-    "certainly indeed absolutely simply just surely"
+# What may stand before a member that ends a clause.
+_LINKED = re.compile(
+    join_words(
+        r"""
+        is was are were (?:would|will|must|should|has_to)_be it's that's so then thus hence therefore answer
+        in as (?:continent|kind|name|type)_of definitely clearly certainly indeed absolutely simply just
+        surely i(?:'d|_would|_must)?_say i_think
+        """
+    )
+    + r"\W*$"
 )
-_SAYS = re.compile(r"\bi(?:'d| would| must)? say\s*$")
 _NEGATION = re.compile(
-    rf"{NEGATION.pattern}|{REJECTION.pattern}|(?<!\w)(?:without|hardly|nothing|doubt\w*|deny|denies|myth|misconception|"
+    rf"{NEGATION.pattern}|{REJECTION.pattern}|(?<!\w)(?:without|nothing|doubt\w*|deny|denies|myth|misconception|"
     r"opposite|far|fail\w*)(?!\w)"
 )
 _DOUBT = re.compile(
-    rf"{DOUBT.pattern}|{SUPPOSITION.pattern}|{ALTERNATIVE.pattern}|(?<!\w)(?:might|may|could|almost|nearly|partly|"
-    r"partially|sometimes|some|many|most|people|others|although|though|while|whereas|despite|when|once|until|said|"
-    r"claimed|believed|alleged\w*|used|thought|seem\w*|appear\w*|than|instead|"
-    r"(?:north|south|east|west|outside|coast|edge|border|half) of\s*$)(?!\w)"
+    rf"{DOUBT.pattern}|{SUPPOSITION.pattern}|{ALTERNATIVE.pattern}|"
+    + join_words(
+        r"al?though while whereas despite when once until some many most people others used said thought "
+        r"may might could seem\w* appear\w* alleged\w* claim(?:s|ed) (?<!\bi\s)believe[sd]?"
+    )
 )
 # A doubt that a comma sets off, and what follows a member that is asked.
 _DOUBT_BEFORE = re.compile(rf"(?:{DOUBT.pattern})\s*,\s*$")
@@ -90,12 +97,13 @@ _NOT_A_NOUN = re.compile(
 
 # The clause that repeats a verdict: "Yes, it is.", "No, they don't."
 _ECHO = re.compile(
-    r"[\s,.!;:-]*(?:it|he|she|they|this|that|these|those|there|i|we|you)(\s+never)?\s+(?:is|are|was|were|do|does|did|can|could|"
-    r"will|would|has|have|had|should|must|ca|wo)(n't|\s+not)?\s*(?:[.!,;\n]|$)"
+    r"[\s,.!;:-]*(?:it|he|she|they|this|that|these|those|there|i|we|you)(\s+never)?(?:'s|\s+(?:is|are|was|were|do|does|did|can|could|"
+    r"will|would|has|have|had|should|must|ca|wo))(n't|\s+not)?\s*(?:[.!,;\n]|$)"
 )
 _CONDITION = re.compile(
     r"\W{0,2}(?:only |but only )?"
-    rf"(?:{SUPPOSITION.pattern}|provided\b|as long as\b|sofern\b|sauf\b|à moins\b|a meno\b|a menos\b)"
+    rf"(?:{SUPPOSITION.pattern}|provided\b|as long as\b|sofern\b|sauf\b|à moins\b|a meno\b|a menos\b"
+    r"|in part\b|part(?:ial)?ly\b|mostly\b|usually\b|sometimes\b|sa(?:id|ys?)\b)"
 )
 # Characters around a member that are looked at, apart from its clause.
 _NEAR = 200
@@ -219,12 +227,10 @@ class VerdictExtractor:
             denying = text[max(last, cut, start - _NEAR) : start]
             is_denied = bool(_NEGATION.search(denying) or (is_stated and _WRONG_STATEMENT.search(before)))
             is_asked = _ASKED.match(rest) is not None
-            left = re.findall(r"[\w']+", clause)[-1:]
-            is_linked = not left or left[0] in _LINKS.split() or _SAYS.search(clause) is not None
+            is_first = re.search(r"\w", clause) is None
+            is_linked = is_first or _LINKED.search(clause) is not None
             # "Yes the sky is blue" and "No it isn't" answer without a comma.
-            is_answer = (
-                is_ended or (word == "yes" and not text[:start].strip()) or (word == "no" and not left)
-            )
+            is_answer = is_ended or bool(word in {"yes", "no"} and is_first and _NOT_A_NOUN.match(rest))
             # "1." and "A" may count or be an article, and "No. 7" a number.
             is_short = word.isascii() and (len(word) == 1 or word.isdigit())
             is_number = word == "no" and re.match(r"\.\s*\d", rest) is not None
