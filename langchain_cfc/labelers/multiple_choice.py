@@ -4,10 +4,10 @@ The first of these places that names an option decides:
 
 1. `<answer>B</answer>`, `\boxed{B}`, and words for "answer", "option" or "choice" in ten languages (English,
    German, French, Spanish, Italian, Portuguese, Russian, Chinese, Japanese, Korean): `Answer: B`, `the answer
-   is (B)`, `{"answer": "B"}`, `Option B is correct`, `答案：B`;
-2. a verb of choosing (`I would choose B`); the whole answer if it is a letter (`B`, `(B)`, `b.`, `$B$`) or
-   the text of an option; its first letter, if set off: `B. Paris`, `(B) Paris`, `B, because ...`;
-3. it ends with a letter in brackets: `so we get (B)`.
+   is (B)`, `{"answer": "B"}`, `答案：B`; a sentence that begins with an option and calls it correct;
+2. a verb or a word for a conclusion (`I would choose B`, `so we get (B)`, `Therefore: B`); the whole answer
+   if it is a letter (`B`, `(B)`, `b.`, `$B$`) or the text of an option; its first letter, if set off:
+   `B. Paris`, `(B) Paris`, `B, because ...`.
 
 A candidate that names two options has chosen none: `B or C`, `B, C`, `B/C`, `B, but C is also possible`,
 `Answer: B ... Answer: C`, `B. Paris` where Paris is C. Neither has one that denies its choice, makes it
@@ -34,7 +34,6 @@ from langchain_cfc.labelers._words import (
     ALTERNATIVE,
     DOUBT,
     EXPLANATION,
-    NEGATION,
     QUESTION,
     REJECTION,
     RETRACTION,
@@ -88,28 +87,24 @@ _LEAD = compile_lead(choices=True)
 # Verbs that state a choice without a word for it.
 _CHOOSING = re.compile(
     r"(?:\b(?:choos(?:e|ing)|chose|pick|select|go(?:ing)?[ ]with|it(?:['’]s|[ ]is)"
-    r"|(?:must|should|would|has[ ]to)[ ]be|is[ ]?:"
-    r"|(?:therefore|thus|hence|so)[ ]?[:,]?)(?=[ ]|[*(])|[选選][择擇]?(?=[\sA-Z(]))\s{0,3}:?",
+    r"|(?:must|should|would|has[ ]to)[ ]be|is[ ]?:|is(?=[ ][(\[])|get|gives|leaves|leaving"
+    r"|(?:then|therefore|thus|hence|so)[ ]?[:,]?)(?=[ ]|[*(])|[选選][择擇]?(?=[\sA-Z(]))\s{0,3}:?",
     re.IGNORECASE,
 )
 # "Option B is correct", "B 是正确的".
 _ADVERB = join_words("the clearly definitely probably most likely only indeed therefore obviously certainly")
 _CORRECT = re.compile(
-    rf"(?<![A-Za-z0-9_'’])(?P<letter>[A-Z]){_CLOSE}\s{{0,3}}(?:选项)?(?:"
+    r"(?:^|[.!?\n:;。，]|\b(?i:so|thus|therefore|hence|I think|I believe)\b)\W{0,6}"
+    rf"(?i:{_NAMED}){_OPEN}(?P<letter>[A-Z]){_CLOSE}\s{{0,3}}(?:选项)?(?:"
     rf"(?:is|seems|looks|must[ ]be|would[ ]be)\b[ ](?:(?:{_ADVERB})[ ]){{0,3}}"
     rf"(?:{join_words('correct right true best answer choice option appropriate')})"
     r"|(?:ist|est|es|è|é)[ ](?:(?:die|la|le|il|el|a)[ ])?"
     rf"(?:{join_words('richtig korrekt correcte? bonne correct[ao] corret[ao] giust[ao] certa')})"
     r"|(?:是|为)?(?:最)?(?:正确|对的|合适)|(?:가|이|が)\s?(?:정답|正解))"
 )
-_ENDING = re.compile(r"[(\[](?P<letter>[A-Za-z])[)\]]\W*$")
-_BRACKETED = re.compile(r"(?<!\w)[(\[]([A-Za-z])[)\]]")
-_JOINING = """
-    or and oder und ou et o y e и или maybe possibly perhaps as_well_as together_with along_with plus sowie
-"""
-# A second option directly after the first, however they are joined.
+# A second option directly after the first, or after a word that does not begin an explanation.
 _SECOND = re.compile(
-    rf"\W{{0,12}}(?:{join_words(_JOINING, '[和或与及、とか] または 或者 또는 와 과 및')})?"
+    rf"\W{{0,12}}(?:(?!(?i:{EXPLANATION.pattern}))[^\W\d_]{{1,10}}\s{{1,2}}|[和或与及、とか]|와|과|및)?"
     rf"{_OPEN}(?i:{_NAMED}){_OPEN}([A-Za-z])(?![\w'’]|[ ][a-z]{{2}})"
 )
 # An option that is mentioned anywhere.
@@ -126,7 +121,6 @@ _PREDICATE = re.compile(
     + ")"
 )
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$|[\"')*])|[\n;。！？]|[\"']\s?,\s?[\"']|,\s?[\"'](?=\w+[\"']\s?:)")
-_CLAUSE = re.compile(r"[,;:，；：]")
 # What rejects, doubts or denies an option that it follows, unless it speaks of the others.
 _REJECTED = re.compile(
     rf"(?<!\bto\s)(?:{REJECTION.pattern})(?!.*\b(?:others?|rest|remaining)\b)|{DOUBT.pattern}|{ALTERNATIVE.pattern}"
@@ -237,12 +231,12 @@ class _OptionReader:
             *map(self._read_whole, contents),
             *map(self._read_statement, list_statements(text, _LEAD)),
             *(
-                self._read_predicate(text, found)
+                self._check(found["letter"], text[found.end() : found.end() + _CONTEXT])
                 for found in islice(_CORRECT.finditer(text), _MAX_PREDICATES)
+                if found["letter"] in self._letters
             ),
         )
         yield self._read_whole(text).union(*map(self._read_statement, list_statements(text, _CHOOSING)))
-        yield self._read_ending(text)
 
     def _read_statement(self, text: str) -> set[str]:
         """Read what follows words for "answer"."""
@@ -269,29 +263,6 @@ class _OptionReader:
         if {one[1] for one in _LISTED.finditer(text)} & self._letters - {letter}:
             return named  # the options are repeated
         return named | self._check(letter, rest)
-
-    def _read_predicate(self, text: str, found: re.Match[str]) -> set[str]:
-        """Read "B is correct"."""
-        before = _SENTENCE_END.split(text[max(0, found.start() - 200) : found.start()])[-1]
-        if found["letter"] not in self._letters or NEGATION.search(before) or SUPPOSITION.search(before):
-            return set()
-        others = set(_MENTION.findall(before)) & self._letters - {found["letter"]}
-        if others and not EXPLANATION.search(before):
-            return {_UNSETTLED}
-        return self._check(found["letter"], text[found.end() : found.end() + _CONTEXT])
-
-    def _read_ending(self, text: str) -> set[str]:
-        """Read an option in brackets with which a text ends."""
-        sentence = _SENTENCE_END.split(text.rstrip(" .!\n"))[-1]
-        if not _ENDING.search(sentence) or any(
-            words.search(sentence) for words in (NEGATION, ALTERNATIVE, ADDITION, DOUBT)
-        ):
-            return set()
-        rejected = [one for one in _CLAUSE.split(sentence) if REJECTION.search(one)]
-        named = {one.upper() for one in _BRACKETED.findall(sentence)} & self._letters
-        if named and set(self._list_texts(sentence)) - named:
-            return {_UNSETTLED}  # the text of one option beside the letter of another
-        return named if not named & set(_MENTION.findall(" ".join(rejected))) else set()
 
     def _read_text(self, text: str) -> set[str]:
         """Read the text of an option at the beginning of a statement."""

@@ -115,6 +115,8 @@ def test_find_choice_respects_signs_inside_options() -> None:
         "The answer is B if x > 0, otherwise C.",
         "The answer is B. No wait, C.",
         "Any option except (B)",
+        "I don't think that B is correct.",
+        "If the coast counts, B is correct.",
         "I doubt that the answer is B.",
         "B is wrong",
         "A. Lima\nB. Quito\nC. La Paz",
