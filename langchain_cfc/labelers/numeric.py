@@ -11,7 +11,8 @@ The number is looked for in the first of these places that a text has:
 Several places of one kind must agree, and a place must have this form:
 
 - *Before* the number nothing, an equals sign, or a word that links it (`_LINKS`, in these languages): `is`,
-  `has`, `costs`, `about`, a verb in -ed.
+  `has`, `costs`, `about`, a verb in -ed; a label and a colon (`Number of bags: 5`); before a year `in`; before
+  what is counted or measured other verbs (`writes 624 pages`, `boils at 100 °C`).
 - *The number*: signs and words for minus; decimals with a point; thousands in every common form (`1,000`,
   `1 000`, `1'000`, `1{,}000`, `12,34,567`, `1.000.000`, `1.234,50`); the digits of every script; fractions
   and mixed numbers (`3/4`, `1½`, `\frac{3}{4}`); powers of ten (`1.5e3`, `3 \times 10^{8}`, `1.5×10³`) and
@@ -98,7 +99,10 @@ _LINKS = r"""
     have had needs? costs? pays? paid earns? gets? got takes? took spends? spent sold eats? ate buys? bought
     leaves? left remains? weighs? lasts? contains? receives? requires? drinks? drank uses? charges? found
     saves? loses? lost reads? runs? ran walks? drives? travels? (?!exceed|doubl|tripl|squar|cub)\w+ed for
-    with group period year (?:takes?|took|costs?|leaves?|gives?|gave)_(?:her|him|them|us|you|me) about
+    with group period (?:takes?|took|costs?|leaves?|gives?|gave)_(?:her|him|them|us|you|me) about
+    there's find finds giving leaving making resulting_in adding_up_to comes_to worth equal_to in_all
+    in_total overall to_be age(?:_of)? atomic_number
+    (?:must|should|will|needs?_to|has_to|have_to)_(?!exceed|doubl|tripl|squar)\w+
     around approximately roughly exactly only just now so therefore thus hence then (?:^|is_|was_)the total
     sum result answer value (?:total|sum|average|number)_of is_of ist sind war macht beträgt kostet hat
     haben braucht ergibt bleiben etwa ungefähr genau nur also insgesamt summe est sont était coûte a ont
@@ -108,11 +112,42 @@ _LINKS = r"""
     примерно ровно только всего итого
 """
 _LINKS_UNSPACED = "是 为 為 有 要 共 总 총 得 (?<!最)多 は が [은는] 모두"
+# Links of languages in which few plurals end in s.
+_OTHER_LINKS = """
+    ist sind war waren macht beträgt kostet hat haben braucht ergibt gibt bleiben kauft bekommt sono è ha
+    hanno resta restano costa у_(?:него|неё|нее|них|меня|вас|нас) имеет имеют купил[аи]? съел[аи]? это всего
+    осталось есть было
+"""
+# What links only a number that counts something: a verb such as "writes", or what is measured.
+_NO_VERB = (
+    "lack|miss|exceed|surpass|doubl|tripl|halv|avoid|claim|guess|say|plus|minus|times|less|unless|als|moins|menos"
+    "|mais|his|its|this|towards"
+)
+_COUNTING_LINKS = rf"""
+    (?<=\w\s)(?!{_NO_VERB})[a-z]{{2,}}s
+    at them him her us you me away (?:can|could|would|will|to)_(?!exceed|doubl|tripl|squar)[a-z]+
+    read drank drove wrote held kept sent built brought caught rode chose broke wore met fed hit cut put set
+    mesure pèse vaut dure contient compte gagne mange achète vend \w+é mide pesa vale dura contiene gana come
+    compra vende misura contiene guadagna mangia mede contém ganha
+    (?:height|length|width|depth|weight|distance|speed|area|volume|mass|population|profit|price|temperature)_of
+"""
+# What a label before a colon has in it: "Number of bags: 5".
+_LABELS = r"""
+    number amount count total sum price cost age height length weight distance speed result solution ergebnis
+    lösung anzahl gesamt summe résultat résultats réponse somme resultado suma respuesta resposta soma
+    risultato risposta somma результат решение сумма
+"""
 _NEGATIVE = join_words("minus negative moins menos meno минус", "[负負] 零下 マイナス 氷点下 마이너스 영하")
 _CURRENCIES = "".join(one for one in map(chr, range(0x20, 0x20D0)) if unicodedata.category(one) == "Sc")
 _BEFORE = re.compile(
     rf"""
-    (?: ^ | {join_words(_LINKS, _LINKS_UNSPACED)} | \b(?:approx|ca)\. | \.{{3}} )
+    (?: ^ (?: \W*\b(?:yes|yeah|sure|well|ok(?:ay)?|ja|oui|sí|sì|sim|да)\b )?
+      | (?P<year> \b(?:in|year|im|jahr|wurde|en|dans|année|año|nel|anno|em|ano|в) )
+      | (?P<other> {join_words(_OTHER_LINKS)} )
+      | {join_words(_LINKS, _LINKS_UNSPACED)} | \b(?:approx|ca)\. | \.{{3}}
+      | (?: {join_words(_LABELS)} [^.:=\d]{{0,40}} | ^\W*[a-z]+s\s? ) (?=:)
+      | (?P<counting> {join_words(_COUNTING_LINKS)} )
+    )
     [\s:"'*,~≈]* (?P<open>[(\[])? [\s"'~≈]* (?P<minus>{_NEGATIVE}|[-–])? \s*
     (?: (?:US|A)?(?P<money> R?[{_CURRENCIES}] | \b(?:USD|EUR|GBP|JPY|CHF|INR|CNY|RUB|Rs) )\.? )? \s* $
     """,
@@ -120,8 +155,9 @@ _BEFORE = re.compile(
 )
 # Names of the same unit, in groups; those of other groups are other units.
 _SAME_UNITS = r"""
-    km kilomet(?:er|re)s? kms; m met(?:er|re)s? м; cm centimet(?:er|re)s? см; mm millimet(?:er|re)s?; nm;
-    in(?=\W*$) inch(?:es)?; ft foot feet; yd yards?; miles? mi; mph; kg kilograms? kilos? кг; g grams? г;
+    km [kK]ilom[eè]t(?:er|re)s? kms; m [mM][eè]t(?:er|re)s? м; cm centimet(?:er|re)s? см;
+    mm millimet(?:er|re)s?; nm; in(?=\W*$) inch(?:es)?; ft foot feet; yd yards?; miles? mi; mph;
+    kg kilograms? kilos? кг; g grams? г;
     mg milligrams?; lbs?; oz ounces?; ms milliseconds?; s sec(?:ond)?s?; min(?:ute)?[sn]?;
     h hrs? hours? Stunden?; days? Tage?; weeks?; months?; yrs? years?; l L lit(?:er|re)s?; % percent pct;
     ml mL millilit(?:er|re)s?; °\s?C Celsius; °\s?F Fahrenheit; kB KB; MB; GB; TB; W; kW; MW; V; Hz; kHz; MHz;
@@ -132,50 +168,60 @@ _UNIT = "|".join(f"({'|'.join(names.split())})" for names in _SAME_UNITS.split("
 _ONE_UNIT = re.compile(_UNIT)
 # What is counted in Chinese, Japanese and Korean, without what makes another number of it: half, more, less.
 _COUNTER = (
-    r"[个個颗顆页頁人名只枚本条张元円원개명도度吨米升克秒天年岁分小千公斤]"
-    r"(?:\s?[^\W\d_半多余餘以未前後后内代이]){0,3}(?:이다|입니다)?"
+    r"(?:[个個颗顆页頁人名只枚本条张元円원개명도度吨米升克秒天年년岁分小千公斤]|時間|週間|か月)"
+    r"(?:\s?[^\W\d_半多余餘以未前後后内代이미초]){0,3}(?:이다|입니다)?"
 )
 # Plurals that stand for numbers, and those of degrees, which may be below zero.
 _NO_NOUN = r"""
     (?:hundred|thousand|\w*(?:illi|illo|ilh)|dozen|score|gross|hal[fv]|third|quarter|fourth|plus|minus|degr|grad
     |d[eio][cuz]\w?[ena]|mil(?!e)|cent[ae]i?n|ciento|vingt|(?:\w*[fnxhd]|\w+ie)ths?\b
-    |(?:bis|mars|and|the|for|per|from|und|oder|was)\b)
+    |(?:bis|mars|and|the|for|per|from|und|oder|was|times|März|über|für|e|o|ou|и|или)\b
+    |[а-яё]*(?:тыс|тис|хил|м[иі]л|сот|десят|трет|четв|полов|раз|ниже))
 """
 _NOUN = rf"""
     (?: (?!{_NO_NOUN})[A-Za-z-]{{3,}}\s ){{0,3}} (?!{_NO_NOUN})
-    (?: (?=[a-z-]*[aeiouyà-ÿ])[a-zà-ÿ-]{{2,}}(?<!s)s | (?<=\b1\s)[a-z-]{{3,}}
+    (?: (?=[a-z-]*[aeiouyà-ÿ])[a-zà-ÿ-]{{2,}}(?<!s)s | (?:(?<=\b1\s)|(?<=/[0-9]\s))[a-z-]{{3,}}
+      | (?=\w*[äöüßÄÖÜ])[A-ZÄÖÜ]?[a-zäöüß]+ | [а-яё]{{3,}}
       | people|men|women|children|feet|teeth|fish|sheep|pair|more|fewer|less ) (?!\w)
 """
 # Words that go on after the number, and those that only go on after a unit, a currency or a noun.
 _CONTINUATIONS = join_words(
     """
     per(?!_mil) each every left remaining remains? in_total in_all altogether total exactly now because since
-    so is_the_answer are_left as_the_result
+    so is_the_answer are_left as_the_result of_(?:the|them|these|those|his|her|their|it)
     """,
-    "です 입니다 이다 だ",
+    "です 입니다 이다 だ г(?:од|оду|ода|\\.)?\\b",
 )
 _LATER = join_words(
     r"""
     of in for to from on at after before during between until when with that which who by than they he she it
-    a an i\.e was were can got leftover needed old long tall high wide deep difference oversee \w+ed \w+er
+    a an i\.e was were (?:is|are)_(?:needed|required|used) this every today back away can got leftover needed
+    old long tall high wide deep hoch lang breit alt tief difference oversee \w+ed \w+er
     """
 )
-_AFTER = re.compile(
-    rf"""
-    (?! (?<=[12][0-9]{{2}}0)'?s\b | \.\. )                                     # the 1990s, and 0.333...
-    (?: (?: (?<=[3-9][0-9]) | (?<=[0-9]{{3}}) ) ! )?                             # 10! is a factorial
-    (?:\.[-–])? (?P<close>[")'\]{_CURRENCIES}*\s]*)
-    (?: st | nd | rd | th
-      | (?: -?(?:(?:square|cubic|sq\.?|degrees?)\s)? (?P<unit>°(?!\s?[A-Z])|degrees?|{_UNIT})
-            (?:\s?\^?-?\d)? (?!\w|\^)
-          | (?P<counted>{_COUNTER}) )?
-        (?: \s? (?P<noun>{_NOUN}) )?
-        (?: \s?/\s?[a-z]+(?:\^\d)? )? )
-    (?: [\s,;:("']*(?:{_CONTINUATIONS}).* | (?P<later>[\s,;:("']*(?:{_LATER}).*) )?
-    [\s.,;:"')\]}}*{_CURRENCIES}。；]* (?:(?<=[^\W\d_])[!！])? \s*
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+
+
+def _compile_after(noun: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"""
+        (?! (?<=[12][0-9]{{2}}0)'?s\b | \.\. )                                     # the 1990s, and 0.333...
+        (?: (?: (?<=[3-9][0-9]) | (?<=[0-9]{{3}}) ) ! )?                             # 10! is a factorial
+        (?:\.[-–])? (?P<close>[")'\]{_CURRENCIES}*\s]*)
+        (?: (?:st|nd|rd|th) (?: \s(?!root|power|degree|of\b)[a-z]{{2,}} ){{0,2}}
+          | (?: -?(?:(?:square|cubic|sq\.?|degrees?)\s)? (?P<unit>°(?!\s?[A-Z])|degrees?|{_UNIT})
+                (?:\s?\^?-?\d)? (?!\w|\^)
+              | (?P<counted>{_COUNTER}) )?
+            (?: \s? (?P<noun>{noun}) )?
+            (?: \s?/\s?[a-z]+(?:\^\d)? )? )
+        (?: [\s,;:("']*(?:{_CONTINUATIONS}).* | (?P<later>[\s,;:("']*(?:{_LATER}).*) )?
+        [\s.,;:"')\]}}*{_CURRENCIES}。；]* (?:(?<=[^\W\d_])[!！])? \s*
+        """,
+        re.VERBOSE | re.DOTALL,
+    )
+
+
+_AFTER = _compile_after(_NOUN)
+_AFTER_OTHER = _compile_after(rf"{_NOUN}|(?!{_NO_NOUN})[^\W\d_]{{3,}}")
 _SCALE = re.compile(
     rf"\s?({'|'.join(sorted(map(re.escape, SCALES), key=len, reverse=True))})(?![A-Za-zÀ-ɏ]|[克米瓦卡焦])",
     re.IGNORECASE,
@@ -200,7 +246,12 @@ _UNKNOWN = re.compile(
 # What makes a sentence with a number say something else, and where the reason for a number begins.
 _UNCERTAIN = re.compile(
     rf"{DENIED.pattern}|^\W*(?:is|are|was|were)\s(?:it|that|the|there|this)\b|"
-    + join_words(r"at_(?:least|most) mini?m?um maxi?m?um max tops den(?:y|ies|ied) wrongly some_\w+ used_to"),
+    + join_words(
+        r"""
+        at_(?:least|most) mini?m?um maxi?m?um max tops den(?:y|ies|ied) wrongly some_\w+ used_to might
+        (?:may|could)_(?:be|have|need) allegedly supposedly reportedly claim(?:s|ed)
+        """
+    ),
     re.IGNORECASE,
 )
 _REASON = re.compile(rf",\s?(?:{EXPLANATION.pattern})|\b(?:because|since)\b", re.IGNORECASE)
@@ -407,18 +458,21 @@ def _read_number(text: str, found: re.Match[str]) -> _Number | None:
         return None
     scale = _SCALE.match(text, found.end())
     before = _BEFORE.search(text[: found.start()])
-    after = _AFTER.fullmatch(text, scale.end() if scale else found.end())
+    pattern = _AFTER_OTHER if before and before["other"] else _AFTER
+    after = pattern.fullmatch(text, scale.end() if scale else found.end())
     value = _read_value(found)
     if before is None or after is None or value is None:
         return None
     names = [one for one in (after["unit"], before["money"], after["close"].strip()) if one]
     units = {unit and unit.lastindex for unit in map(_ONE_UNIT.match, names)}
+    is_year = re.fullmatch("[12][0-9]{3}", found["body"]) and not (scale or after["noun"])
     is_counted = names or after["counted"] or after["noun"]
     if (
         len(units) > 1  # `$5m`
         or (before["money"] and before["open"])  # `($5)` is negative
         or (before["minus"] and found["sign"])
-        or (after["later"] and not is_counted)
+        or ((after["later"] or before["counting"]) and not (is_counted or scale))
+        or (before["year"] and not (is_year if names == [] else after["unit"]))
     ):
         return None
     sign = -1 if before["minus"] or found["sign"] in {"-", "–"} else 1
