@@ -52,14 +52,16 @@ _REASON_WORDS: tuple[tuple[NoAnswer, re.Pattern[str]], ...] = (
         "cut_off",
         re.compile(
             r"length|max|limit|trunc|window|exceed|incomplete|not_finished|pause|cancel|abort|error|fail|time_?out|interrupt"
-            r"|insufficient|overload|\bother\b"
+            r"|insufficient|overload|repeti|\bother\b"
         ),
     ),
 )
 _UNSET = re.compile(r"unspecified|\bnone\b|not_block")
 _REASONING_BLOCKS = {"thinking", "reasoning", "redacted_thinking", "reasoning_content", "thought"}
 _TOOL_BLOCKS = re.compile(r"tool|_call|function|executable_code|code_execution|web_search|computer")
-_MEDIA_BLOCKS = {"image", "audio", "video", "file", "text-plain"}
+_TEXT_BLOCKS = {"text", "output_text"}
+# Where clients put what is no text, beside the content.
+_BESIDE = ("audio", "images", "function_call")
 # Errors by which clients and parsers say that there is no answer, by class name: their packages are optional.
 _ERROR_KINDS: Mapping[str, NoAnswer] = {
     "LengthFinishReasonError": "cut_off",
@@ -113,7 +115,8 @@ def _list_block_types(message: BaseMessage) -> list[str]:
 
 def explain_blank(message: BaseMessage) -> NoAnswer:
     """Return why a message shows no text, from its other content."""
-    types, extra = _list_block_types(message), message.additional_kwargs
+    extra = message.additional_kwargs
+    types = [*_list_block_types(message), *(name for name in _BESIDE if extra.get(name))]
     details = read_usage(getattr(message, "usage_metadata", None)).get("output_token_details", {})
     if (
         not _REASONING_BLOCKS.isdisjoint(types)
@@ -123,8 +126,7 @@ def explain_blank(message: BaseMessage) -> NoAnswer:
         return "reasoning_only"
     if any(map(_TOOL_BLOCKS.search, types)) or getattr(message, "tool_calls", None):
         return "tool_call_only"
-    has_media = not _MEDIA_BLOCKS.isdisjoint(block["type"] for block in message.content_blocks)
-    return "unparsable" if has_media else "blank"
+    return "blank" if _TEXT_BLOCKS.issuperset(types) else "unparsable"
 
 
 def read_visible_text(message: BaseMessage) -> str:

@@ -212,6 +212,12 @@ BLOCKS: list[tuple[NoAnswer | None, list[Any], dict[str, Any]]] = [
     ("reasoning_only", [], {"reasoning_content": "Cusco?"}),
     ("tool_call_only", [{"type": "executable_code", "executable_code": "1", "language": "PYTHON"}], {}),
     ("unparsable", [{"type": "image", "base64": "aGk=", "mime_type": "image/png"}], {}),
+    ("unparsable", [{"type": "input_audio", "input_audio": {"data": "aGk="}}], {}),
+    ("unparsable", [{"type": "of another kind", "data": "aGk="}], {}),
+    ("unparsable", [], {"images": [{"image_url": {"url": "data:"}}]}),
+    ("unparsable", [], {"audio": {"id": "a", "data": "aGk=", "transcript": None}}),
+    ("tool_call_only", [], {"function_call": {"name": "find", "arguments": "{}"}}),
+    ("blank", [{"type": "text", "text": ""}], {}),
     (None, [{"type": "output_text", "text": HALF}], {}),
     (None, [], {"audio": {"id": "a", "data": "aGk=", "transcript": HALF}}),
 ]
