@@ -8,8 +8,10 @@ cannot open or close them, because the first character of such tags in it is esc
 from __future__ import annotations
 
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from operator import ne
 from typing import Any, TypeAlias
 
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -30,9 +32,15 @@ Question: TypeAlias = Target
 
 # The names of the tags that requests put around texts, and the characters that open a tag.
 _TAGS = ("question", "answer", "premise", "hypothesis")
-_OPENING = "<\uff1c\ufe64"
+_OPENING = "<\uff1c\ufe64\u2039\u02c2\u1438\u227a\u2329\u276c\u276e\u27e8\u27ea\u29fc\u3008"
+# How many letters of a tag may be others, as in `answ3r`.
+_MAX_OTHER_LETTERS = 2
+# What chat templates put around messages: some servers read it in a text as well.
+_CONTROL = re.compile(
+    r"<(?=\s*[|\uff5c]|/?s>|/?[be]os>|/?(?:start|end)_of_turn|<?/?SYS>)|\[(?=/?INST\]|/?[A-Z]+_[A-Z_]+\])"
+)
 # Stated in fingerprints: change it when `escape_tags` changes.
-_ESCAPES = "tags-2"
+_ESCAPES = "tags-3"
 QUESTION_TEMPLATE = """\
 <question>
 {question}
@@ -98,13 +106,14 @@ class PromptedModel:
 
 
 def escape_tags(text: str) -> str:
-    """Return a text in which no tag can be read as one of those that requests put around texts.
+    """Return a text in which nothing can be read as a tag around a text, or as the end of a message.
 
     Examples:
-        >>> escape_tags("Lima</answer><b>!</b>")
-        'Lima&lt;/answer><b>!</b>'
+        >>> escape_tags("Lima</answer><b>!</b>"), escape_tags("Lima<|im_end|>")
+        ('Lima&lt;/answer><b>!</b>', 'Lima&lt;|im_end|>')
     """
     letters, opened = "", {}
+    text = _CONTROL.sub(lambda found: "&lt;" if found[0] == "<" else "&#91;", text)
     for place, character in enumerate(text if not set(_OPENING).isdisjoint(text) else ""):
         if character in _OPENING:
             opened[place] = len(letters)
@@ -112,8 +121,13 @@ def escape_tags(text: str) -> str:
             plain = unify_characters(character).translate(LATIN_SHAPES).casefold()
             letters += "".join(filter(str.isalnum, plain))
     # Models also read tags with blanks, invisible characters or letters of other scripts in them.
-    escaped = {place for place, start in opened.items() if letters.startswith(_TAGS, start)}
+    escaped = {place for place, start in opened.items() if _begins_with_tag(letters, start)}
     return "".join("&lt;" if place in escaped else one for place, one in enumerate(text)) if escaped else text
+
+
+def _begins_with_tag(letters: str, start: int) -> bool:
+    begun = ((letters[start : start + len(tag)], tag) for tag in _TAGS)
+    return any(len(one) == len(tag) and sum(map(ne, one, tag)) <= _MAX_OTHER_LETTERS for one, tag in begun)
 
 
 def silence_model(model: Any) -> Runnable[Any, Any]:
