@@ -119,12 +119,14 @@ _ARTICLES = {
 # What may stand directly before an alias in a sentence, apart from an article and marks of quotation.
 _LINKS = r"""
     is are was were be been it's that's called named as means has have had contains uses? exactly only using
-    (?:made|full|composed|consists?|number|city|name)_of in at on by answer
+    (?:made|full|composed|consists?|number|city|name)_of in at on by answer through
+    (?:stands?|symbol|looking)_for produces? releases? represents?
     ist sind war heißt est était es son era è sono é são foi это هي هو
 """
 _BEFORE = re.compile(
     rf"""
-    (?: ^ | ^in\s[^,.;]{{1,40}},\s | (?<=[a-z]{{3}}[.!])\s | :[*_]*\s | (?:^|\s)-+\s
+    (?: ^ (?: \d+[.)]\s | (?:yes|sure|of\scourse|certainly|ja|oui|sí|sì|sim)[,.!:]\s )?
+      | ^in\s[^,.;]{{1,40}},\s | (?<=[a-z]{{3}}[.!])\s | :[*_]*\s | (?:^|\s)-+\s
       | {join_words(_LINKS)}\s )
     (?: (?:{join_words("the an? der die das den eine? les? las? los el il lo i gli une? os? uma?")})\s )?
     ["'*_]* $
@@ -137,12 +139,13 @@ _FOLLOWING = r"""
     is was are were has had in on at by for as(?!_well) with which who that where when because since during
     while under between among via not itself became wrote won lies made led ran took gave died did does can
     could will would said says began built serves belongs remains holds uses stands makes plays sits means
-    \w+ed the an? its? so ist war liegt hat im am als seit est était dans depuis es era fue está è é
+    and_(?:its|it|is|was|has) \w+ed the an? its? so ist war liegt hat im am als seit est était dans depuis es
+    era fue está è é
 """
 _AFTER = re.compile(
     rf"""
     ["'*_)]*
-    (?: [\s.!,:;،。、，]*$ | [.!。，、،]\s?(?![\w.]) | [.!](?=\s) | \s?\( | [,，](?=日)
+    (?: [\s.!,:;،。、，]*$ | [.!。，、،]\s?(?![\w.]) | [.!](?=\s) | \s?[(\[] | [,，](?=日)
       | (?:,|:|\s-)?\s(?:{join_words(_FOLLOWING)})
       | (?:です|だ|である|입니다|이다|이에요|예요|ครับ|ค่ะ)(?![^\s.,!?]) )
     """,

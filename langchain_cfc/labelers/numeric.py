@@ -11,8 +11,8 @@ The number is looked for in the first of these places that a text has:
 Several places of one kind must agree, and a place must have this form:
 
 - *Before* the number nothing, an equals sign, or a word that links it (`_LINKS`, in these languages): `is`,
-  `has`, `costs`, `about`, a verb in -ed; a label and a colon (`Number of bags: 5`); before a year `in`; before
-  what is counted or measured other verbs (`writes 624 pages`, `boils at 100 °C`).
+  `has`, `costs`, `about`, a verb in -ed; a label and a colon (`Number of bags: 5`); `in` before a year; other
+  verbs before what is counted or measured (`writes 624 pages`, `boils at 100 °C`).
 - *The number*: signs and words for minus; decimals with a point; thousands in every common form (`1,000`,
   `1 000`, `1'000`, `1{,}000`, `12,34,567`, `1.000.000`, `1.234,50`); the digits of every script; fractions
   and mixed numbers (`3/4`, `1½`, `\frac{3}{4}`); powers of ten (`1.5e3`, `3 \times 10^{8}`, `1.5×10³`) and
