@@ -181,6 +181,14 @@ def test_person_who_answers_in_another_form_is_asked_again(bot: CalibrationArtif
     assert (desk.booked, read_outcome(state).left) == ([RIGHT, RIGHT], "rejected")
 
 
+def test_person_who_cannot_be_asked_ends_the_run(
+    bot: CalibrationArtifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HumanInTheLoopMiddleware, "after_model", mock.Mock(side_effect=KeyError))
+    with pytest.raises(ServingError, match="no answer of the person"):
+        agent_at(Desk(), Clerk(), guarding(bot)).invoke(asked(UNSURE))
+
+
 def test_change_by_a_person_reaches_no_other_call(bot: CalibrationArtifact) -> None:
     desk, edited = Desk(), {"decisions": [DECISIONS["edited"][0]]}
     # Some providers use the ids of calls again.

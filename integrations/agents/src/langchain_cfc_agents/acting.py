@@ -47,6 +47,7 @@ REFUSED = (
     "would have done, or go on without it."
 )
 _ASKED = ["approve", "edit", "reject"]
+_MOST_ANSWERS = 100  # of a person about the calls of one turn
 _EDITS = "hitl_edited_tool_calls"  # where LangChain keeps the calls that a person changed
 
 
@@ -332,19 +333,21 @@ def _ask_person(state: Any, runtime: Any, calls: Sequence[Call], tools: Collecti
     """Return what a person decided about calls; who answers in another form is asked again.
 
     Raises:
-        ServingError: If an answer cannot be matched to the calls.
+        ServingError: If an answer cannot be matched to the calls, or too many have another form.
     """
     ids = [call["id"] for call in calls]
     if not all(ids) or len(set(ids)) < len(ids):
         msg = "the model's calls have no ids of their own, so that a person's changes would reach other calls"
         raise ServingError(msg)
     config: Any = {call["name"]: {"allowed_decisions": _ASKED} for call in calls}
-    while True:  # each time for the next answer: without one, the interrupt ends this
+    for _ in range(_MOST_ANSWERS):  # each time for the next answer: without one, the interrupt ends this
         with suppress(AttributeError, KeyError, TypeError, ValueError):
             update = dict(HumanInTheLoopMiddleware(config).after_model(state, runtime) or {})
             edits = (update.get(_EDITS) or {}).values()
             if all(isinstance(one["args"], dict) and one["name"] in tools for one in edits):
                 return update
+    msg = "no answer of the person could be read: expected decisions as HumanInTheLoopMiddleware takes them"
+    raise ServingError(msg)
 
 
 def _find_error(run: Mapping[str, Any]) -> str | None:
