@@ -263,10 +263,16 @@ def test_splitter_tokens_are_counted_but_not_as_a_drawing_model(path: Path) -> N
         ({"unit": "answers"}, "splitter has no meaning with unit='answers'"),
         ({"unit": "answers", "splitter": None}, "splitter_id has no meaning with unit='answers'"),
         ({"answer": str.strip}, "answer has no meaning with unit='claims'"),
-        ({"unit": "sentences"}, "unit must be 'answers' or 'claims', got 'sentences'"),
+        ({"unit": "sentences"}, "unit is 'sentences'; expected 'answers' or 'claims'"),
+        ({"sampling": "many"}, "sampling is 'many'; expected 'requests' or 'single_request'"),
+        ({"reasoning": None}, "reasoning is None; expected"),
+        ({"reads": "all"}, "reads is 'all'; expected"),
+        ({"labeler_id": 5}, "labeler_id is 5; expected a name"),
     ],
 )
-def test_local_executor_refuses_parts_that_do_not_suit_the_unit(fields: dict[str, Any], message: str) -> None:
+def test_executor_refuses_wrong_options_before_anything_is_paid_for(
+    fields: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         Executor(make_parts(Claiming(), **fields))
 

@@ -194,7 +194,7 @@ def _check_promise(options: ChainOptions, *, has_parts: bool) -> None:
 
 def _propose_artifact(store: str) -> str:
     name = f"{Path(name_store(store)).stem}.artifact.json"
-    return name if "://" in store else str(Path(store).with_name(name))
+    return name if "://" in store else str(Path(store).parent / name)
 
 
 def _check_store(plan: ChainPlan) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from langchain_core.callbacks import CallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -36,6 +36,13 @@ from langchain_cfc.verifiers.base import CandidateScorer, IncrementalScorer, Ver
 from langchain_cfc_collect.calls import CallPolicy, StageCalls
 from langchain_cfc_collect.costs import Usage
 from langchain_cfc_collect.stages import Journal, Labels, Outcome, make_record
+
+_CHOICES = {
+    "unit": get_args(Unit),
+    "sampling": get_args(SamplingName),
+    "reasoning": get_args(Reasoning),
+    "reads": get_args(Reads),
+}
 
 
 @dataclass(frozen=True)
@@ -113,6 +120,7 @@ class Executor:
         config: RunnableConfig | None = None,
         make_calls: Callable[[Any], StageCalls] | None = None,
     ) -> None:
+        _check_options(components)
         policy = policy or CallPolicy()
         self._limiter = ConcurrencyLimiter(policy.concurrency) if make_calls is None else None
         self._make_calls = make_calls or partial(StageCalls, policy, policy.create_rate_limiter())
@@ -318,12 +326,21 @@ def _parse_rule(components: Components) -> DrawRule | None:
     return rule
 
 
+def _check_options(components: Components) -> None:
+    """Refuse options that a later step, such as serving, would refuse once all is paid for."""
+    for name, known in _CHOICES.items():
+        if (value := getattr(components, name)) not in known:
+            msg = f"{name} is {value!r}; expected {' or '.join(map(repr, known))}"
+            raise InputError(msg)
+    for name, value in vars(components).items():
+        if name.endswith("_id") and not isinstance(value, str | None):
+            msg = f"{name} is {value!r}; expected a name"
+            raise InputError(msg)
+
+
 def _choose_splitter(components: Components) -> Splitter | None:
     """Return the splitter of claims, None for whole answers; raise if a component does not suit `unit`."""
     unit = components.unit
-    if unit not in {"answers", "claims"}:
-        msg = f"unit must be 'answers' or 'claims', got {unit!r}"
-        raise InputError(msg)
     for name in ("answer",) if unit == "claims" else ("splitter", "splitter_id"):
         if getattr(components, name) is not None:
             msg = f"{name} has no meaning with unit={unit!r}: leave it out"
