@@ -55,6 +55,7 @@ class FakeExecutor:
         fails: Which stages of which prompts fail, as (stage, id), and with what.
         done: How often each was done, as (stage, id).
         seconds: How long each takes.
+        labeler: What the labeler states about itself.
     """
 
     texts: Callable[[str], Sequence[str]] = lambda name: [f"{name} {slot}" for slot in range(N)]
@@ -66,6 +67,7 @@ class FakeExecutor:
     done: Counter[tuple[str, str]] = field(default_factory=Counter)
     seconds: float = 0.0
     under_way: int = 0
+    labeler: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def configuration(self) -> Mapping[str, Any]:
@@ -73,7 +75,7 @@ class FakeExecutor:
             "n": N,
             "generator": {"id": "given"},
             "verifier": {"id": "scripted"},
-            "labeler": {},
+            "labeler": self.labeler,
             "answer": None,
             "sampling": "single_request",
         }

@@ -126,15 +126,15 @@ def test_run_tries_one_prompt_at_a_time_until_one_succeeds(path: Path) -> None:
 @pytest.mark.parametrize("stage", ["draw", "score", "label"])
 def test_nothing_is_drawn_for_a_second_prompt_if_a_call_of_any_stage_fails(path: Path, stage: str) -> None:
     executor = FakeExecutor(fails=make_failures(stage, range(100)))
-    for failure in executor.fails.values():
-        failure.__cause__ = ValueError("a call failed")
     with pytest.raises(CollectionError, match=f"{stage} 0"):
         run(path, executor, 100, at_once=20)
     assert executor.count("draw") == 1
 
 
 def test_sheet_without_labels_for_some_prompts_is_no_wrong_setting(path: Path) -> None:
-    ran = run(path, FakeExecutor(fails=make_failures("label", range(20))), 30, at_once=4)
+    sheet = {"class": "langchain_cfc_collect.HumanLabels"}
+    executor = FakeExecutor(fails=make_failures("label", range(20)), labeler=sheet)
+    ran = run(path, executor, 30, at_once=4)
     assert (ran.status.labelled, ran.status.failed) == (10, 20)
 
 

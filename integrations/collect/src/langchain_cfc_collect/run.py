@@ -28,6 +28,7 @@ from langchain_cfc.claims import Span, make_claim_candidates
 from langchain_cfc.draw_rules import parse_draw_rule
 from langchain_cfc.errors import CFCError, CollectionError, CollectionWarning, DrawError, StoreError
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.fingerprints import CLASS
 from langchain_cfc.support.units import Unit
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.batches.batcher import Batcher
@@ -138,6 +139,7 @@ class Run:
         configuration = executor.configuration
         n, rule = configuration["n"], configuration.get("draws")
         first_wave = n if rule is None else parse_draw_rule(rule).first_wave
+        self._has_sheet = str((configuration["labeler"] or {}).get(CLASS)).endswith(".HumanLabels")
         self._requests_per_prompt = 1 if configuration.get("sampling") == "single_request" else first_wave
         self._prompts_at_once = options.call_policy.prompts_at_once
         if batcher is not None:  # prompts in progress wait for batches together
@@ -375,8 +377,8 @@ class Run:
         self.status.failed += 1
         self._consecutive_failures += 1
         self._on_progress(self.status)
-        # A sheet of people's labels may hold only some prompts; such an error has no other cause.
-        self._has_succeeded |= journal.stage is Stage.LABELLED and error.__cause__ is None
+        # A sheet of people's labels may hold only some prompts.
+        self._has_succeeded |= journal.stage is Stage.LABELLED and self._has_sheet
         at_start = 1 if self.status.remaining and not self.status.drawn else MAX_FAILURES_AT_START
         limit = MAX_CONSECUTIVE_FAILURES if self._has_succeeded else at_start
         if self._consecutive_failures == limit or ends_run(error):

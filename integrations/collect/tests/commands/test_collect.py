@@ -276,6 +276,9 @@ def test_collect_refuses_or_sets_aside_bad_rows(collect: Collect, folder: Path) 
     path = folder / "questions.csv"
     path.write_text(path.read_text() + "What?,no json,topic\n")
     collect().assert_refused("line 14")
+    for out in ("nowhere/records.jsonl", "questions.db"):  # before anything is paid for
+        collect("--set-aside-bad-rows", "--store", "questions.db", "--out", out).assert_refused(out)
+        assert not (folder / "questions.db").exists()
     ran = collect("--set-aside-bad-rows")
     assert ran.code == 0
     assert "1 rows of" in ran.err

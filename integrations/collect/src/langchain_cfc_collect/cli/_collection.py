@@ -23,11 +23,12 @@ from langchain_cfc.cli.formatting import (
     print_lines,
     print_note,
 )
-from langchain_cfc.errors import CFCWarning
+from langchain_cfc.errors import CFCWarning, InputError
 from langchain_cfc.records import Example, write_records
 from langchain_cfc.records.files import check_records_target
 from langchain_cfc.records.schema import name_part
 from langchain_cfc.support.database import StoreNotFoundError
+from langchain_cfc.support.files import check_target
 from langchain_cfc_collect.cli.status import print_status, summarize_status
 from langchain_cfc_collect.collecting import (
     check_references,
@@ -69,6 +70,10 @@ def run_collection(
     """Collect, write the finished records and print the outcome; return whether every prompt is finished."""
     if records is not None:  # before anything is paid for
         check_records_target(records)
+        check_target(records)
+        if records.resolve() == Path(config.store).resolve():
+            msg = f"--out {records} is the store: give another path"
+            raise InputError(msg)
     with _exit_on_interrupt():
         ended = _collect(config, retry_failed=retry_failed, relabel=relabel)
     written: dict[str, Any] = {"store": config.store}
