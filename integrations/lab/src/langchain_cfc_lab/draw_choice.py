@@ -113,6 +113,10 @@ class DrawSuggestion(ReportData):
     splits: int
     command: str
 
+    def with_records(self, paths: Sequence[str]) -> DrawSuggestion:
+        """Return the suggestion with a command that names the given files."""
+        return self.model_copy(update={"command": self.command.replace("RECORDS", shlex.join(paths))})
+
 
 def suggest_draws(
     records: Iterable[LabelledRecord] | LabelledBatch,

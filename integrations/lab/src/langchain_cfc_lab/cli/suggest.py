@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -27,7 +26,7 @@ from langchain_cfc.cli.formatting import (
 from langchain_cfc.cli.inputs import RECORDS_HELP, AsJson, open_records
 from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.guarantee import format_share
-from langchain_cfc.records import Records, tabulate
+from langchain_cfc.records import tabulate
 from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.support.text import format_percent
 from langchain_cfc_lab import DrawSuggestion, Suggestion
@@ -102,44 +101,42 @@ def suggest(
         "splits": splits,
         "jobs": jobs,
     }
-    if draws or is_bot:
-        with (
-            report_errors(),
-            open_attempts(records) as kept,
-            open_records(records) as dataset,
-        ):
-            if is_bot and (features or set_rule or groups):
-                msg = "--max-wrong-rate chooses a bot's draw rule: leave out options of answer sets"
-                raise InputError(msg)
-            kept.check_writable()
-            _suggest_draws(
-                dataset,
-                records,
-                kept,
-                as_json=as_json,
-                features=(features or ["hat(mean_score, 5)"])[0],
-                set_rule=(set_rule or ["all"])[0],
-                cost_per_candidate=cost_per_candidate,
-                max_wrong_rate=max_wrong_rate,
-                **shared,
-            )
-        return
+    what = "suggest draws" if draws or is_bot else "suggest"
+    found: DrawSuggestion | Suggestion
     with report_errors():
+        if is_bot and (features or set_rule or groups):
+            msg = "--max-wrong-rate chooses a bot's draw rule: leave out options of answer sets"
+            raise InputError(msg)
         # A terminal shows one progress bar at a time: read all records before trying options.
         with open_attempts(records) as kept, open_records(records) as dataset:
             kept.check_writable()
             table = tabulate(dataset, provenance=dataset.provenance)
-        found = lab.suggest(
-            table,
-            features=features or None,
-            set_rules=set_rule or None,
-            judge=groups or None,
-            progress=make_tracker("trying options"),
-            provenance=dataset.provenance,
-            **shared,
-        ).with_records(records)
-        _record_look(kept, table, shared, "suggest")
-    print_result(found, _print_suggestion, as_json=as_json)
+        shared["provenance"] = dataset.provenance
+        try:
+            if what == "suggest":
+                found = lab.suggest(
+                    table,
+                    features=features or None,
+                    set_rules=set_rule or None,
+                    judge=groups or None,
+                    progress=make_tracker("trying options"),
+                    **shared,
+                ).with_records(records)
+            else:
+                found = lab.suggest_draws(
+                    table,
+                    features=(features or ["hat(mean_score, 5)"])[0],
+                    set_rule=(set_rule or ["all"])[0],
+                    max_wrong_rate=max_wrong_rate,
+                    cost_per_candidate=cost_per_candidate,
+                    progress=make_tracker("trying draw rules"),
+                    **shared,
+                ).with_records(records)
+        except UnattainableTargetError:
+            _record_look(kept, table, shared, what)
+            raise
+        _record_look(kept, table, shared, what)
+    print_result(found, _print_found, as_json=as_json)
 
 
 def _record_look(kept: AttemptFiles, table: LabelledBatch, shared: Mapping[str, Any], what: str) -> None:
@@ -149,29 +146,11 @@ def _record_look(kept: AttemptFiles, table: LabelledBatch, shared: Mapping[str, 
     kept.record_look(table.take(rows["fit"]), what)
 
 
-def _suggest_draws(
-    dataset: Records,
-    records: list[str],
-    kept: AttemptFiles,
-    *,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """Compare draw rules, and print the comparison."""
-    table = tabulate(dataset, provenance=dataset.provenance)
-    try:
-        found = lab.suggest_draws(
-            table,
-            progress=make_tracker("trying draw rules"),
-            provenance=dataset.provenance,
-            **options,
-        )
-    except UnattainableTargetError:
-        _record_look(kept, table, options, "suggest draws")
-        raise
-    _record_look(kept, table, options, "suggest draws")
-    found = found.model_copy(update={"command": found.command.replace("RECORDS", shlex.join(records))})
-    print_result(found, _print_draws, as_json=as_json)
+def _print_found(console: Console, found: DrawSuggestion | Suggestion) -> None:
+    if isinstance(found, DrawSuggestion):
+        _print_draws(console, found)
+    else:
+        _print_suggestion(console, found)
 
 
 def _print_draws(console: Console, found: DrawSuggestion) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from langchain_cfc.artifact import CalibrationArtifact
@@ -57,10 +56,11 @@ def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Pro
     if not artifact.alphas:
         return _describe_certified_rates(artifact)
     certificate, promised = guarantee.certificate, guarantee.kind != "heuristic"
+    rest = guarantee.sentence.removeprefix(guarantee.claim).strip()
     return Promise(
         heading="The promise",
         claim=guarantee.claim,
-        scope=(*_describe_scope(guarantee), *guarantee.heuristics),
+        scope=tuple(filter(None, (rest, *guarantee.heuristics))),
         not_promised=guarantee.not_promised,
         assumptions=guarantee.assumptions if promised else (),
         full=guarantee.sentence if promised else "",
@@ -92,22 +92,14 @@ def _describe_certified_rates(artifact: CalibrationArtifact) -> Promise:
     )
 
 
-def _describe_scope(guarantee: Guarantee) -> Iterator[str]:
-    if scope := guarantee.sentence.removeprefix(guarantee.claim).strip():
-        yield scope
-
-
 def describe_verdict(evaluation: EvaluationReport) -> Verdict:
     """Say whether the evaluation contradicts the promise."""
     on = f"On {pluralize(evaluation.n_test, 'question')} that were not used for calibration."
     if not evaluation.is_passed:
         advice = "" if evaluation.other_parts else " Do not serve it for questions like these."
         return Verdict(evaluation.verdict, f"{on}{advice}", "bad")
-    return Verdict(evaluation.verdict, on, "" if _promises_nothing(evaluation) else "good")
-
-
-def _promises_nothing(evaluation: EvaluationReport) -> bool:
-    return evaluation.guarantee == "heuristic" and not evaluation.answers
+    promises_nothing = evaluation.guarantee == "heuristic" and not evaluation.answers
+    return Verdict(evaluation.verdict, on, "" if promises_nothing else "good")
 
 
 def make_tiles(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> list[Tile]:
