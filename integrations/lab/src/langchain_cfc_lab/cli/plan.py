@@ -171,7 +171,9 @@ def _print_plan(console: Console, found: Plan) -> None:
         )
     console.print(_make_group_table(found))
     if found.by_n:
-        console.print("", _make_n_table(found))
+        table = make_table("candidates n", *(str(one.n) for one in found.by_n))
+        table.add_row("attainable coverage, %", *(f"{100 * one.attainable:.1f}" for one in found.by_n))
+        console.print("", table)
     if found.promises:
         console.print("", _make_promises_table(found.promises))
         console.print(
@@ -258,10 +260,4 @@ def _make_group_table(found: Plan) -> Table:
             "-" if group.prompts_needed is None else str(group.prompts_needed),
             f"[{styles[group.verdict]}]{group.verdict}[/]",
         )
-    return table
-
-
-def _make_n_table(found: Plan) -> Table:
-    table = make_table("candidates n", *(str(entry.n) for entry in found.by_n))
-    table.add_row("attainable coverage, %", *(f"{100 * entry.attainable:.1f}" for entry in found.by_n))
     return table

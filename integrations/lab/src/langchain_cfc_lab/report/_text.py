@@ -65,7 +65,8 @@ def find_cut(text: str, most: int) -> int:
     if len(text) <= most:
         return len(text)
     end = most
-    while end > 0 and _continues_previous(text[end]):
+    # Accents and parts of emoji belong to the character before them.
+    while end > 0 and unicodedata.category(text[end]) in {"Mn", "Me", "Mc", "Cf", "Sk"}:
         end -= 1
     return end or most
 
@@ -73,8 +74,3 @@ def find_cut(text: str, most: int) -> int:
 def describe_length(text: str) -> str:
     """Return the suffix of a text that was cut, which states its full length."""
     return f"… ({len(text):,} characters)"
-
-
-def _continues_previous(character: str) -> bool:
-    """Return whether a character belongs to the one before it, as accents and parts of emoji do."""
-    return unicodedata.category(character) in {"Mn", "Me", "Mc", "Cf", "Sk"}
