@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_collect import Budget, CallPolicy, CollectionResult, Components, Store, collect, rescore
+from langchain_cfc_collect import (
+    Budget,
+    CallPolicy,
+    CollectionResult,
+    Components,
+    Store,
+    collect,
+    import_samples,
+    rescore,
+)
 from langchain_cfc_collect.store import schema
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage
@@ -169,6 +178,10 @@ def test_further_verifier_stands_beside_the_one_that_scored(tmp_path: Path) -> N
             rescore(old, added, new, make_silent_options(), weights=given)
     with pytest.raises(InputError, match="mapping by name"):
         rescore(old, SelfConsistency(), new, make_silent_options(), weights=weights)
+    unlabelled = tmp_path / "unlabelled.db"
+    import_samples([{"question": "?", "answer": ["1", "2"]}], unlabelled)
+    with pytest.raises(InputError, match="no labelled prompt yet"):
+        rescore(unlabelled, added, new, make_silent_options(), weights=weights)
     assert not new.exists()
     rescore(old, added, new, make_silent_options(), weights=weights)
     assert read(new) == read(fresh)
@@ -283,7 +296,7 @@ def test_interrupted_copy_leaves_no_prompt_and_is_made_again(
     assert rescore(old, SelfConsistency(), new, make_silent_options()).complete
 
 
-async def _do_nothing(_: Any) -> None:
+async def _do_nothing(*_: Any) -> None:
     pass
 
 

@@ -119,12 +119,12 @@ async def arescore(
         if weights is not None:
             verifier, recorded = _add_recorded(old, verifier, weights)
         executor = Rescorer(old, verifier, verifier_id, options)
+        # Outputs are taken from records, which only finished prompts have.
+        stage = Stage.LABELLED if recorded else Stage.DRAWN
         if _is_new(store):
-            await executor.try_verifier()
+            await executor.try_verifier(stage)
         with Store(store, create=True) as new, new.lock(), open_attempts([source]) as attempts:
             new.set_configuration(executor.configuration)
-            # Outputs are taken from records, which only finished prompts have.
-            stage = Stage.LABELLED if recorded else Stage.DRAWN
             status = executor.copy_prompts(new, stage, options)
             with open_attempts([store]) as own:
                 own.record(attempts.ledger)  # the labels are the same, so tests on them count
@@ -187,8 +187,8 @@ class Rescorer(Executor):
         stated = {**self.configuration, **options.settings}
         self.configuration = replace_parts(source.configuration, stated, VERIFIER_KEYS)
 
-    async def try_verifier(self) -> None:
-        """Score the first prompts until one succeeds, and keep the outcomes for the run.
+    async def try_verifier(self, stage: Stage) -> None:
+        """Score the first prompts that have finished a stage until one succeeds, and keep the outcomes.
 
         Raises `CollectionError` if none succeeds. Prompts whose messages were removed come first.
         """
@@ -202,7 +202,7 @@ class Rescorer(Executor):
             return outcome
 
         what = f"the verifier cannot score what is in {source.name}, so nothing was written"
-        prompts = source.read_finished(Stage.DRAWN, source.find_stripped())
+        prompts = source.read_finished(stage, source.find_stripped())
         await try_stage(source, prompts, score, MAX_FAILURES_AT_START, what)
 
     def copy_prompts(
@@ -336,6 +336,11 @@ def _add_recorded(
             else:
                 found = [None if _has_no_verdict(one) else one.score for one in rows]
             outputs[name][record.id] = found
+    if recorded and not any(outputs.values()):
+        msg = (
+            f"weights: {source.name} has no labelled prompt yet, whose outputs are recorded: label some first"
+        )
+        raise InputError(msg)
     parts = {
         name: {key.removeprefix(f"{name}."): one for key, one in known.items() if key.startswith(f"{name}.")}
         for name in recorded
