@@ -357,6 +357,9 @@ def test_settings_accept_tokens_or_a_token_file(tmp_path: Path) -> None:
         Settings(tokens=(OLD,), token_file=tmp_path)
     with pytest.raises(InputError, match="authentication is off"):
         Settings(token_file=tmp_path, authentication=False)
+    text: Any = "60"
+    with pytest.raises(InputError, match="expected seconds"):
+        Settings(tokens=(OLD,), time_limit=text)
 
 
 @given(st.integers(1, 500), st.lists(st.floats(0, 20), max_size=200))

@@ -146,7 +146,7 @@ def test_log_formatter_omits_exception_texts() -> None:
 def test_paths_are_relative_to_the_mount(mount: str, root: str, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.txt"
     tokens.write_text(f"{TOKEN} name=app\n{OTHER_TOKEN} name=prometheus only=metrics\n", encoding="utf-8")
-    settings = Settings(token_file=tokens, per_token=1, body_limit=500)
+    settings = Settings(token_file=str(tokens), per_token=1, body_limit=500)
     app = inner = create_app({"bot": chain()}, settings)
     if mount:
         app = Starlette()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from langchain_core.stores import BaseStore
@@ -56,7 +56,7 @@ class Settings:
     """
 
     tokens: tuple[str, ...] = field(default=(), repr=False)
-    token_file: Path | None = None
+    token_file: str | os.PathLike[str] | None = None
     authentication: bool = True
     ignore: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class Settings:
                 raise InputError(msg)
         for name in ("time_limit", "cooldown"):
             seconds = getattr(self, name)
-            if not (math.isfinite(seconds) and seconds > 0):
+            if not (isinstance(seconds, int | float) and math.isfinite(seconds) and seconds > 0):
                 msg = f"{name} is {seconds!r}: expected seconds above 0"
                 raise InputError(msg)
         self._check_texts()

@@ -72,23 +72,23 @@ class ClientTokens:
         InputError: If the file or a token cannot be used.
     """
 
-    def __init__(self, tokens: Iterable[str] = (), path: Path | None = None) -> None:
+    def __init__(self, tokens: Iterable[str] = (), path: str | os.PathLike[str] | None = None) -> None:
         self.is_stale = False
         self.replaced = 0
         self.refused = 0
-        self._path = path
+        self._path = None if path is None else Path(path)
         self._read: bytes | None = None
         self._state: tuple[int, ...] | None = None
         self._is_settled = True
         self._missing_since: float | None = None
-        if path is None:
+        if self._path is None:
             check_tokens(tokens)
             self._clients = {
                 sha256(token.encode()).digest(): Client(f"token-{number}")
                 for number, token in enumerate(tokens, 1)
             }
         else:
-            self._clients = _parse_file(self._read_file(path), path)
+            self._clients = _parse_file(self._read_file(self._path), self._path)
 
     def __len__(self) -> int:
         """Return the number of valid tokens."""
