@@ -31,18 +31,11 @@ NEGATION = _compile_words(
     """,
     "[不没错錯違] ない ません ではな 아니 아닙 않 없 틀렸",
 )
-# What rejects an option or a value.
-REJECTION = _compile_words(
-    r"""
-    rul(?:e[sd]?|ing)_out eliminat(?:e[sd]?|ing) exclud(?:e[sd]?|ing) discard(?:s|ed|ing)? reject(?:s|ed|ing)?
-    dismiss(?:es|ed|ing)?
-    too_(?:high|low|big|small|large|many|few|much|little) cross(?:ed|es|ing)?_(?:out|off)
-    ausschließ(?:t|en) ausgeschlossen
-    élimin(?:er|e|ons|ée?s?) exclu(?:re|t|s|ons|ir|yo|ye|imos|id[oa]) écart(?:er|e|ons|ée?s?)
-    descart(?:ar|[ao]|amos|ad[oa]) elimin(?:ar|o|amos|ad[oa]|are|iamo|at[oa]) esclu(?:dere|do|de|diamo|s[oa])
-    scart(?:are|o|iamo|at[oa]) исключ\w+ отброс\w+
-    """,
-    "排除 淘汰 除外 消去 제외 배제",
+# Beginnings of words that reject an option or a value.
+REJECTION = re.compile(
+    r"\b(?:rul(?:e[sd]?|ing)\sout|cross\w*\so(?:ut|ff)|reject|discard|dismiss|[ée]limin|exclu|écart|e?scart|descart"
+    r"|esclu|ausge?schl|исключ|отброс)|排除|淘汰|除外|消去|제외|배제",
+    re.IGNORECASE,
 )
 _UNSURE = r"""
     (?:not_|un)sure i_do(?:n['’]t|_not)_know nicht_sicher unsicher weiß_(?:es_)?nicht je_ne_sais_pas pas_sûre?
@@ -70,9 +63,7 @@ SUPPOSITION = _compile_words(
     r"if whether suppos\w+ assum\w+ let_[a-z] unless otherwise wenn falls если", "如果 假设 もし 만약"
 )
 ALTERNATIVE = _compile_words("or either vs versus oder entweder ou oppure или либо", "或 または 또는 혹은")
-DENIED = re.compile(
-    "|".join(words.pattern for words in (NEGATION, REJECTION, DOUBT, ALTERNATIVE)), re.IGNORECASE
-)
+DENIED = re.compile("|".join(words.pattern for words in (NEGATION, DOUBT, ALTERNATIVE)), re.IGNORECASE)
 # What may introduce a second answer.
 ADDITION = _compile_words(
     rf"""

@@ -27,9 +27,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers._words import (
-    ALTERNATIVE,
-    DOUBT,
-    NEGATION,
+    DENIED,
     REJECTION,
     RETRACTION,
     SUPPOSITION,
@@ -139,8 +137,8 @@ _FOLLOWING = r"""
     is was are were has had in on at by for as(?!_well) with which who that where when because since during
     while under between among via not itself became wrote won lies made led ran took gave died did does can
     could will would said says began built serves belongs remains holds uses stands makes plays sits means
-    and_(?:its|it|is|was|has) \w+ed the an? its? so ist war liegt hat im am als seit est était dans depuis es
-    era fue está è é
+    and_(?:its|it|is|was|has) \w+ed the an? its? so liegt hat im am als seit dans depuis fue está
+    (?:ist|est|es|era|è|é)_(?:d[aei][erns]|l[aeo]s?|el|il|une?|eine?|uma?|[ao]s?)
 """
 _AFTER = re.compile(
     rf"""
@@ -152,7 +150,7 @@ _AFTER = re.compile(
     re.VERBOSE,
 )
 _DENIED = re.compile(
-    "|".join(words.pattern for words in (NEGATION, REJECTION, DOUBT, SUPPOSITION, ALTERNATIVE))
+    "|".join(words.pattern for words in (DENIED, REJECTION, SUPPOSITION))
     + "|"
     + join_words(
         r"""

@@ -115,18 +115,13 @@ _MENTION = re.compile(
 _LISTED = re.compile(r"\n[\s*(\[]{0,8}([A-Z])\*{0,2}[.):\]]")
 # What sets off a letter at the beginning of an answer.
 _SIGN = re.compile(r"\s?[.:}、。,!]|\s\(|\s[-–—→]\s|\s?[–—]|\n|\s(?:because|since)\b|\s*$|(?<=[)\]])")
+# A letter that is the subject, of what only `_CORRECT` reads.
 _PREDICATE = re.compile(
     r"\s+(?:"
-    + join_words(r"is are was were can cannot could might may does seems would ist est es è é \w+n['’]t")
-    + ")"
+    + join_words(r"is are was were can cannot could might may does seems would that ist est es è é \w+n['’]t")
+    + r")|\s?(?:(?:[はが가는은]|이(?!다)|では|じゃ))"
 )
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$|[\"')*])|[\n;。！？]|[\"']\s?,\s?[\"']|,\s?[\"'](?=\w+[\"']\s?:)")
-# What rejects, doubts or denies an option that it follows, unless it speaks of the others.
-_REJECTED = re.compile(
-    rf"(?<!\bto\s)(?:{REJECTION.pattern})(?!.*\b(?:others?|rest|remaining)\b)|{DOUBT.pattern}|{ALTERNATIVE.pattern}"
-    r"|^\s?(?:では|じゃ|가|이|는|은)\s?(?:あり|な|아니|아닙|않)",
-    re.IGNORECASE,
-)
 _ASKED_TEXT = re.compile(r"[^\w\n]*(?:\w+(?:[^\w\n]+|(?=\?))){0,4}\?[^\w\n]*")
 # Stands for what names options without settling on one.
 _UNSETTLED = ""
@@ -302,7 +297,9 @@ class _OptionReader:
             others & set(_MENTION.findall(head))
             or SUPPOSITION.search(head)
             or QUESTION.search(body[: len(first) + 1])
-            or _REJECTED.search(head)
+            or DOUBT.search(head)
+            or REJECTION.search(head)
+            or ALTERNATIVE.search(head)
         ):
             return {_UNSETTLED}
         for sentence in later:

@@ -98,8 +98,8 @@ _LINKS = r"""
     is was are were (?:would|will|must|should|has_to)_be it's that's equals? makes? made gives? gave has
     have had needs? costs? pays? paid earns? gets? got takes? took spends? spent sold eats? ate buys? bought
     leaves? left remains? weighs? lasts? contains? receives? requires? drinks? drank uses? charges? found
-    saves? loses? lost reads? runs? ran walks? drives? travels? (?!exceed|doubl|tripl|squar|cub)\w+ed for
-    with group period (?:takes?|took|costs?|leaves?|gives?|gave)_(?:her|him|them|us|you|me) about
+    saves? loses? lost reads? runs? ran walks? drives? travels?
+    (?!exceed|doubl|tripl|squar|cub|exclud|eliminat|reject|discard|dismiss)\w+ed for with group period (?:takes?|took|costs?|leaves?|gives?|gave)_(?:her|him|them|us|you|me) about
     there's find finds giving leaving making resulting_in adding_up_to comes_to worth equal_to in_all
     in_total overall to_be age(?:_of)? atomic_number
     (?:must|should|will|needs?_to|has_to|have_to)_(?!exceed|doubl|tripl|squar)\w+

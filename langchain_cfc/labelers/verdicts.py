@@ -35,7 +35,6 @@ from langchain_cfc.labelers._words import (
     ALTERNATIVE,
     DOUBT,
     NEGATION,
-    REJECTION,
     SUPPOSITION,
     UNDECIDED,
     join_words,
@@ -74,7 +73,7 @@ _LINKED = re.compile(
     + r"\W*$"
 )
 _NEGATION = re.compile(
-    rf"{NEGATION.pattern}|{REJECTION.pattern}|(?<!\w)(?:without|nothing|doubt\w*|deny|denies|myth|misconception|"
+    rf"{NEGATION.pattern}|(?<!\w)(?:without|nothing|doubt\w*|deny|denies|myth|misconception|"
     r"opposite|far|fail\w*)(?!\w)"
 )
 _DOUBT = re.compile(
