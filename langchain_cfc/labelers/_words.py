@@ -7,7 +7,6 @@ Korean. In the tables, `_` stands for a space, and other signs are those of `re`
 from __future__ import annotations
 
 import re
-import unicodedata
 
 
 def join_words(words: str, unspaced: str = "") -> str:
@@ -64,14 +63,6 @@ SUPPOSITION = _compile_words(
 )
 ALTERNATIVE = _compile_words("or either vs versus oder entweder ou oppure или либо", "或 または 또는 혹은")
 DENIED = re.compile("|".join(words.pattern for words in (NEGATION, DOUBT, ALTERNATIVE)), re.IGNORECASE)
-# What may introduce a second answer.
-ADDITION = _compile_words(
-    rf"""
-    {_HEDGES} both also too(?=\W*$|[.,;]) equally alternatively could might but however
-    auch aber aussi mais también pero anche também также тоже но
-    """,
-    f"[也但] {_HEDGES_UNSPACED}",
-)
 _TAKES_BACK = join_words(
     rf"""
     {_UNSURE} wait actually sorry correction corrected scratch_that on_second_thought reconsider\w* oops
@@ -144,23 +135,3 @@ def compile_lead(*, choices: bool) -> re.Pattern[str]:
         rf"(?:{signs}{{1,3}}|(?:{_VERB})(?:\s(?:{_ADVERB})){{0,3}}(?:\s?:)?|(?<=nswer)[*_ ]{{0,4}}\n)",
         re.IGNORECASE,
     )
-
-
-# Words that stand for a power of ten; "billion" is read as in English.
-SCALES = {
-    unicodedata.normalize("NFC", word.casefold()): exponent
-    for exponent, words in {
-        2: "hundred 百 백",
-        3: "thousand tsd tausend mille mil mila тыс тысяч тысячи тысяча 千 천",
-        4: "万 萬 만",
-        5: "lakh lakhs",
-        6: """million millions mio mln millionen millón millones milione milioni milhão milhões миллион
-            миллиона миллионов млн""",
-        7: "crore crores",
-        8: "亿 億 억",
-        9: """billion billions milliard milliards milliarde milliarden mrd miliardo miliardi миллиард
-            миллиарда миллиардов млрд""",
-        12: "trillion trillions трлн триллион триллиона триллионов 兆 조",
-    }.items()
-    for word in words.split()
-}

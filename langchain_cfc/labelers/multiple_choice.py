@@ -30,7 +30,6 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_cfc.errors import CFCError, InputError, LabelerError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers._words import (
-    ADDITION,
     ALTERNATIVE,
     DOUBT,
     EXPLANATION,
@@ -115,6 +114,15 @@ _MENTION = re.compile(
 _LISTED = re.compile(r"\n[\s*(\[]{0,8}([A-Z])\*{0,2}[.):\]]")
 # What sets off a letter at the beginning of an answer.
 _SIGN = re.compile(r"\s?[.:}、。,!]|\s\(|\s[-–—→]\s|\s?[–—]|\n|\s(?:because|since)\b|\s*$|(?<=[)\]])")
+# What may introduce a second answer in a later sentence.
+_ADDITION = re.compile(
+    rf"{DOUBT.pattern}|{ALTERNATIVE.pattern}|"
+    + join_words(
+        r"also too(?=\W*$|[.,;]) both equally could might may auch aussi también anche também также тоже",
+        "也",
+    ),
+    re.IGNORECASE,
+)
 # A letter that is the subject, of what only `_CORRECT` reads.
 _PREDICATE = re.compile(
     r"\s+(?:"
@@ -303,9 +311,7 @@ class _OptionReader:
         ):
             return {_UNSETTLED}
         for sentence in later:
-            if (ALTERNATIVE.search(sentence) or ADDITION.search(sentence)) and others & set(
-                _MENTION.findall(EXPLANATION.split(sentence)[0])
-            ):
+            if _ADDITION.search(sentence) and others & set(_MENTION.findall(EXPLANATION.split(sentence)[0])):
                 return {_UNSETTLED}
         return {letter}
 

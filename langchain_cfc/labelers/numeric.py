@@ -44,7 +44,6 @@ from langchain_cfc.labelers._words import (
     EXPLANATION,
     QUESTION,
     RETRACTION,
-    SCALES,
     SUPPOSITION,
     UNSURE,
     compile_lead,
@@ -222,10 +221,20 @@ def _compile_after(noun: str) -> re.Pattern[str]:
 
 _AFTER = _compile_after(_NOUN)
 _AFTER_OTHER = _compile_after(rf"{_NOUN}|(?!{_NO_NOUN})[^\W\d_]{{3,}}")
-_SCALE = re.compile(
-    rf"\s?({'|'.join(sorted(map(re.escape, SCALES), key=len, reverse=True))})(?![A-Za-zÀ-ɏ]|[克米瓦卡焦])",
-    re.IGNORECASE,
-)
+# Words for powers of ten; "billion" is read as in English.
+_SCALES = {
+    2: "hundred 百 백",
+    3: "thousand tsd tausend mil(?:le)? mila тысяч[иа]? тыс 千(?![克米瓦卡焦]) 천",
+    4: "万 萬 만",
+    5: "lakhs?",
+    6: "mill?ion(?:s|en|es|e|i)? mill(?:ón|ones) milh(?:ão|ões) миллион(?:а|ов)? mio mln млн",
+    7: "crores?",
+    8: "亿 億 억",
+    9: "billions? mill?iard(?:s|en|e|i|o)? миллиард(?:а|ов)? mrd млрд",
+    12: "trillions? триллион(?:а|ов)? трлн 兆 조",
+}
+_SCALE_NAMES = "|".join(f"(?P<e{power}>{'|'.join(words.split())})" for power, words in _SCALES.items())
+_SCALE = re.compile(rf"\s?(?:{_SCALE_NAMES})(?![A-Za-zÀ-ӿ])", re.IGNORECASE)
 _CITATION = re.compile(r"(?<=[\w.%) ])\[\^?[0-9]{1,3}(?:\s?[,–-]\s?[0-9]{1,3})*\]")
 _REMARK = re.compile(r"(?<=\s)\((?!(?:mod|base)\b)[^()]*[^\W\d_]{2}[^()]*\)")
 _SENTENCE_END = re.compile(
@@ -476,8 +485,8 @@ def _read_number(text: str, found: re.Match[str]) -> _Number | None:
     ):
         return None
     sign = -1 if before["minus"] or found["sign"] in {"-", "–"} else 1
-    scale_value = 10 ** SCALES[scale[1].casefold()] if scale else 1
-    return _Number(sign * value * scale_value, next(iter(units), None))
+    power = int((scale.lastgroup or "")[1:]) if scale else 0
+    return _Number(sign * value * 10**power, next(iter(units), None))
 
 
 def _read_value(found: re.Match[str]) -> Fraction | None:
