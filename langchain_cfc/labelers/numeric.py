@@ -98,10 +98,10 @@ _LINKS = r"""
     have had needs? costs? pays? paid earns? gets? got takes? took spends? spent sold eats? ate buys? bought
     leaves? left remains? weighs? lasts? contains? receives? requires? drinks? drank uses? charges? found
     saves? loses? lost reads? runs? ran walks? drives? travels?
-    (?!exceed|doubl|tripl|squar|cub|exclud|eliminat|reject|discard|dismiss)\w+ed for with group period (?:takes?|took|costs?|leaves?|gives?|gave)_(?:her|him|them|us|you|me) about
-    there's find finds giving leaving making resulting_in adding_up_to comes_to worth equal_to in_all
-    in_total overall to_be age(?:_of)? atomic_number
-    (?:must|should|will|needs?_to|has_to|have_to)_(?!exceed|doubl|tripl|squar)\w+
+    (?!exceed|doubl|tripl|squar|cub|exclud|eliminat|reject|discard|dismiss)\w+ed for with group period
+    (?:takes?|took|costs?|leaves?|gives?|gave)_(?:her|him|them|us|you|me) about there's find finds giving
+    leaving making resulting_in adding_up_to comes_to worth equal_to in_all in_total overall to_be
+    age(?:_of)? atomic_number (?:must|should|will|needs?_to|has_to|have_to)_(?!exceed|doubl|tripl|squar)\w+
     around approximately roughly exactly only just now so therefore thus hence then (?:^|is_|was_)the total
     sum result answer value (?:total|sum|average|number)_of is_of ist sind war macht beträgt kostet hat
     haben braucht ergibt bleiben etwa ungefähr genau nur also insgesamt summe est sont était coûte a ont
@@ -175,7 +175,8 @@ _NO_NOUN = r"""
     (?:hundred|thousand|\w*(?:illi|illo|ilh)|dozen|score|gross|hal[fv]|third|quarter|fourth|plus|minus|degr|grad
     |d[eio][cuz]\w?[ena]|mil(?!e)|cent[ae]i?n|ciento|vingt|(?:\w*[fnxhd]|\w+ie)ths?\b
     |(?:bis|mars|and|the|for|per|from|und|oder|was|times|März|über|für|e|o|ou|и|или)\b
-    |[а-яё]*(?:тыс|тис|хил|м[иі]л|сот|десят|трет|четв|полов|раз|ниже))
+    |[а-яё]*(?:тыс|тис|хил|м[иі]л|сот|десят|трет|четв|полов|раз|ниже)
+    |(?:янв|фев|март|апр|ма[яй]\b|ию[нл]|авг|сен|окт|ноя|дек|исключ|отброш))
 """
 _NOUN = rf"""
     (?: (?!{_NO_NOUN})[A-Za-z-]{{3,}}\s ){{0,3}} (?!{_NO_NOUN})

@@ -174,6 +174,8 @@ def test_find_final_number_reads_every_notation(text: str, number: str) -> None:
         "5 ล้าน",
         "5 ألف",
         "5 χιλιάδες",
+        "5 января",
+        "5 исключено",
         "5 dozen eggs",
         "5 sevenths",
         "5 K",
