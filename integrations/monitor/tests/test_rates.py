@@ -31,7 +31,7 @@ from langchain_cfc_monitor.sequential_tests import (
 from langchain_cfc_monitor.status import list_curves
 from scipy import stats
 
-from integrations.monitor.tests.watching import list_held_out, make_observations, run, swap_model
+from integrations.monitor.tests.watching import list_held_out, make_observations, run, swap_model, truths
 from langchain_cfc import CalibrationArtifact, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.artifact.held_out import tabulate_draws
 from langchain_cfc.candidates import LabelledBatch
@@ -111,6 +111,34 @@ def test_status_names_the_rate_of_all_questions(tmp_path: Path) -> None:
     assert all("answered rightly or not at all" in one.sentence for one in tests)
     assert all("at max_wrong_of_all = 0.1" in one.sentence for one in tests)
     assert status.sound
+
+
+def test_batch_is_watched_but_tests_no_rate_or_decision(tmp_path: Path) -> None:
+    """Of a batch, at most a share of those answered is wrong: more than may be wrong of all questions.
+
+    The control: as answers under the promise about all questions, the same results are taken for a change.
+    """
+    records = load_recording()
+    artifact = calibrate(records, max_wrong_of_all="0.1", seed=3, test_fraction=0.4)
+    chain, asked = CFCRunnable(artifact=artifact, **make_replay_parts(records)), list_held_out(artifact)
+    with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
+        batch = chain.answer_batch(
+            [one.input for one in [*asked, asked[0]]], max_wrong_share=0.1, config={"callbacks": [monitor]}
+        )
+        names = monitor.list_unlabelled()
+        monitor.label(*[Label(name, truths(one)) for name, one in zip(names, asked, strict=True)])
+        monitor.record(batch.results[0].model_copy(update={"reason": "failed"}))
+        status = monitor.read_status()
+        traffic = monitor.read_traffic()
+    assert (status.results, status.labels, status.failures, status.sound) == (len(asked), len(asked), 1, True)
+    seen = {one.what: one.outcomes for one in status.tests if one.kind in {"drift", "kept"}}
+    assert seen["mean score"] == len(asked)
+    assert (seen["decision"], seen["the rate of questions answered rightly or not at all"]) == (0, 0)
+    test = CoverageTest.start(artifact, 0.0)
+    for one in traffic.results:
+        single = replace(one, alpha="0.1", max_wrong_of_all="0.1")
+        test = test.update(single, traffic.labels[one.id], one.at, 1.0)
+    assert test.is_alarming(LEVEL)
 
 
 def is_right(record: PromptRecord) -> bool:

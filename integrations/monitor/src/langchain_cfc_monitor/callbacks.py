@@ -11,7 +11,7 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 
 from langchain_cfc.errors import AbstentionError, CFCError
-from langchain_cfc.runnable import CFCResult
+from langchain_cfc.runnable import BatchResult, CFCResult
 
 # Most unfinished runs to track; beyond that the oldest is dropped. Abandoned streams never report their end.
 _MAX_RUNS = 100_000
@@ -36,10 +36,15 @@ class ResultCallback(BaseCallbackHandler):
 
     def __init__(self) -> None:
         self._runs: dict[UUID, tuple[Any, float]] = {}
-        self._recent: weakref.WeakValueDictionary[int, CFCResult | CFCError] = weakref.WeakValueDictionary()
+        self._recent: weakref.WeakValueDictionary[int, CFCResult | BatchResult | CFCError] = (
+            weakref.WeakValueDictionary()
+        )
 
     def receive_result(self, result: CFCResult, run_id: UUID, prompt: Any, seconds: float) -> None:
         """Receive a result, with the id, the input and the duration of its run."""
+
+    def receive_batch(self, batch: BatchResult, run_id: UUID) -> None:
+        """Receive the results of `answer_batch`, with the id of its run."""
 
     def receive_failure(self, error: CFCError) -> None:
         """Receive the error of a prompt that could not be served."""
@@ -55,11 +60,15 @@ class ResultCallback(BaseCallbackHandler):
         self._runs[run_id] = inputs, time.perf_counter()
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """Pass on the result of a run, unless another run has ended with the same object."""
+        """Pass on the results of a run, unless another run has ended with the same object."""
         del kwargs
         started = self._runs.pop(run_id, None)
-        if isinstance(outputs, CFCResult) and self._is_new(outputs) and started is not None:
-            prompt, began = started
+        if not isinstance(outputs, CFCResult | BatchResult) or not self._is_new(outputs) or started is None:
+            return
+        prompt, began = started
+        if isinstance(outputs, BatchResult):
+            self.receive_batch(outputs, run_id)
+        else:
             self.receive_result(outputs, run_id, prompt, time.perf_counter() - began)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
@@ -71,7 +80,7 @@ class ResultCallback(BaseCallbackHandler):
         if isinstance(error, CFCError) and self._is_new(error) and started is not None:
             self.receive_failure(error)
 
-    def _is_new(self, one: CFCResult | CFCError) -> bool:
+    def _is_new(self, one: CFCResult | BatchResult | CFCError) -> bool:
         if self._recent.get(id(one)) is one:
             return False
         self._recent[id(one)] = one

@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import CFCError, InputError
-from langchain_cfc.runnable import CFCResult
+from langchain_cfc.runnable import BatchResult, CFCResult
 from langchain_cfc.support.json_text import check_regular_file, parse_object, read_lines
 from langchain_cfc.support.plugins import is_plugin_source, load_plugin
 from langchain_cfc.support.suggestions import suggest_share
@@ -152,6 +152,9 @@ class CFCMonitor(ResultCallback):
         """Queue a result of this artifact, unless it is a decision given again; after `close` it is lost."""
         if result.is_repeated:
             return
+        if result.reason == "failed":  # in a batch
+            self.receive_failure(CFCError())
+            return
         self._writer.put(
             ObservedResult.from_result(result, name, time.time(), seconds, metadata=self._metadata)
         )
@@ -271,6 +274,16 @@ class CFCMonitor(ResultCallback):
         del prompt
         if result.guarantee.artifact_digest == self.artifact.digest:
             self._queue_result(result, str(run_id), seconds)
+
+    def receive_batch(self, batch: BatchResult, run_id: UUID) -> None:
+        """Queue the results of a batch of this artifact by the names `RUN-PLACE`, equal questions once."""
+        if batch.guarantee.artifact_digest == self.artifact.digest:
+            seen: set[int] = set()
+            for place, one in enumerate(batch.results):
+                if id(one.candidates) not in seen:
+                    self._queue_result(one, f"{run_id}-{place}", None)
+                if one.candidates:  # of a failed question there are none
+                    seen.add(id(one.candidates))
 
     def receive_failure(self, error: CFCError) -> None:
         """Count a prompt that could not be served."""

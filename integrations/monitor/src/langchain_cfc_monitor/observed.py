@@ -67,14 +67,16 @@ class ObservedResult:
     ) -> ObservedResult:
         """Convert a result to its stored form, with these keys of the prompt's metadata."""
         candidates, certified = result.candidates, result.guarantee.wrong_answers
-        is_of_all = certified is None and result.guarantee.is_about_best
+        batch = result.guarantee.batch
+        is_of_all = certified is None and batch is None and result.guarantee.is_about_best
         accepted = tuple(one.accepted for one in candidates)
         outcome = ANSWERED if any(accepted) else EMPTY
         return cls(
             id=name,
             at=at,
             artifact=result.guarantee.artifact_digest,
-            alpha=result.guarantee.alpha,
+            # No test is about the decisions of a batch, which depend on all its questions.
+            alpha=result.guarantee.alpha if batch is None else f"batch {batch.max_wrong_share}",
             outcome=FLAGGED if result.reason == "not_certifiable" else outcome,
             withheld=result.abstained and any(accepted),
             max_wrong_rate=None if certified is None else certified.max_wrong_rate,
