@@ -100,8 +100,11 @@ _LINKS = r"""
     saves? loses? lost reads? runs? ran walks? drives? travels?
     (?!exceed|doubl|tripl|squar|cub|exclud|eliminat|reject|discard|dismiss)\w+ed for with group period
     (?:takes?|took|costs?|leaves?|gives?|gave)_(?:her|him|them|us|you|me) about there's find finds giving
-    leaving making resulting_in adding_up_to comes_to worth equal_to in_all in_total overall to_be
-    age(?:_of)? atomic_number (?:must|should|will|needs?_to|has_to|have_to)_(?!exceed|doubl|tripl|squar)\w+
+    leaving making resulting_in worth in_all in_total overall age(?:_of)? atomic_number (?:adds?|adding)_up_to
+    (?:comes?|came|amounts?|equal|rises?|rose|falls?|fell|grows?|grew|drops?)_to to_be (?:is|was|has)_an?
+    consists?_of comprises? (?:current|present|exact|precise|approximate|rough|official|actual|definite)ly
+    (?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|\w+ty)(?=\s\()
+    (?:must|should|will|needs?_to|has_to|have_to)_(?!exceed|doubl|tripl|squar)\w+
     around approximately roughly exactly only just now so therefore thus hence then (?:^|is_|was_)the total
     sum result answer value (?:total|sum|average|number)_of is_of ist sind war macht beträgt kostet hat
     haben braucht ergibt bleiben etwa ungefähr genau nur also insgesamt summe est sont était coûte a ont
@@ -123,8 +126,8 @@ _NO_VERB = (
     "|mais|his|its|this|towards"
 )
 _COUNTING_LINKS = rf"""
-    (?<=\w\s)(?!{_NO_VERB})[a-z]{{2,}}s
-    at them him her us you me away (?:can|could|would|will|to)_(?!exceed|doubl|tripl|squar)[a-z]+
+    (?<=\w\s)(?!{_NO_VERB})[a-z]{{2,}}s at them him her us you me away into
+    (?:can|could|would|will|to)_(?!below|under|over|above|{_NO_VERB})[a-z]+
     read drank drove wrote held kept sent built brought caught rode chose broke wore met fed hit cut put set
     mesure pèse vaut dure contient compte gagne mange achète vend \w+é mide pesa vale dura contiene gana come
     compra vende misura contiene guadagna mangia mede contém ganha
@@ -138,17 +141,29 @@ _LABELS = r"""
 """
 _NEGATIVE = join_words("minus negative moins menos meno минус", "[负負] 零下 マイナス 氷点下 마이너스 영하")
 _CURRENCIES = "".join(one for one in map(chr, range(0x20, 0x20D0)) if unicodedata.category(one) == "Sc")
+_BEFORE_END = rf"""
+    [\s:"'*,~≈]* (?P<open>[(\[])? [\s"'~≈]* (?P<minus>{_NEGATIVE}|[-–])? \s*
+    (?: (?:US|A)?(?P<money> R?[{_CURRENCIES}] | \b(?:USD|EUR|GBP|JPY|CHF|INR|CNY|RUB|Rs) )\.? )? \s* $
+"""
 _BEFORE = re.compile(
     rf"""
     (?: ^ (?: \W*\b(?:yes|yeah|sure|well|ok(?:ay)?|ja|oui|sí|sì|sim|да)\b )?
-      | (?P<year> \b(?:in|year|im|jahr|wurde|en|dans|année|año|nel|anno|em|ano|в) )
+      | (?P<year> \b(?:in|year|im|jahre?|wurde|en|dans|année|año|nel|anno|em|ano|в
+          | dat(?:es?|ing)\s(?:back\s)?(?:from|to)) )
       | (?P<other> {join_words(_OTHER_LINKS)} )
       | {join_words(_LINKS, _LINKS_UNSPACED)} | \b(?:approx|ca)\. | \.{{3}}
       | (?: {join_words(_LABELS)} [^.:=\d]{{0,40}} | ^\W*[a-z]+s\s? ) (?=:)
       | (?P<counting> {join_words(_COUNTING_LINKS)} )
     )
-    [\s:"'*,~≈]* (?P<open>[(\[])? [\s"'~≈]* (?P<minus>{_NEGATIVE}|[-–])? \s*
-    (?: (?:US|A)?(?P<money> R?[{_CURRENCIES}] | \b(?:USD|EUR|GBP|JPY|CHF|INR|CNY|RUB|Rs) )\.? )? \s* $
+    {_BEFORE_END}
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+# A label before what is counted: "Kora: 5 dishes".
+_LABEL = re.compile(
+    rf"""
+    (?P<counting> ^(?!.*\b(?:than|to|of|half|between|every|bound|limit|version)\b)[^.:=\d]{{1,40}}: )
+    (?P<other>(?P<year>)) {_BEFORE_END}
     """,
     re.IGNORECASE | re.VERBOSE,
 )
@@ -160,7 +175,8 @@ _SAME_UNITS = r"""
     mg milligrams?; lbs?; oz ounces?; ms milliseconds?; s sec(?:ond)?s?; min(?:ute)?[sn]?;
     h hrs? hours? Stunden?; days? Tage?; weeks?; months?; yrs? years?; l L lit(?:er|re)s?; % percent pct;
     ml mL millilit(?:er|re)s?; °\s?C Celsius; °\s?F Fahrenheit; kB KB; MB; GB; TB; W; kW; MW; V; Hz; kHz; MHz;
-    GHz; cents? ¢; R\$; dollars? USD \$; [eE]uros? EUR €; pounds? GBP £; rupees? INR Rs ₹; yen JPY ¥; CHF;
+    GHz; hp horsepower; cents? ¢; R\$;
+    dollars? USD \$; [eE]uros? EUR €; pounds? GBP £; rupees? INR Rs ₹; yen JPY ¥; CHF;
     yuan CNY; rubles? RUB рублей ₽
 """
 _UNIT = "|".join(f"({'|'.join(names.split())})" for names in _SAME_UNITS.split(";"))
@@ -168,7 +184,7 @@ _ONE_UNIT = re.compile(_UNIT)
 # What is counted in Chinese, Japanese and Korean, without what makes another number of it: half, more, less.
 _COUNTER = (
     r"(?:[个個颗顆页頁人名只枚本条张元円원개명도度吨米升克秒天年년岁分小千公斤]|時間|週間|か月)"
-    r"(?:\s?[^\W\d_半多余餘以未前後后内代이미초]){0,3}(?:이다|입니다)?"
+    r"(?:\s?[^\W\d_半多余餘以未前後后内代이미초]){0,8}(?:이다|입니다)?"
 )
 # Plurals that stand for numbers, and those of degrees, which may be below zero.
 _NO_NOUN = r"""
@@ -188,7 +204,8 @@ _NOUN = rf"""
 _CONTINUATIONS = join_words(
     """
     per(?!_mil) each every left remaining remains? in_total in_all altogether total exactly now because since
-    so is_the_answer are_left as_the_result of_(?:the|them|these|those|his|her|their|it)
+    so is_the_(?:correct_|right_|final_)?answer are_left AD CE as_the_result
+    of_(?:the|them|these|those|his|her|their|it)
     """,
     "です 입니다 이다 だ г(?:од|оду|ода|\\.)?\\b",
 )
@@ -196,7 +213,8 @@ _LATER = join_words(
     r"""
     of in for to from on at after before during between until when with that which who by than they he she it
     a an i\.e was were (?:is|are)_(?:needed|required|used) this every today back away can got leftover needed
-    old long tall high wide deep hoch lang breit alt tief difference oversee \w+ed \w+er
+    old long tall high wide deep hoch lang breit alt tief (?:is|are)_(?:in|on|at|from|there) yesterday tonight
+    tomorrow chance probability increase decrease discount de d'\w+ difference oversee \w+ed \w+er
     """
 )
 
@@ -211,7 +229,7 @@ def _compile_after(noun: str) -> re.Pattern[str]:
           | (?: -?(?:(?:square|cubic|sq\.?|degrees?)\s)? (?P<unit>°(?!\s?[A-Z])|degrees?|{_UNIT})
                 (?:\s?\^?-?\d)? (?!\w|\^)
               | (?P<counted>{_COUNTER}) )?
-            (?: \s? (?P<noun>{noun}) )?
+            (?: \s? (?P<noun>(?:{noun})(?:\sand\s[a-z]{{2,}}s\b)?) )?
             (?: \s?/\s?[a-z]+(?:\^\d)? )? )
         (?: [\s,;:("']*(?:{_CONTINUATIONS}).* | (?P<later>[\s,;:("']*(?:{_LATER}).*) )?
         [\s.,;:"')\]}}*{_CURRENCIES}。；]* (?:(?<=[^\W\d_])[!！])? \s*
@@ -467,7 +485,7 @@ def _read_number(text: str, found: re.Match[str]) -> _Number | None:
     if max(found.start(), len(text) - found.end()) > _MAX_CONTEXT:
         return None
     scale = _SCALE.match(text, found.end())
-    before = _BEFORE.search(text[: found.start()])
+    before = _BEFORE.search(text[: found.start()]) or _LABEL.search(text[: found.start()])
     pattern = _AFTER_OTHER if before and before["other"] else _AFTER
     after = pattern.fullmatch(text, scale.end() if scale else found.end())
     value = _read_value(found)
