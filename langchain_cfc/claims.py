@@ -11,7 +11,7 @@ import html
 import re
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import accumulate, pairwise
@@ -46,7 +46,7 @@ _LAST_CITATION = re.compile(rf"(?<=\s){_CITATION}\s*$")
 _LOOK_BACK = 100
 _ABBREVIATION = re.compile(
     r"\b(?:al|figs?|eqs?|refs?|nos?|inc|dr|vol|sec|ch|pp?|cf|vs|etc|ca|eds?|approx|est|max|min|incl|resp|tabs?|arts?"
-    r"|apps?|abb|nr|bzw|[ivx]+)\.\s*$",
+    r"|apps?|abb|nr|bzw|[ivx]+|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\.\s*$",
     re.IGNORECASE,
 )
 _LIST_NUMBER = re.compile(r"(?<=[:;,.]\s)\d{1,2}[.)]\s*$")
@@ -106,7 +106,7 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
         self.language = language
         self._find = require("sentencex", "claims", "splitting into sentences").get_sentence_boundaries
         self.fingerprint = {
-            "id": "sentences-3",
+            "id": "sentences-4",
             "language": language,
             "sentencex": version("sentencex"),
             "markdown-it-py": version("markdown-it-py"),
@@ -128,9 +128,7 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
             ['Known facts:\nLima is big']
         """
         layout = parse_layout(answer)
-        run_ins: dict[int, list[int]] = {}
-        for one in layout.governors:
-            run_ins.setdefault(one.start, []).append(one.end)
+        run_ins = sorted((one.start, one.end) for one in layout.governors)
         margins = [one[:2] for one in layout.margins]
         pieces = [
             piece
@@ -139,7 +137,7 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
                 answer,
                 unit,
                 margins[bisect_left(margins, (unit.start,)) : bisect_left(margins, (unit.end,))],
-                [end for end in run_ins.get(unit.start, ()) if end < unit.end],
+                [one for one in _select(run_ins, unit.start, unit.end) if one[1] < unit.end],
             )
         ]
         pieces.sort()
@@ -160,11 +158,11 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
         ]
 
     def _split_unit(
-        self, answer: str, unit: Unit, margins: Sequence[Range], run_ins: Sequence[int]
+        self, answer: str, unit: Unit, margins: Sequence[Range], run_ins: Sequence[Range]
     ) -> list[Range]:
         """Return the ranges of a unit's sentences, of which none cuts a link, a quotation or emphasis.
 
-        `margins` are those inside the unit, and `run_ins` the ends of the words that open and govern it.
+        `margins` are those inside the unit, and `run_ins` words that govern what follows in it.
         """
         if unit.is_whole:
             return [(unit.start, unit.end)]
@@ -193,7 +191,8 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
                 cut = opens[cut]
             cuts.append(_place_cut(answer, unit, cut))
         cuts = [cut for cut in cuts if not (inside[cut - unit.start] or _is_abbreviated(answer, unit, cut))]
-        pieces = _cut(answer, unit, sorted({*cuts, *run_ins}), run_ins)
+        apart = {place for one in run_ins for place in one} - {unit.start}
+        pieces = _cut(answer, unit, sorted({*cuts, *apart}), apart)
         # Words in bold govern several sentences, but belong to a single one.
         return pieces if len(pieces) != 2 or not run_ins else [(pieces[0][0], pieces[1][1])]  # noqa: PLR2004
 
@@ -226,7 +225,7 @@ def _is_abbreviated(answer: str, unit: Unit, cut: int) -> bool:
     return goes_on and _ABBREVIATION.search(answer, max(unit.start, cut - _LOOK_BACK), cut) is not None
 
 
-def _cut(answer: str, unit: Unit, cuts: Sequence[int], apart: Sequence[int]) -> list[Range]:
+def _cut(answer: str, unit: Unit, cuts: Sequence[int], apart: Collection[int]) -> list[Range]:
     """Return the parts between cuts without surrounding white space, and only those that say something."""
     pieces: list[Range] = []
     for start, end in pairwise([unit.start, *cuts, unit.end]):

@@ -12,7 +12,8 @@ A *governor* says what the text after it is about, so that text would say someth
   the last line before a list or table;
 - the first row of a table governs the others;
 - words in bold that open a line and end with a colon, or up to three that end with a full stop, govern it, as
-  do words with a colon before a list within a line.
+  do words with a colon before a list within a line; words in bold that open a later sentence and end with a
+  colon govern what follows in their place.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 from langchain_cfc.support.imports import require
@@ -44,6 +45,8 @@ _MARKS = "*_~ \t\r\n"
 # Lines of this width and more may be prose that was wrapped.
 _WRAPPED_WIDTH = 40
 _RUN_IN_WORDS = 3
+# Of marks and blanks between a sentence and the words in bold that open the next one.
+_MOST_BLANKS = 8
 # Of a line in bold, below six ranks of headings.
 _TITLE_RANK = 7
 _CONTAINERS = ("blockquote", "bullet_list", "ordered_list", "list_item")
@@ -321,13 +324,25 @@ class _Reader:
         if bold is not None and not rank:
             words = self._answer[bold[0] : bold[1]].strip(_MARKS)
             after = self._answer[bold[1] : unit.end]
-            has_colon = words.endswith(_COLONS) or after.startswith(_COLONS)
             if not after.strip("".join((_MARKS, *_COLONS))) and not words.endswith(_STOPS):
                 rank = _TITLE_RANK
-            elif has_colon or (words.endswith(_STOPS) and len(words.split()) <= _RUN_IN_WORDS):
-                end = bold[1] + after.startswith(_COLONS)
-                self._governors.append(Governor(unit.start, end, end, unit.end))
+        if not rank:
+            for one, following in pairwise([*self._find_labels(unit), (unit.end, unit.end)]):
+                self._governors.append(Governor(*one, one[1], following[0]))
         return [_Part("line", unit.start, unit.end, rank, is_lead, paragraph)]
+
+    def _find_labels(self, unit: Unit) -> list[Range]:
+        """Return the words in bold that open a unit or one of its sentences, and govern what follows."""
+        found = []
+        for start, end, size in sorted(unit.emphasis):
+            words = self._answer[start:end].strip(_MARKS)
+            before = self._answer[max(unit.start, start - _MOST_BLANKS) : start].rstrip(_MARKS)
+            is_first = start == unit.start
+            has_colon = words.endswith(_COLONS) or self._answer.startswith(_COLONS, end)
+            is_title = is_first and words.endswith(_STOPS) and len(words.split()) <= _RUN_IN_WORDS
+            if size > 1 and (is_title or (has_colon and (is_first or before.endswith((*_STOPS, ";"))))):
+                found.append((start, end + self._answer.startswith(_COLONS, end)))
+        return found
 
     def _govern(self, parts: Sequence[_Part]) -> None:
         for place, part in enumerate(parts):

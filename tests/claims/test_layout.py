@@ -84,6 +84,13 @@ LAYOUTS = {
     ],
     "Capitals are: 1. Lima. 2. Quito.": ["Capitals are: > 1. Lima.", "Capitals are: > 2. Quito."],
     "**Answer.** It is Lima. I am sure.": ["**Answer.** > It is Lima.", "**Answer.** > I am sure."],
+    "**Pros:** It is cheap. **Cons**: It burns. It smells. Of **note: it** is red.": [
+        "**Pros:** > It is cheap.",
+        "**Cons**: > It burns.",
+        "**Cons**: > It smells.",
+        "**Cons**: > Of **note: it** is red.",
+    ],
+    "He came on Jan. 3. He left.": ["He came on Jan. 3. He left."],
     "**Harms of A:** It burns. It smells.": ["**Harms of A:** > It burns.", "**Harms of A:** > It smells."],
     "**Lima is the capital.** It is dry.": ["**Lima is the capital.**", "It is dry."],
     "It is dry. **Lima is big. It is old.** Done here.": [

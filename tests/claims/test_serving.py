@@ -221,7 +221,7 @@ def test_claims_chain_refuses_another_splitter() -> None:
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"splitter": lambda _: [(0, 10_000)], "splitter_id": "sentences-3"}, SplitterError),
+        ({"splitter": lambda _: [(0, 10_000)], "splitter_id": "sentences-4"}, SplitterError),
         ({"verifier": lambda *_: [0.5]}, VerifierError),
         ({"verifier": lambda *_: [0.5, 0.5, 2.0]}, VerifierError),
     ],
