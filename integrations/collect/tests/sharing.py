@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import subprocess
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import pytest
 from langchain_cfc_collect import Store, calls, collecting
 from langchain_cfc_collect.run import CollectionOptions
 
@@ -64,18 +60,6 @@ def execute_sql(path: Path, *statements: str) -> None:
         for statement in statements:
             file.execute(statement)
         file.commit()
-
-
-@contextmanager
-def mount(target: Path, *arguments: str | Path) -> Iterator[None]:
-    """Mount something at a path for a while; skip the test where that is not allowed."""
-    command = ["mount", *arguments, target]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("only root may mount a file system, where that is allowed at all")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", target], check=True)
 
 
 def tabulate_store(store: Store) -> LabelledBatch:
