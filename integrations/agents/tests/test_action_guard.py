@@ -494,22 +494,17 @@ def test_changed_call_does_not_run(bot: CalibrationArtifact, where: str, place: 
         ({"memory": "thread"}, "memory is 'thread', in calibration it was 'none'"),
         ({"unguarded": []}, "unguarded is \\[\\], in calibration it was \\['look_up'\\]"),
         ({"agent_id": "other"}, "id is 'other', in calibration it was 'clerk'"),
+        ({}, "tools is "),
     ],
 )
 def test_other_agent_is_refused_before_anything_is_drawn(
     bot: CalibrationArtifact, change: dict[str, Any], error: str
 ) -> None:
-    model = Clerk()
-    with pytest.raises(FingerprintError, match=error):
-        agent_at(Desk(), model, guarding(bot, **change)).invoke(asked(SURE))
-    assert model.drawn == []
-
-
-def test_other_tools_are_refused(bot: CalibrationArtifact) -> None:
     desk, model = Desk(), Clerk()
-    desk.tools[0].description = "Book a room, or a whole house."
-    with pytest.raises(FingerprintError, match="tools is "):
-        agent_at(desk, model, guarding(bot)).invoke(asked(SURE))
+    if not change:
+        desk.tools[0].description = "Book a room, or a whole house."
+    with pytest.raises(FingerprintError, match=error):
+        agent_at(desk, model, guarding(bot, **change)).invoke(asked(SURE))
     assert model.drawn == []
 
 

@@ -105,29 +105,21 @@ def test_disk_full_before_the_first_write_leaves_no_store(disk: Disk, left: int,
     assert run(path, FakeExecutor(), 3).status.labelled == 3
 
 
-def test_read_only_disk_is_reported_and_the_store_is_unchanged(disk: Disk) -> None:
+@pytest.mark.parametrize("is_disk", [True, False], ids=["read-only disk", "immutable file"])
+def test_what_cannot_be_written_is_reported_and_unchanged(disk: Disk, is_disk: bool) -> None:
     executor, path = FakeExecutor(), disk.folder / "store.db"
     run(path, executor, 5)
     before = path.read_bytes()
-    disk.change("ro")
+    if is_disk:
+        disk.change("ro")
+        with pytest.raises(StoreError, match=r"cannot (write|read) .*new\.db"):
+            run(disk.folder / "new.db", executor, 9)
+    # Root may write whatever permissions say, but for this.
+    elif subprocess.run(["chattr", "+i", path], check=False, capture_output=True).returncode:
+        pytest.skip("this file system knows no immutable files")
     with pytest.raises(StoreError, match=r"cannot (write|read) .*store\.db"):
         run(path, executor, 9)
-    with pytest.raises(StoreError, match=r"cannot (write|read) .*new\.db"):
-        run(disk.folder / "new.db", executor, 9)
     assert path.read_bytes() == before
-    disk.change("rw")
+    disk.change("rw") if is_disk else subprocess.run(["chattr", "-i", path], check=True)
     assert run(path, executor, 9).status.labelled == 9
-    assert set(executor.done.values()) == {1}
-
-
-def test_immutable_store_file_is_reported(disk: Disk) -> None:
-    executor, path = FakeExecutor(), disk.folder / "store.db"
-    run(path, executor, 20)
-    # Root may write whatever permissions say, but for this.
-    if subprocess.run(["chattr", "+i", path], check=False, capture_output=True).returncode:
-        pytest.skip("this file system knows no immutable files")
-    with pytest.raises(StoreError, match="cannot write"):
-        run(path, executor, SIZE)
-    subprocess.run(["chattr", "-i", path], check=True)
-    assert run(path, executor, 30).status.labelled == 30
     assert set(executor.done.values()) == {1}

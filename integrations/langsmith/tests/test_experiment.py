@@ -107,7 +107,6 @@ def test_experiment_reports_the_rates_of_evaluate(
     assert 0.0 < own.coverage < own.kept_promise
 
 
-@pytest.mark.usefixtures("fresh_client")
 def test_aevaluate_reports_the_same_and_sends_nothing(
     langsmith: LangSmith, experiment: Experiment, examples: list[Example], chain: CFCRunnable
 ) -> None:
@@ -134,17 +133,6 @@ def list_sent_paths(langsmith: LangSmith) -> list[str]:
     return [one.path for one in langsmith.asked]
 
 
-@pytest.fixture
-def fresh_client() -> Any:
-    """LangSmith's own client of this process, newly made for this test's endpoint."""
-    from langsmith import run_trees
-
-    run_trees._CLIENT = None
-    yield
-    run_trees._CLIENT = None
-
-
-@pytest.mark.usefixtures("fresh_client")
 def test_plain_target_sends_runs_to_langsmith(
     langsmith: LangSmith, chain: CFCRunnable, examples: list[Example]
 ) -> None:
@@ -155,7 +143,6 @@ def test_plain_target_sends_runs_to_langsmith(
     get_cached_client().close()
 
 
-@pytest.mark.usefixtures("fresh_client")
 def test_experiment_in_langsmith_stores_feedback_and_outputs(
     langsmith: LangSmith, endpoint: str, experiment: Experiment, new_facts: list[PromptRecord]
 ) -> None:

@@ -24,8 +24,7 @@ from tests.cli import running
 from tests.cli.running import Ran
 from tests.recordings import list_facts
 
-ROOT = Path(__file__).parents[3]
-WEAKER = ROOT / "examples" / "escalation" / "cheap.jsonl.gz"
+WEAKER = Path(__file__).parents[3] / "examples" / "escalation" / "cheap.jsonl.gz"
 
 
 class Served(NamedTuple):
@@ -89,14 +88,13 @@ def make_weaker_chain(artifact: CalibrationArtifact, records: Records) -> CFCRun
     )
 
 
-WEAKER_RECORDS = Path(__file__).parents[3] / "examples" / "escalation" / "cheap.jsonl.gz"
 ALPHA = "0.3"
 FEATURES = "mean_score"
 
 
 def swap_model(served: LabelledBatch) -> LabelledBatch:
     """Return real answers of a weaker model to the same prompts, where it has any."""
-    weaker = tabulate(read_records(WEAKER_RECORDS))
+    weaker = tabulate(read_records(WEAKER))
     rows = {name: row for row, name in enumerate(weaker.ids)}
     return weaker.take(np.array([rows[name] for name in served.ids if name in rows]))
 

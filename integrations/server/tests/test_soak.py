@@ -34,7 +34,6 @@ from langchain_core.runnables import Runnable
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from prometheus_client.parser import text_string_to_metric_families
 
-from integrations.server.tests import bots
 from integrations.server.tests import bots as planted
 from integrations.server.tests.loading import (
     COMPLETIONS,
@@ -281,11 +280,11 @@ def soak_models() -> dict[str, Runnable[Any, Any]]:
     """Bots by name; at SIGUSR1 the process writes down what it holds."""
     signal.signal(signal.SIGUSR1, _weigh)
     without_logprobs = make_model(os.environ["SOAK_WITHOUT_LOGPROBS"], logprobs=True)
-    chosen = bots.models()
+    chosen = planted.models()
     return {
         **{name: chosen[name] for name in ("bot", "careful/bot", "helped", "broken")},
-        "together": bots.chain(sampling="single_request"),
-        "unsure": bots.chain(generator=without_logprobs, verifier=_confidence),
+        "together": planted.chain(sampling="single_request"),
+        "unsure": planted.chain(generator=without_logprobs, verifier=_confidence),
     }
 
 
@@ -299,7 +298,6 @@ def _weigh(*_: Any) -> None:
     pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     held = {
         "resident": pages * os.sysconf("SC_PAGE_SIZE"),
-        "blocks": sys.getallocatedblocks(),
         "tasks": len(asyncio.all_tasks()),
         "threads": threading.active_count(),
         "files": len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - a count, not paths
