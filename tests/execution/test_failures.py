@@ -22,9 +22,12 @@ from langchain_cfc.execution import (
     FailureKind,
     classify_failure,
     describe_error,
+    is_malformed_response,
     is_permanent,
 )
 from tests.factories import make_artifact
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Fault, Script, serving
 
 Reply: TypeAlias = tuple[int, dict[str, str], Any]
 
@@ -130,6 +133,46 @@ def test_serving_raises_a_draw_error_that_names_a_malformed_response(name: str) 
                 call()
         (found,) = chain.batch(["x"], return_exceptions=True)
         assert isinstance(found, DrawError)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_response_is_no_refusal_in_any_client(name: str, interface: str) -> None:
+    with serve(MALFORMED[name]) as (url, _):
+        model = INTERFACES[interface](url)
+        for is_async in (False, True):
+            error = catch_failure(model, is_async=is_async)
+            assert is_malformed_response(error), repr(error)
+            assert classify_failure(error) not in {None, *PERMANENT_FAILURES}
+            assert "server that cannot be read" in describe_error(error)
+
+
+@pytest.mark.parametrize("code", [401, 402, 404, "insufficient_quota", "invalid_api_key"])
+def test_error_in_a_body_that_refuses_the_key_is_permanent(code: Any) -> None:
+    with serve((200, JSON, {"error": {"message": "no", "code": code}})) as (url, _):
+        for interface in ("chat", "responses"):
+            found = classify_failure(catch_failure(INTERFACES[interface](url)))
+            assert found == ("access" if code == 404 else "key")
+
+
+CLIENT_FAILURES: dict[FailureKind, list[str]] = {
+    "timeout": ["status 408"],
+    "conflict": ["status 409", "status 425"],
+    "rate": ["status 429"],
+    "server": ["status 500", "status 503"],
+    "request": ["status 400", "status 422"],
+    "key": ["status 401"],
+    "access": ["status 403", "status 404"],
+    "connection_lost": ["dropped", "truncated"],
+    "unreadable": ["no choices"],
+}
+
+
+@pytest.mark.parametrize("kind", CLIENT_FAILURES)
+def test_failures_of_the_openai_client_have_their_kinds(kind: FailureKind) -> None:
+    for fault in CLIENT_FAILURES[kind]:
+        with serving(Script({"x": [Answer("there")]}, faults=[Fault(fault)])) as url:
+            assert classify_failure(catch_failure(make_model(url.removesuffix("/v1")))) == kind
 
 
 # Secrets

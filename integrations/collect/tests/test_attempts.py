@@ -29,61 +29,28 @@ from langchain_cfc_collect import (
 )
 from langchain_cfc_collect.calls import StageCalls
 from langchain_cfc_collect.costs import Usage
-from langchain_cfc_collect.failures import ends_run, is_transient, read_retry_after
-from langchain_openai import ChatOpenAI
+from langchain_cfc_collect.failures import is_transient, read_retry_after
 from rich.console import Console
 
 from integrations.collect.tests.virtual import run_in_virtual_time
 from langchain_cfc.errors import InputError, ServingTimeoutError, VerifierError
-from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, describe_error, is_malformed_response
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
 from tests.execution.test_failures import (
     HEAD,
-    INTERFACES,
     JSON,
     MALFORMED,
     Reply,
-    catch_failure,
     make_model,
     score_equally,
     serve,
 )
-from tests.serving.openai_bodies import Answer
-from tests.serving.openai_server import Fault, Script, serving
 
 FREE = CallLimits()
 
 
-def catch_client_error(fault: Fault | None, **settings: Any) -> Exception:
-    """Return the error that the client raises on a fault of the server."""
-    script = Script({"where?": [Answer("there")]}, faults=[] if fault is None else [fault])
-    client: dict[str, Any] = {"model": "recorded", "api_key": "none", "max_retries": 0, **settings}
-    with serving(script) as url:
-        model = ChatOpenAI(**{"base_url": url, **client})
-        with pytest.raises(Exception) as error:  # noqa: PT011 - whatever the client raises
-            model.invoke("where?")
-    return error.value
-
-
 # Transient failures
-
-
-@pytest.mark.parametrize(
-    ("kind", "passes"),
-    [
-        *((f"status {status}", True) for status in (408, 409, 425, 429, 500, 503, 529)),
-        *((f"status {status}", False) for status in (400, 401, 403, 404, 422)),
-        *((kind, True) for kind in ("dropped", "truncated", "no choices")),
-    ],
-)
-def test_is_transient_classifies_errors_of_the_openai_client(kind: str, passes: bool) -> None:
-    error = catch_client_error(Fault(kind))
-    assert is_transient(error) == passes, repr(error)
-    # The cause of our own errors counts.
-    wrapped = VerifierError("the verifier failed")
-    wrapped.__cause__ = error
-    assert is_transient(wrapped) == passes
 
 
 class ErrorWithCode(Exception):  # noqa: N818 - named like a client's
@@ -98,9 +65,10 @@ def test_is_transient_accepts_connection_and_timeout_errors_and_codes_of_a_statu
         assert is_transient(passing)
     for result in ("text", None, 429, True):
         assert not is_transient(result)
-    assert is_transient(ErrorWithCode(429))
+    for code in (408, 409, 429, 500):
+        assert is_transient(ErrorWithCode(code))
     # A text, or a boolean, is no status.
-    for code in (403, "429", True):
+    for code in (400, 401, 403, 404, "429", True):
         assert not is_transient(ErrorWithCode(code))
 
 
@@ -371,28 +339,6 @@ def test_progress_bar_shows_what_is_known(statuses: list[dict[str, Any]], shown:
 
 MESSAGE = {"role": "assistant", "content": "Lima"}
 GOOD: Reply = (200, JSON, {**HEAD, "choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]})
-
-
-@pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("name", MALFORMED)
-def test_response_that_cannot_be_read_is_transient(name: str, interface: str) -> None:
-    with serve(MALFORMED[name]) as (url, _):
-        model = INTERFACES[interface](url)
-        for is_async in (False, True):
-            error = catch_failure(model, is_async=is_async)
-            assert is_malformed_response(error), repr(error)
-            assert is_transient(error)
-            assert not ends_run(error)
-            assert "server that cannot be read" in describe_error(error)
-
-
-@pytest.mark.parametrize("code", [401, 402, 404, "insufficient_quota", "invalid_api_key"])
-def test_error_body_that_refuses_the_key_is_definite(code: Any) -> None:
-    with serve((200, JSON, {"error": {"message": "no", "code": code}})) as (url, _):
-        for interface in ("chat", "responses"):
-            error = catch_failure(INTERFACES[interface](url))
-            assert not is_transient(error)
-            assert ends_run(error)
 
 
 PROMPTS = [Example(id=str(number), input=f"{number}?", reference="Lima") for number in range(2)]
