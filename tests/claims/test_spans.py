@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import pickle
 import re
 import time
 from typing import Any
@@ -23,7 +24,7 @@ from langchain_cfc.claims import (
     make_claim_candidates,
     restore_text,
 )
-from langchain_cfc.errors import SplitterError, VerifierError
+from langchain_cfc.errors import CollectionError, SplitterError, VerifierError
 from langchain_cfc.execution import arun_flow, run_flow
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import StrippedCandidate
@@ -379,6 +380,16 @@ def test_claim_that_is_not_found_has_no_place_and_changes_no_text() -> None:
     claims = make_claim_candidates(DrawnCandidate(LONG), spans)
     assert [one.no_answer for one in claims] == [None, None, "not_located"]
     assert make_claim_candidates(StrippedCandidate(LONG), spans)[2].no_answer == "not_located"
+
+
+def test_claims_of_a_stripped_candidate_are_stripped() -> None:
+    (claim,) = make_claim_candidates(StrippedCandidate("One. Two."), [Span(0, 4, "One.")])
+    assert claim == StrippedCandidate("One.")
+    assert claim != DrawnCandidate("One.")
+    assert pickle.loads(pickle.dumps(claim)) == claim  # noqa: S301 - as workers elsewhere are given it
+    assert "One." in repr(claim)
+    with pytest.raises(CollectionError, match=r"'One\.' was removed from the store"):
+        _ = claim.message
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,9 @@ def test_ensemble_averages_by_weight_and_only_records_weight_zero() -> None:
     scored = score_three(CandidateScorer(VerifierEnsemble(three, {"one": 1, "two": 3, "raw": 0})))
     assert scored.verdicts == [0.75, 1.0, None]
     assert scored.outputs == [{"one": 0, "two": 1, "raw": 0.7}, {"one": 1, "two": 1, "raw": 0.9}, None]
+    beyond = VerifierEnsemble({"one": returning(0, 1, 1), "beyond": returning(1.5, 0, 0)})
+    with pytest.raises(VerifierError, match="'beyond': the score of candidate 0"):
+        score_three(CandidateScorer(beyond))
 
 
 def test_fingerprints_of_ensembles_differ_only_with_the_ratios_of_weights() -> None:

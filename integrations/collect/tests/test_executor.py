@@ -207,20 +207,6 @@ def test_labeler_receives_each_distinct_answer_or_its_first_text(
     assert labeler.shown == [shown]
 
 
-# Several verifiers
-
-
-def test_output_outside_zero_to_one_cannot_be_averaged(path: Path) -> None:
-    def beyond(_: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
-        return [1.5] * len(candidates)
-
-    parts = Components(lambda prompt: prompt, {"beyond": beyond, "flat": score_half}, NormalisedMatch(), N)
-    with pytest.raises(CollectionError, match="the first prompt failed: "):
-        collect_records(path, parts)
-    with Store(path) as store:
-        assert {one.error.partition(":")[0] for one in store.read_failures()} == {"VerifierError"}
-
-
 # Failures over HTTP
 
 

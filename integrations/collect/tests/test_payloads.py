@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -15,11 +14,9 @@ from langchain_core.runnables import RunnableLambda
 
 from integrations.collect.tests.damaging import make_store, read_contents
 from integrations.collect.tests.sharing import make_silent_options
-from langchain_cfc.claims import Span, make_claim_candidates
 from langchain_cfc.errors import CollectionError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.verifiers import SequenceProbability
 
 SIZE, N = 6, 2
@@ -96,16 +93,6 @@ def test_relabel_without_messages_works_only_for_labelers_of_texts(path: Path) -
     collect_to(kept, keep_payloads=True)
     assert collect_to(kept, label_messages, "messages", relabel=True).status.labelled == SIZE
     assert count_messages(kept) == 0
-
-
-def test_claims_of_a_stripped_candidate_are_stripped() -> None:
-    (claim,) = make_claim_candidates(StrippedCandidate("One. Two."), [Span(0, 4, "One.")])
-    assert claim == StrippedCandidate("One.")
-    assert claim != DrawnCandidate("One.")
-    assert pickle.loads(pickle.dumps(claim)) == claim  # noqa: S301 - as workers elsewhere are given it
-    assert "One." in repr(claim)
-    with pytest.raises(CollectionError, match=r"'One\.' was removed from the store"):
-        _ = claim.message
 
 
 def test_messages_that_were_kept_can_be_deleted_by_sql(path: Path) -> None:
