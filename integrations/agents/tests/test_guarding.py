@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
     ModelCallLimitMiddleware,
@@ -23,7 +22,6 @@ from langchain.agents.middleware import (
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_cfc_agents import GuardedAnswer, asking
 from langchain_core.callbacks import get_usage_metadata_callback
-from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.messages.ai import add_usage
 from langchain_core.runnables import RunnableLambda
@@ -71,7 +69,7 @@ from integrations.tests.graphs import (
     read_stored,
     thread,
 )
-from langchain_cfc import CalibrationArtifact, calibrate
+from langchain_cfc import CalibrationArtifact
 from langchain_cfc.errors import (
     CFCError,
     DrawError,
@@ -80,9 +78,6 @@ from langchain_cfc.errors import (
     ServingError,
     VerifierError,
 )
-from tests.certificates.prompts import make_replay_chain
-from tests.claims.chains import ANSWER, LEFT, SCORES, make_chain
-from tests.recordings import list_facts
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script
 
@@ -208,22 +203,6 @@ def test_run_ends_with_the_decision_of_the_chain(
     assert (said.text, decision["reason"]) == expected
     assert decision["guarantee"]["alpha"] == "0.1"
     assert decision["guarantee"]["kind"] != "heuristic"
-
-
-@both_ways
-def test_agent_keeps_a_rate_of_all_questions_as_its_chain_does(way: Way) -> None:
-    records = list_facts()
-    bot = calibrate(records[:800], max_wrong_of_all="0.05", features="group(topic)")
-    chain = make_replay_chain(bot, records[800:840])
-    agent = agent_of(chain.generator, [GuardedAnswer(chain)], tools=[], system_prompt=None)
-    texts = []
-    for record in records[800:840]:
-        said, alone = last(way(agent, str(record.input))), chain.invoke(str(record.input))
-        decision = said.response_metadata["cfc"]
-        assert (said.text, decision["reason"]) == (alone.best or ABSTAINED, alone.reason)
-        assert alone.guarantee.claim.startswith("Of all questions asked, at most 5 % get a wrong answer")
-        texts.append(str(said.text))
-    assert 10 < texts.count(ABSTAINED) < 30
 
 
 def test_conversation_continues_from_a_file(
@@ -361,21 +340,6 @@ def test_or_else_of_the_chain_answers_without_guarantee(
     assert said.response_metadata["cfc"]["routing"]["usage"]["total_tokens"] == 13
     assert prompts == [[{"role": "system", "content": SYSTEM}, {"role": "user", "content": HOPELESS}]]
     assert last(way(agent, PLAIN)).response_metadata["cfc"]["guarantee"]["alpha"] == "0.1"
-
-
-def test_guarded_answer_ends_the_run_with_the_supported_claims() -> None:
-    chain, dropped = make_chain(), "It has 9 moons."
-    assert dropped in ANSWER
-    assert dropped in SCORES
-    guard = GuardedAnswer(RunnableLambda(lambda prompt: prompt[-1]["content"]) | chain)
-    agent: Agent = create_agent(FakeListChatModel(responses=[dropped]), middleware=[guard])
-    said = last(ask(agent, "Tell me about Lima."))
-    assert said.text == LEFT
-    assert said.response_metadata["cfc"]["reason"] == "answered"
-    assert "no unsupported claim is left" in chain.guarantee.sentence
-    shown = list(agent.stream(asked("Tell me about Lima."), stream_mode=["messages", "values"]))
-    assert [piece[0].text for mode, piece in shown if mode == "messages"] == [LEFT]
-    assert dropped not in str(shown)
 
 
 places = pytest.mark.parametrize("place", ["outside", "inside"])

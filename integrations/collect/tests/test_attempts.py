@@ -65,8 +65,8 @@ def test_is_transient_accepts_connection_and_timeout_errors_and_codes_of_a_statu
         assert is_transient(passing)
     for result in ("text", None, 429, True):
         assert not is_transient(result)
-    for code in (408, 409, 429, 500):
-        assert is_transient(ErrorWithCode(code))
+    for status in (408, 409, 429, 500):
+        assert is_transient(ErrorWithCode(status))
     # A text, or a boolean, is no status.
     for code in (400, 401, 403, 404, "429", True):
         assert not is_transient(ErrorWithCode(code))
