@@ -199,13 +199,6 @@ def test_langsmith_source_refuses_duplicate_examples(langsmith: LangSmith) -> No
         read_inputs(open_rows("langsmith:facts"))
 
 
-PARTS = """
-def answer(prompt):
-    return "Lima"
-
-def judge(prompt, candidates):
-    return [0.1 for _ in candidates]
-"""
 TOML = """
 store = "facts.db"
 n = 2
@@ -215,11 +208,11 @@ input = "question"
 reference = "answers"
 metadata = ["topic", "split"]
 [generator]
-factory = "collect_parts:answer"
+factory = "langchain_core.language_models:FakeListChatModel"
+arguments = { responses = ["Lima"] }
 id = "capitals-bot"
 [verifier]
-factory = "collect_parts:judge"
-id = "capitals-judge"
+factory = "langchain_cfc.verifiers:SelfConsistency"
 [labeler]
 factory = "langchain_cfc.labelers:NormalisedMatch"
 """
@@ -228,10 +221,8 @@ factory = "langchain_cfc.labelers:NormalisedMatch"
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, langsmith: LangSmith) -> Path:
     """A folder with settings, and a dataset of forty questions in LangSmith."""
-    (tmp_path / "collect_parts.py").write_text(PARTS)
     (tmp_path / "collect.toml").write_text(TOML)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
     langsmith.dataset("facts", [make_row(number) for number in range(40)])
     langsmith.page_size = 15
     return tmp_path

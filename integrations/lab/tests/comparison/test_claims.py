@@ -162,7 +162,6 @@ def test_compare_claims_command_prints_table_and_json(tmp_path: Path) -> None:
     "use",
     [
         tabulate,
-        lambda records: compare(records, alpha=0.2, splits=1),
         lambda records: suggest(records, alpha=0.2),
         lambda records: suggest_draws(records, alpha=0.2),
         lambda records: plan_calibration(tabulate(records, claims=True), alpha=0.2),
