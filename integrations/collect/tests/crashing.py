@@ -42,13 +42,10 @@ def make_parts_noting_calls(log: Path, seconds: float = _SECONDS) -> Components:
         await asyncio.sleep(seconds)
         return prompt.replace("question", "answer")
 
-    def verifier(_: Any, candidates: list[Any]) -> list[float]:
-        return [(slot + 1) / 8 for slot in range(len(candidates))]
-
     def labeler(_: Any, reference: Any, candidates: list[Any]) -> list[bool]:
         return [slot == 0 and one.text == reference for slot, one in enumerate(candidates)]
 
-    return Components(generator, verifier, labeler, N)
+    return Components(generator, lambda _, drawn: [(slot + 1) / 8 for slot in range(len(drawn))], labeler, N)
 
 
 def count_calls(log: Path) -> Counter[str]:

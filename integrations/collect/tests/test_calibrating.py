@@ -161,10 +161,7 @@ def test_calibrate_chain_writes_message_inputs_as_role_and_content() -> None:
             for question, reference in FORMS["pairs"]
         ]
 
-    def score_messages(_: Any, drawn: list[Any]) -> list[float]:
-        return [0.5] * len(drawn)
-
-    options = {**LOCAL, "verifier": score_messages}
+    options = {**LOCAL, "verifier": lambda _, drawn: [0.5] * len(drawn)}
     expected = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "question 0"}]
     wraps: list[Callable[[list[BaseMessage]], Any]] = [
         lambda messages: messages,
@@ -263,10 +260,8 @@ def test_calibrate_chain_refuses_invalid_arguments_before_drawing(
 
 
 def test_calibrate_chain_uses_the_metadata_function_for_features() -> None:
-    def describe(prompt: Any) -> dict[str, Any]:
-        return {"half": str(int(prompt.rpartition(" ")[2]) // 20)}
-
-    options = {**LOCAL, "features": "group(half)", "alpha": 0.5, "metadata": describe}
+    options = {**LOCAL, "features": "group(half)", "alpha": 0.5}
+    options["metadata"] = lambda prompt: {"half": str(int(prompt.rpartition(" ")[2]) // 20)}
     artifact, _ = calibrate_chain(candidates, FORMS["pairs"], **options)
     assert len(artifact.calibration.groups) == 3
 

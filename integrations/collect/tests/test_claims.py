@@ -193,10 +193,10 @@ def test_claim_agreement_verifier_receives_the_other_answers(path: Path) -> None
 def test_claims_keep_the_scores_of_several_verifiers(path: Path) -> None:
     claiming = Claiming()
 
-    def measure(_: str, candidates: list[Any]) -> list[float]:
-        return [len(one.text) / 100 for one in candidates]
-
-    verifiers = {"hash": claiming.verify, "length": measure}
+    verifiers = {
+        "hash": claiming.verify,
+        "length": lambda _, candidates: [len(one.text) / 100 for one in candidates],
+    }
     collect_claims(path, make_parts(claiming, verifier=verifiers))
     with Store(path) as store:
         (record, *_), table = list(store.read_claims()), tabulate_store(store)
@@ -332,10 +332,7 @@ def test_collection_notices_warn_of_claims_that_will_not_calibrate(
     def label(_: str, __: Any, candidates: list[Any]) -> list[bool]:
         return ["right" in one.text if labels is None else labels for one in candidates]
 
-    def verify(_: str, candidates: list[Any]) -> list[float]:
-        return [0.5] * len(candidates)
-
-    parts = make_parts(Claiming(), labeler=label, verifier=verify)
+    parts = make_parts(Claiming(), labeler=label, verifier=lambda _, candidates: [0.5] * len(candidates))
     collect_claims(path, parts, size, on_notice=notices.append)
     assert any(message in one for one in notices), notices
 

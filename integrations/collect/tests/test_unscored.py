@@ -83,16 +83,10 @@ def test_collect_stores_candidates_without_a_verdict(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("of_claims", [False, True])
 def test_labels_that_cannot_be_read_are_counted_and_count_as_wrong(tmp_path: Path, of_claims: bool) -> None:
-    def judge(_: Any, __: Any, candidates: list[DrawnCandidate]) -> list[bool | None]:
-        return [None, *[True] * (len(candidates) - 1)]
-
-    def verify(_: Any, candidates: list[DrawnCandidate]) -> list[float]:
-        return [0.5] * len(candidates)
-
     components = Components(
         RunnableLambda(lambda _: "Lima is large. It is old."),
-        verifier=verify,
-        labeler=judge,
+        verifier=lambda _, drawn: [0.5] * len(drawn),
+        labeler=lambda _, __, drawn: [None, *[True] * (len(drawn) - 1)],
         n=1 if of_claims else 3,
         unit="claims" if of_claims else "answers",
     )

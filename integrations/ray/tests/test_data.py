@@ -140,10 +140,7 @@ class Failing:
 
 
 def make_refusing_parts(flag: Path, n: int = N) -> Components:
-    def verifier(_: Any, candidates: Any) -> list[float]:
-        return [0.5] * len(candidates)
-
-    return Components(Failing(flag), verifier, NormalisedMatch(), n)
+    return Components(Failing(flag), lambda _, drawn: [0.5] * len(drawn), NormalisedMatch(), n)
 
 
 @pytest.mark.long
