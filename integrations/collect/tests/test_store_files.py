@@ -106,7 +106,7 @@ def test_disk_full_before_the_first_write_leaves_no_store(disk: Disk, left: int,
 
 
 @pytest.mark.parametrize("is_disk", [True, False], ids=["read-only disk", "immutable file"])
-def test_what_cannot_be_written_is_reported_and_unchanged(disk: Disk, is_disk: bool) -> None:
+def test_store_that_cannot_be_written_is_reported_and_unchanged(disk: Disk, is_disk: bool) -> None:
     executor, path = FakeExecutor(), disk.folder / "store.db"
     run(path, executor, 5)
     before = path.read_bytes()
