@@ -96,24 +96,23 @@ _NUMBER = re.compile(
 _LINKS = r"""
     is was are were (?:would|will|must|should|has_to)_be it's that's equals? makes? made gives? gave has
     have had needs? costs? pays? paid earns? gets? got takes? took spends? spent sold eats? ate buys? bought
-    leaves? left remains? weighs? lasts? contains? receives? requires? drinks? drank uses? charges? found
+    leaves? left remains? weighs? lasts contains? receives? requires? drinks? drank uses? charges? found
     saves? loses? lost reads? runs? ran walks? drives? travels?
     (?!exceed|doubl|tripl|squar|cub|exclud|eliminat|reject|discard|dismiss)\w+ed for with group period
     (?:takes?|took|costs?|leaves?|gives?|gave)_(?:her|him|them|us|you|me) about there's find finds giving
-    leaving making resulting_in worth in_all in_total overall age(?:_of)? atomic_number (?:adds?|adding)_up_to
-    (?:comes?|came|amounts?|equal|rises?|rose|falls?|fell|grows?|grew|drops?)_to to_be (?:is|was|has)_an?
-    consists?_of comprises? (?:current|present|exact|precise|approximate|rough|official|actual|definite)ly
+    leaving making resulting_in worth in_all in_total overall age(?:_of)? atomic_number
+    (?:adds?|adding)_up_to (?:comes?|came|amounts?|equal|rises?|rose|falls?|fell|grows?|grew|drops?)_to
+    to_be (?:is|was|has)_an? consists?_of comprises?
+    (?:current|present|exact|precise|approximate|rough|official|actual|definite)ly
     (?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|\w+ty)(?=\s\()
-    (?:must|should|will|needs?_to|has_to|have_to)_(?!exceed|doubl|tripl|squar)\w+
-    around approximately roughly exactly only just now so therefore thus hence then (?:^|is_|was_)the total
-    sum result answer value (?:total|sum|average|number)_of is_of ist sind war macht beträgt kostet hat
-    haben braucht ergibt bleiben etwa ungefähr genau nur also insgesamt summe est sont était coûte a ont
-    fait reste restent est_de est_donc_de environ exactement seulement donc es son era cuesta tiene tienen
-    hay quedan es_de solo sólo exactamente è sono costa ha hanno restano è_di circa esattamente quindi
-    totale é são custa tem há restam é_de apenas só это равно равна равен составляет стоит осталось около
-    примерно ровно только всего итого
+    (?:must|should|will|needs?_to|has_to|have_to)_(?!exceed|doubl|tripl|squar)\w+ around approximately
+    roughly exactly only just now so therefore thus hence then (?:^|is_|was_)the total sum result answer
+    value (?:total|sum|average|number)_of is_of etwa ungefähr genau nur also insgesamt summe est sont était
+    coûte a ont fait reste restent est_de est_donc_de environ exactement seulement donc es son era cuesta
+    tiene tienen hay quedan es_de solo sólo exactamente è_di circa esattamente quindi totale é são custa tem
+    há restam é_de apenas só равно равна равен составляет стоит около примерно ровно только итого
 """
-_LINKS_UNSPACED = "是 为 為 有 要 共 总 총 得 (?<!最)多 は が [은는] 모두"
+_LINKS_UNSPACED = "是 为 為 有 要 共 总 총 得 (?<!最)多 (?<!过)了 は が [은는] 모두"
 # Links of languages in which few plurals end in s.
 _OTHER_LINKS = """
     ist sind war waren macht beträgt kostet hat haben braucht ergibt gibt bleiben kauft bekommt sono è ha
@@ -129,8 +128,8 @@ _COUNTING_LINKS = rf"""
     (?<=\w\s)(?!{_NO_VERB})[a-z]{{2,}}s at them him her us you me away into
     (?:can|could|would|will|to)_(?!below|under|over|above|{_NO_VERB})[a-z]+
     read drank drove wrote held kept sent built brought caught rode chose broke wore met fed hit cut put set
-    mesure pèse vaut dure contient compte gagne mange achète vend \w+é mide pesa vale dura contiene gana come
-    compra vende misura contiene guadagna mangia mede contém ganha
+    mesure pèse vaut dure contient compte gagne mange achète vend (?!até)\w+é mide pesa vale dura contiene gana
+    come compra vende misura contiene guadagna mangia mede contém ganha
     (?:height|length|width|depth|weight|distance|speed|area|volume|mass|population|profit|price|temperature)_of
 """
 # What a label before a colon has in it: "Number of bags: 5".
@@ -152,7 +151,7 @@ _BEFORE = re.compile(
           | dat(?:es?|ing)\s(?:back\s)?(?:from|to)) )
       | (?P<other> {join_words(_OTHER_LINKS)} )
       | {join_words(_LINKS, _LINKS_UNSPACED)} | \b(?:approx|ca)\. | \.{{3}}
-      | (?: {join_words(_LABELS)} [^.:=\d]{{0,40}} | ^\W*[a-z]+s\s? ) (?=:)
+      | (?: {join_words(_LABELS)} [^.:=\d]{{0,40}} | ^\W*[a-z]+(?<!s)s\s? ) (?=:)
       | (?P<counting> {join_words(_COUNTING_LINKS)} )
     )
     {_BEFORE_END}
@@ -188,10 +187,10 @@ _COUNTER = (
 )
 # Plurals that stand for numbers, and those of degrees, which may be below zero.
 _NO_NOUN = r"""
-    (?:hundred|thousand|\w*(?:illi|illo|ilh)|dozen|score|gross|hal[fv]|third|quarter|fourth|plus|minus|degr|grad
-    |d[eio][cuz]\w?[ena]|mil(?!e)|cent[ae]i?n|ciento|vingt|(?:\w*[fnxhd]|\w+ie)ths?\b
+    (?:hundred|thousand|tens\b|\w*(?:illi|illo|ilh)|dozen|score|gross|hal[fv]|third|quarter|fourth|plus|minus|degr|grad
+    |d[eiouú][cuz]\w?[ena]|mil(?!e)|cent[ae]i?n|ciento|vingt|(?:\w*[fnxhd]|\w+ie)ths?\b
     |(?:bis|mars|and|the|for|per|from|und|oder|was|times|März|über|für|e|o|ou|и|или)\b
-    |[а-яё]*(?:тыс|тис|хил|м[иі]л|сот|десят|трет|четв|полов|раз|ниже)
+    |[а-яё]*(?:тыс|тис|хил|м[иі]л|сот|десят|трет|четв|полов|раз|ниже|дюж)
     |(?:янв|фев|март|апр|ма[яй]\b|ию[нл]|авг|сен|окт|ноя|дек|исключ|отброш))
 """
 _NOUN = rf"""
@@ -409,7 +408,7 @@ def _find_number(text: str) -> _Number | None:
     if contents:
         return _agree([_read_place(_tidy(one)) for one in contents])
     plain = _tidy(folded)
-    stated = [_read_sentence(*_split(one.lstrip(" \t\n:#\"'*_"))) for one in list_statements(plain, _LEAD)]
+    stated = [_read_sentence(*_split(one.lstrip(" \t\n:\"'*_"))) for one in list_statements(plain, _LEAD)]
     if any(stated):
         return _agree(stated)
     sentences = _split(plain)
