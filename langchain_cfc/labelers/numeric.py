@@ -128,8 +128,8 @@ _COUNTING_LINKS = rf"""
     (?<=\w\s)(?!{_NO_VERB})[a-z]{{2,}}s at them him her us you me away into
     (?:can|could|would|will|to)_(?!below|under|over|above|{_NO_VERB})[a-z]+
     read drank drove wrote held kept sent built brought caught rode chose broke wore met fed hit cut put set
-    mesure pèse vaut dure contient compte gagne mange achète vend (?!até)\w+é mide pesa vale dura contiene gana
-    come compra vende misura contiene guadagna mangia mede contém ganha
+    mesure pèse vaut dure contient compte gagne mange achète vend (?!até)\w+é mide pesa vale dura contiene
+    gana come compra vende misura contiene guadagna mangia mede contém ganha
     (?:height|length|width|depth|weight|distance|speed|area|volume|mass|population|profit|price|temperature)_of
 """
 # What a label before a colon has in it: "Number of bags: 5".
