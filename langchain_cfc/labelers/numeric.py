@@ -169,7 +169,7 @@ _LABEL = re.compile(
 # Names of the same unit, in groups; those of other groups are other units.
 _SAME_UNITS = r"""
     km [kK]ilom[eè]t(?:er|re)s? kms; m [mM][eè]t(?:er|re)s? м; cm centimet(?:er|re)s? см;
-    mm millimet(?:er|re)s?; nm; in(?=\W*$) inch(?:es)?; ft foot feet; yd yards?; miles? mi; mph;
+    mm millimet(?:er|re)s?; nm; in(?=\W*$) inch(?:es)?; ft foot feet; yd yards?; miles?(?!\sde\b) mi; mph;
     kg kilograms? kilos? кг; g grams? г;
     mg milligrams?; lbs?; oz ounces?; ms milliseconds?; s sec(?:ond)?s?; min(?:ute)?[sn]?;
     h hrs? hours? Stunden?; days? Tage?; weeks?; months?; yrs? years?; l L lit(?:er|re)s?; % percent pct;
@@ -188,8 +188,9 @@ _COUNTER = (
 # Plurals that stand for numbers, and those of degrees, which may be below zero.
 _NO_NOUN = r"""
     (?:hundred|thousand|tens\b|\w*(?:illi|illo|ilh)|dozen|score|gross|hal[fv]|third|quarter|fourth|plus|minus|degr|grad
-    |d[eiouú][cuz]\w?[ena]|mil(?!e)|cent[ae]i?n|ciento|vingt|(?:\w*[fnxhd]|\w+ie)ths?\b
-    |(?:bis|mars|and|the|for|per|from|und|oder|was|times|März|über|für|e|o|ou|и|или)\b
+    |d[eiouú][cuz]\w?[ena]|mil(?!e)|miles\sde\b|cent[ae]i?n|ciento|vingt|(?:\w*[fnxhd]|\w+ie)ths?\b
+    |(?:bis|mars|and|the|for|per|from|und|oder|was|März|über|für|e|o|ou|и|или)\b
+    |times\s(?:as|more|fewer|less|that|what|the\s(?!first|second|third)|\w+er\b)
     |[а-яё]*(?:тыс|тис|хил|м[иі]л|сот|десят|трет|четв|полов|раз|ниже|дюж)
     |(?:янв|фев|март|апр|ма[яй]\b|ию[нл]|авг|сен|окт|ноя|дек|исключ|отброш))
 """
@@ -276,7 +277,8 @@ _UNCERTAIN = re.compile(
     + join_words(
         r"""
         at_(?:least|most) mini?m?um maxi?m?um max tops den(?:y|ies|ied) wrongly some_\w+ used_to might
-        (?:may|could)_(?:be|have|need) allegedly supposedly reportedly claim(?:s|ed)
+        (?:thought|said|believed|supposed|claimed)_to (?:may|could)_(?:be|have|need) allegedly supposedly
+        reportedly claim(?:s|ed)
         """
     ),
     re.IGNORECASE,
