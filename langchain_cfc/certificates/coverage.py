@@ -183,6 +183,7 @@ def certify(
         MissingExtraError: If SciPy is not installed.
     """
     text = format_alpha(delta, "delta")
+    artifact = open_artifact(artifact)
     levels = artifact.alphas if alpha is None else (artifact.select_level(alpha),)
     if not levels:
         msg = (
@@ -197,7 +198,6 @@ def certify(
             "invalidate it: if there is a reason to certify again, use the artifact that `calibrate` made"
         )
         raise InputError(msg)
-    artifact = open_artifact(artifact)
     records, provenance = open_records(records, provenance)
     check_origin(artifact, provenance)
     labelled, _ = tabulate_held_out(artifact, records)

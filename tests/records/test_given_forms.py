@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from langchain_cfc import CalibrationArtifact, calibrate, evaluate, read_records
+from langchain_cfc.certificates import certify
 from langchain_cfc.errors import CFCError, InputError, RecordError
 from langchain_cfc.records import tabulate, write_records
 from tests.factories import make_records
@@ -109,8 +110,9 @@ def test_table_cannot_be_written_as_records(tmp_path: Path) -> None:
         write_records(tmp_path / "records.jsonl", tabulate(RECORDS))
 
 
-def test_arguments_of_evaluate_in_the_wrong_order_are_refused() -> None:
+@pytest.mark.parametrize("use", [evaluate, certify])
+def test_arguments_in_the_wrong_order_are_refused(use: Any) -> None:
     artifact = calibrate_quietly(RECORDS)
     for given in (RECORDS, None, {}, artifact.model_dump()):
         with pytest.raises(CFCError, match=r"artifact is .*; expected what calibrate returns"):
-            evaluate(given, artifact)  # type: ignore[arg-type]
+            use(given, artifact)
