@@ -94,7 +94,10 @@ def test_budget_prices_a_model_by_its_longest_matching_prefix() -> None:
 def test_budget_refuses_missing_prices_and_nonpositive_limits() -> None:
     with pytest.raises(InputError, match="prices"):
         Budget(max_cost=1.0)
-    for wrong in (0, -1):
+    with pytest.raises(InputError, match="above 0"):
+        CallPolicy(timeout="2")  # type: ignore[arg-type]  # what must be refused
+    wrong: Any
+    for wrong in (0, -1, "100"):
         with pytest.raises(InputError, match="above 0"):
             Budget(max_tokens=wrong)
         with pytest.raises(InputError, match="above 0"):

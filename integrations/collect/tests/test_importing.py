@@ -147,6 +147,7 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
         ],
     ),
     "rows": lambda _: make_long_rows(),
+    "generator": lambda _: (row for row in make_long_rows()),
     "DataFrame": lambda _: pd.DataFrame(make_long_rows()),
     "uqlm csv": lambda path: write_csv(path / "a.csv", by_row(make_uqlm_columns())),
     "uqlm parquet": lambda path: write_parquet(path / "a.parquet", make_uqlm_columns()),

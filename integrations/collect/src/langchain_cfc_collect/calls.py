@@ -67,7 +67,7 @@ class CallPolicy:
                 raise InputError(msg)
         for name in ("requests_per_second", "timeout"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
+            if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
                 msg = f"{name} is {value!r}; expected a number above 0, or None for no limit"
                 raise InputError(msg)
 

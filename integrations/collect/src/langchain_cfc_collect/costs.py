@@ -199,8 +199,9 @@ class Budget:
         if self.max_cost is not None and not self.prices:
             msg = "max_cost needs the prices of the models: give prices as well"
             raise InputError(msg)
-        for name, limit in (("max_tokens", self.max_tokens), ("max_cost", self.max_cost)):
-            if limit is not None and not limit > 0:
+        limits: dict[str, Any] = {"max_tokens": self.max_tokens, "max_cost": self.max_cost}
+        for name, limit in limits.items():
+            if limit is not None and not (isinstance(limit, int | float) and limit > 0):
                 msg = f"{name} is {limit!r}; expected a number above 0"
                 raise InputError(msg)
 

@@ -109,6 +109,9 @@ class Rows:
                 f"found a mapping of {', '.join(map(short_repr, rows))}; expected rows, so choose one of them"
             )
             raise InputError(msg)
+        if not isinstance(rows, Iterable):
+            msg = f"found {short_repr(rows)}; expected rows"
+            raise InputError(msg)
         return cls(IN_MEMORY, "row", partial(_number_rows, rows))
 
 

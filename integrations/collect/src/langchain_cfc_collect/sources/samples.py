@@ -229,7 +229,8 @@ def _take_n(
 def _open_table(source: Any) -> _Table:
     """Open a file, rows or a DataFrame, and recognise what wrote it."""
     if not isinstance(source, str | os.PathLike):
-        rows = source if isinstance(source, Rows) else Rows.from_iterable(source)
+        given = list(source) if isinstance(source, Iterator) else source  # they are read more than once
+        rows = given if isinstance(given, Rows) else Rows.from_iterable(given)
     elif _get_ending(Path(source)) == ".json":
         rows = _open_json(Path(source))
     else:
