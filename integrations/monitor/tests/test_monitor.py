@@ -30,7 +30,7 @@ from integrations.monitor.tests.watching import (
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.artifact import tabulate_draws
 from langchain_cfc.demo import demo_chain, load_recording
-from langchain_cfc.errors import DrawError, FingerprintWarning, InputError
+from langchain_cfc.errors import DrawError, FingerprintWarning, InputError, RecordError
 from langchain_cfc.runnable import DecisionStore
 from tests.claims.worlds import make_answers
 from tests.lengths import mostly_long, repetitions
@@ -180,9 +180,40 @@ def test_monitor_refuses_invalid_labels_results_and_settings(
     other = demo_chain(artifact.model_copy(update={"certificates": []}))
     with pytest.raises(InputError, match="use one monitor per artifact"):
         monitor.record(other.invoke(served[0].input))
-    for wrong in ({"level": 0.0}, {"level": 1.0}, {"every": 0.0}, {"batch": 0}, {"keep_days": 0.0}):
+    options: list[dict[str, Any]] = [
+        *({"level": one} for one in (0.0, 1.0, "0.01", None)),
+        *({"every": one} for one in (0.0, "1", float("nan"))),
+        {"batch": 0},
+        {"keep_days": 0.0},
+    ]
+    for wrong in options:
         with pytest.raises(InputError):
             CFCMonitor(artifact, monitor._store.name, **wrong)
+    for limits in ({"failing": 5}, {"age_days": -1}, {"seconds": "2"}, {"failing": float("nan")}):
+        with pytest.raises(InputError, match=r"^limit "):
+            Limits(**limits)
+    other_form: Any
+    for other_form in (None, {}, other):
+        with pytest.raises(InputError, match=r"^artifact is "):
+            CFCMonitor(other_form, monitor._store.name)
+        with pytest.raises(InputError, match="expected the result of an artifact"):
+            monitor.record(other_form)
+    for untyped in ((5, True), (name, True, "0.5"), (name, True, None)):
+        with pytest.raises(InputError, match=r"^label of "):
+            Label(*untyped)
+    with pytest.raises(InputError, match="since"):
+        monitor.read_traffic("2026-11-01")  # type: ignore[arg-type]  # as above
+
+
+def test_monitor_takes_the_path_of_an_artifact_and_labels_as_mappings(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
+    artifact.save(tmp_path / "artifact.json")
+    with CFCMonitor(tmp_path / "artifact.json", tmp_path / "monitor.db") as monitor:
+        name = monitor.record(demo_chain(artifact).invoke(list_held_out(artifact)[0].input))
+        assert monitor.label({"id": name, "correct": [True] * artifact.n}) == 1
+        with pytest.raises(RecordError, match="correct"):
+            monitor.label({"id": name})
 
 
 def test_monitor_refuses_artifacts_of_claims(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -18,12 +18,12 @@ from uuid import UUID, uuid4
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.runnable import BatchResult, CFCResult
-from langchain_cfc.support.json_text import check_regular_file, parse_object, read_lines
+from langchain_cfc.support.json_text import check_regular_file, parse_object, read_lines, short_repr
 from langchain_cfc.support.plugins import is_plugin_source, load_plugin
 from langchain_cfc.support.suggestions import suggest_share
 from langchain_cfc_monitor.callbacks import ResultCallback
 from langchain_cfc_monitor.evidence import Evidence
-from langchain_cfc_monitor.observed import DAY, Label, ObservedResult, parse_label
+from langchain_cfc_monitor.observed import DAY, Label, ObservedResult, is_number, parse_label
 from langchain_cfc_monitor.status import EvidenceCurve, Limits, MonitorStatus, list_curves, make_status
 from langchain_cfc_monitor.store import Failure, MonitorStore
 from langchain_cfc_monitor.traffic import Traffic, check_time
@@ -49,7 +49,8 @@ class CFCMonitor(ResultCallback):
     they come faster.
 
     Args:
-        artifact: The artifact whose guarantee is monitored; the callback ignores results of other artifacts.
+        artifact: The artifact whose guarantee is monitored, or the path of its file; the callback ignores
+            results of other artifacts.
         store: Path of an SQLite file, or URL of a PostgreSQL database, which several machines can share.
         level: Probability of ever raising a false alarm, in (0, 1), for each of the two kinds: drift, and
             certified rates (there in addition to the certificate's own delta).
@@ -72,7 +73,7 @@ class CFCMonitor(ResultCallback):
 
     def __init__(
         self,
-        artifact: CalibrationArtifact,
+        artifact: CalibrationArtifact | str | os.PathLike[str],
         store: str | os.PathLike[str] = "cfc-monitor.db",
         *,
         level: float = 0.01,
@@ -86,16 +87,23 @@ class CFCMonitor(ResultCallback):
         create: bool = True,
     ) -> None:
         for name, value in (("level", level), ("least_probability", least_probability)):
-            if not (0.0 < value < 1.0 or (value == 1.0 and name != "level")):
+            if not (is_number(value) and (0.0 < value < 1.0 or (value == 1.0 and name != "level"))):
                 above = "1)" if name == "level" else "1]"
                 msg = f"{name} must lie in (0, {above}, got {value!r}{suggest_share(value)}"
                 raise InputError(msg)
+        days = math.inf if keep_days is None else keep_days
         if (
-            every <= 0.0
+            not all(map(is_number, (every, batch, label_days, days)))
+            or every <= 0.0
             or batch < 1
-            or not 0.0 <= label_days <= (math.inf if keep_days is None else keep_days)
+            or not 0.0 <= label_days <= days
         ):
             msg = "expected every > 0 seconds, batch >= 1, and 0 <= label_days <= keep_days"
+            raise InputError(msg)
+        if isinstance(artifact, str | os.PathLike):
+            artifact = CalibrationArtifact.load(artifact)
+        if not isinstance(artifact, CalibrationArtifact):
+            msg = f"artifact is {short_repr(artifact)}; expected what calibrate returns, or its file"
             raise InputError(msg)
         if artifact.unit == "claims":
             msg = (
@@ -134,6 +142,11 @@ class CFCMonitor(ResultCallback):
         Raises:
             InputError: If the result is of another artifact, or the monitor is closed.
         """
+        if not isinstance(result, CFCResult):
+            msg = (
+                f"expected the result of an artifact, such as bot.invoke(question), got {short_repr(result)}"
+            )
+            raise InputError(msg)
         theirs = result.guarantee.artifact_digest
         if theirs != self.artifact.digest:
             msg = (
@@ -159,7 +172,7 @@ class CFCMonitor(ResultCallback):
             ObservedResult.from_result(result, name, time.time(), seconds, metadata=self._metadata)
         )
 
-    def label(self, *labels: Label, leave_out_unfit: bool = False) -> int:
+    def label(self, *labels: Label | Mapping[str, Any], leave_out_unfit: bool = False) -> int:
         """Store labels of results, whenever they become known; see `Label`.
 
         Whether a result is labelled must not depend on whether it was right. If results are chosen for
@@ -168,7 +181,7 @@ class CFCMonitor(ResultCallback):
         `least_probability` / p: the labels used are then a fair sample of all results (rejection sampling).
 
         Args:
-            *labels: The labels.
+            *labels: The labels, or mappings of their fields.
             leave_out_unfit: Whether to leave out labels that do not fit their result, with a warning, and to
                 store the others. An example is a truth value for the best answer where none was given.
 
@@ -183,10 +196,11 @@ class CFCMonitor(ResultCallback):
         Warns:
             CFCWarning: If labels were left out, or contradict the first label of their result.
         """
-        for one in labels:
+        given = [one if isinstance(one, Label) else parse_label(one) for one in labels]
+        for one in given:
             one.compute_weight(self.least_probability)  # raises if the stated probability is too small
         self.flush()
-        return self._store.label(labels, time.time(), leave_out_unfit=leave_out_unfit)
+        return self._store.label(given, time.time(), leave_out_unfit=leave_out_unfit)
 
     def read_status(self) -> MonitorStatus:
         """Return what the results and labels of all processes show; delete results older than `keep_days`.

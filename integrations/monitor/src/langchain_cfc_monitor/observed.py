@@ -25,6 +25,11 @@ FLAGGED, EMPTY, ANSWERED = 0, 1, 2
 DAY = 86_400.0  # seconds
 
 
+def is_number(value: object) -> bool:
+    """Return whether a value is a number that is not NaN."""
+    return isinstance(value, int | float) and not math.isnan(value)
+
+
 class Data(BaseModel):
     """Base class of what a monitor reports: immutable plain data."""
 
@@ -131,8 +136,11 @@ class Label:
     probability: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.probability <= 1.0:
-            msg = f"label of {self.id!r}: the probability must lie in (0, 1], got {self.probability}"
+        if not isinstance(self.id, str):
+            msg = f"label of {self.id!r}: ids of results are texts"
+            raise InputError(msg)
+        if not is_number(self.probability) or not 0.0 < self.probability <= 1.0:
+            msg = f"label of {self.id!r}: the probability must lie in (0, 1], got {self.probability!r}"
             raise InputError(msg)
         if not self.id.isprintable():
             msg = f"label of {self.id!r}: ids of results hold printable characters only"

@@ -11,13 +11,14 @@ from typing import Any, Literal
 import numpy as np
 
 from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram
+from langchain_cfc.errors import InputError
 from langchain_cfc.features import get_direction, name_group
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.runnable.binding import list_other_models
 from langchain_cfc.support.text import format_percent
 from langchain_cfc.support.units import UNITS, UnitTraits
 from langchain_cfc_monitor.evidence import Evidence
-from langchain_cfc_monitor.observed import ANSWERED, DAY, EMPTY, FLAGGED, Data, format_time
+from langchain_cfc_monitor.observed import ANSWERED, DAY, EMPTY, FLAGGED, Data, format_time, is_number
 from langchain_cfc_monitor.sequential_tests import CoverageTest, SequentialTest
 from langchain_cfc_monitor.store import ResultCounts, compute_share
 
@@ -165,11 +166,23 @@ class Limits:
         age_days: Age of the artifact, in days.
         failing: Share of the latest prompts that cannot be served, in [0, 1].
         seconds: 99th percentile of the time that the latest results took, in seconds.
+
+    Raises:
+        InputError: If a limit is out of range.
     """
 
     age_days: float | None = None
     failing: float | None = None
     seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        """Validate the limits."""
+        for name, most in (("age_days", math.inf), ("failing", 1.0), ("seconds", math.inf)):
+            limit = getattr(self, name)
+            if limit is not None and not (is_number(limit) and 0.0 <= limit <= most):
+                expected = "a share in [0, 1]" if name == "failing" else "a number of at least 0"
+                msg = f"limit {name} is {limit!r}; expected {expected}"
+                raise InputError(msg)
 
     def list_breaches(self, age_days: float, counts: ResultCounts, models: Sequence[str]) -> Iterator[str]:
         """Yield a sentence for every limit that is exceeded, and for every model that was not calibrated."""

@@ -11,7 +11,7 @@ import numpy as np
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
-from langchain_cfc_monitor.observed import Label, ObservedResult
+from langchain_cfc_monitor.observed import Label, ObservedResult, is_number
 
 # Seconds from 1970 to the year 9999.
 _LATEST_TIME = 253_370_764_800.0
@@ -86,7 +86,7 @@ class Traffic:
 
 def check_time(since: float) -> None:
     """Raise an InputError for a number that cannot be seconds since 1970."""
-    if not 0.0 <= since < _LATEST_TIME:
+    if not is_number(since) or not 0.0 <= since < _LATEST_TIME:
         msg = f"since: expected seconds since 1970, got {since!r}"
         raise InputError(msg)
 
