@@ -123,8 +123,12 @@ def make_candidate(
     if ending is None and isinstance(source, AIMessage) and (source.tool_calls or source.invalid_tool_calls):
         if may_call_tools and message is not None:
             data = _read_tool_calls(source, reasoning)
-            return DrawnCandidate(_to_json(slot, data), message, data)
-        ending = None if may_call_tools else "tool_call_only"
+            text = _to_json(slot, data)
+            if text is not None:
+                return DrawnCandidate(text, message, data)
+            ending = "unparsable"
+        else:
+            ending = None if may_call_tools else "tool_call_only"
     if ending is not None or output is None:
         return DrawnCandidate("", message, no_answer=ending or "unparsable")
     if message is not None:
@@ -139,6 +143,8 @@ def _make_text_candidate(
 ) -> DrawnCandidate:
     """Read text, which the generator made of the message `source`, as a candidate."""
     text = strip_reasoning(whole) if reasoning == "strip" else whole
+    if _to_json(0, text) is None:
+        return DrawnCandidate("", message, no_answer="unparsable")
     candidate = DrawnCandidate(text or "", message)
     if candidate.no_answer is None:
         return candidate
@@ -157,6 +163,10 @@ def _make_data_candidate(slot: int, output: Any, source: BaseMessage | None) -> 
         except (TypeError, ValueError) as error:
             raise _make_unreadable_error(slot, output) from error
     text = _to_json(slot, output)
+    if text is None and source is None:
+        raise _make_unreadable_error(slot, output)
+    if text is None:
+        return DrawnCandidate("", no_answer="unparsable")
     if source is not None and is_incomplete_json(read_visible_text(source)):
         return DrawnCandidate("", no_answer="cut_off")
     return DrawnCandidate(text, None, output if isinstance(output, dict) else None, parsed=made)
@@ -179,12 +189,20 @@ def _remove_ids(calls: Iterable[Any]) -> list[dict[str, Any]]:
     return [{"name": call["name"], "args": call["args"]} for call in calls]
 
 
-def _to_json(slot: int, data: Any) -> str:
-    """Return JSON in the form that records use, so that answers compare alike online and offline."""
+def _to_json(slot: int, data: Any) -> str | None:
+    """Return JSON in the form that records use, so that answers compare alike online and offline.
+
+    None for NaN, infinite numbers and halves of surrogate pairs: a model may write them, but no file or reply
+    of a server can hold them.
+    """
     try:
-        return canonical_json(data)
-    except (TypeError, ValueError) as error:
+        text = canonical_json(data)
+        text.encode()
+    except ValueError:
+        return None
+    except TypeError as error:
         raise _make_unreadable_error(slot, data) from error
+    return text
 
 
 def _make_unreadable_error(slot: int, output: Any) -> DrawError:

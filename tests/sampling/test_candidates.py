@@ -250,6 +250,16 @@ def test_make_candidate_refuses_outputs_that_are_no_plain_data(output: Any, draw
         draw(RunnableLambda(lambda _: output), 2)
 
 
+@pytest.mark.parametrize("value", [float("nan"), "half a pair: \ud800"])
+def test_what_a_model_writes_and_json_does_not_hold_is_no_answer(value: Any) -> None:
+    reply = AIMessage("{}")
+    called = make_candidate(0, AIMessage("", tool_calls=[make_call("f", x=value)]))
+    parsed = make_candidate(0, {"raw": reply, "parsed": {"x": value}, "parsing_error": None})
+    said = make_candidate(0, AIMessage(f"{value}") if isinstance(value, str) else reply, reply=reply)
+    assert [one.no_answer for one in (called, parsed)] == ["unparsable"] * 2
+    assert (said.no_answer == "unparsable") == isinstance(value, str)
+
+
 def test_output_none_is_no_answer(draw: Draw) -> None:
     assert [one.no_answer for one in draw(RunnableLambda(lambda _: None), 2)] == ["unparsable"] * 2
 
