@@ -251,7 +251,7 @@ def test_make_candidate_refuses_outputs_that_are_no_plain_data(output: Any, draw
 
 
 @pytest.mark.parametrize("value", [float("nan"), "half a pair: \ud800"])
-def test_what_a_model_writes_and_json_does_not_hold_is_no_answer(value: Any) -> None:
+def test_values_that_json_does_not_hold_are_no_answer_of_a_model(value: Any) -> None:
     reply = AIMessage("{}")
     called = make_candidate(0, AIMessage("", tool_calls=[make_call("f", x=value)]))
     parsed = make_candidate(0, {"raw": reply, "parsed": {"x": value}, "parsing_error": None})
