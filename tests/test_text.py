@@ -92,8 +92,9 @@ def test_redact_addresses_leaves_names_of_keys_in_own_texts() -> None:
 
 
 def test_redact_secrets_knows_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_SERVER_TOKEN", "as any words")
-    assert redact_secrets("refused: as any words") == "refused: [redacted]"
+    monkeypatch.setenv("MY_SERVER_TOKENS", "as any words, as-others")
+    assert redact_secrets("refused: as any words, as-others") == "refused: [redacted]"
+    assert redact_secrets("refused: as-others") == "refused: [redacted]"
 
 
 @pytest.mark.parametrize("part", ["key=", "--", "--a", "://a:", "cookie=", "password='", "eyJ-", "token "])

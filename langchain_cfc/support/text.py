@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from decimal import ROUND_FLOOR, Context
+from itertools import chain
 
 # C0 and C1 controls and DEL, which terminals interpret as commands, except newline and tab; and characters
 # that change the direction of text.
@@ -59,7 +60,7 @@ _SECRETS = tuple(
     )
 )
 # Names of environment variables that hold secrets.
-_VARIABLE = re.compile(r"(?i)(?:KEY|TOKEN|SECRET|PASSWORD)$")
+_VARIABLE = re.compile(r"(?i)(?:KEY|TOKEN|SECRET|PASSWORD)S?$")
 _MIN_SECRET_LENGTH = 8
 # Maximum number of characters that a message quotes.
 _MAX_QUOTED = 500
@@ -77,11 +78,16 @@ def escape_controls_in_json(text: str) -> str:
 
 def redact_secrets(text: str) -> str:
     """Redact keys, tokens, passwords and cookies, known by form, by name or from environment variables."""
-    for name, value in os.environ.items():
-        if len(value) >= _MIN_SECRET_LENGTH and _VARIABLE.search(name):
-            text = text.replace(value, REDACTED)
-    for secret, shown in _SECRETS:
-        text = secret.sub(shown, text)
+    # A variable may hold several.
+    held = (
+        (value, *value.replace(",", " ").split())
+        for name, value in os.environ.items()
+        if _VARIABLE.search(name)
+    )
+    for secret in chain.from_iterable(held):
+        text = text.replace(secret, REDACTED) if len(secret) >= _MIN_SECRET_LENGTH else text
+    for form, shown in _SECRETS:
+        text = form.sub(shown, text)
     return text
 
 
