@@ -11,7 +11,7 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc.errors import InputError, LabelerError, RecordError
+from langchain_cfc.errors import InputError, LabelerError, RecordError, VerifierError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.support.csv_files import read_csv
@@ -19,6 +19,7 @@ from langchain_cfc.support.json_text import check_regular_file
 from langchain_cfc.support.normalisation import unify_characters
 from langchain_cfc.support.serialization import canonical_json, compute_sha256
 from langchain_cfc.verifiers.base import combine_fingerprints
+from langchain_cfc.verifiers.prompts import read_prompt
 from langchain_cfc_collect.sources.files import BadRow, read_rows
 
 # What people write, and what spreadsheet programs make of it in several languages. A cross is not read: it
@@ -46,6 +47,9 @@ _PLAIN_MARKS = (
 # Spreadsheets evaluate cells that begin with = + - or @, and rewrite those that look like a number or a date:
 # 3/4 becomes a day in April. A cell that begins with this mark is text to all of them.
 TEXT_MARK = "'"
+# A spreadsheet cell holds 32,767 characters; programs cut off the rest, or spread it over more cells.
+MAX_CELL_SIZE = 32_000
+_CUT_MARK = " [... cut off here]"
 _COLUMNS = ("id", "text", "correct", "supported")
 
 
@@ -65,6 +69,13 @@ class Sheet:
     rows: Mapping[tuple[str, str], SheetRow]  # by id of the record, and text as `make_key` gives it
     inputs: Mapping[str, tuple[int, str]]  # line and input of a row, by id, where there are inputs
     digest: str  # SHA-256 of the file
+
+    def find_other_input(self, name: str, prompt: Any) -> str | None:
+        """Return what is wrong if the file has another input for a record; None if not."""
+        _, found = self.inputs.get(name, (0, None))
+        if found is None or make_key(found) == make_key(format_cell(format_input(prompt))):
+            return None
+        return f"{found!r:.80} is not the input of {name!r:.80}: does the sheet belong to others?"
 
 
 def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
@@ -92,7 +103,7 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
         if ending != ".jsonl":
             row = _read_cells(source, line, row)
         key, label = _read_row(source, line, row, partly)
-        if isinstance(row.get("input"), str):
+        if ending != ".jsonl" and "input" in row:
             inputs[key[0]] = line, row["input"]
         earlier = rows.get(key)
         if earlier is None or earlier.correct is None:
@@ -121,6 +132,22 @@ def format_value(value: Any) -> str:
     except (TypeError, ValueError) as error:
         msg = f"found a {type(value).__name__} that is not JSON"
         raise LabelerError(msg) from error
+
+
+def format_cell(value: Any) -> str:
+    """Return an input or a reference as text, cut off at the size of a cell."""
+    text = "" if value is None else format_value(value)
+    return text if len(text) <= MAX_CELL_SIZE else text[: MAX_CELL_SIZE - len(_CUT_MARK)] + _CUT_MARK
+
+
+def format_input(value: Any) -> Any:
+    """Return messages as a transcript, with non-text parts named in brackets; return other inputs as is."""
+    if not isinstance(value, list):
+        return value
+    try:
+        return read_prompt(value, "it is shown as JSON", VerifierError).text
+    except VerifierError:
+        return value
 
 
 def make_key(value: Any) -> str:
@@ -210,7 +237,8 @@ class HumanLabels(BaseLabeler):
     - `correct`, or `supported` for claims: true or false; in CSV also yes, no, y, n, 1, 0, correct, wrong, a
       tick, and the words for true, false, yes and no in many languages, in any letter case.
 
-    Further fields are ignored. A line may be repeated with the same label. If several people disagree,
+    Further fields are ignored, except that a CSV column `input` must hold the record's input, so that labels
+    of other records are not taken. A line may be repeated with the same label. If several people disagree,
     resolve it first.
 
     CSV may be separated by commas, semicolons, tabs or vertical bars. If a column's name begins with an
@@ -241,6 +269,9 @@ class HumanLabels(BaseLabeler):
         yield from ()  # nothing is called
         if "id" not in given:
             msg = f"{self._sheet.source} identifies prompts by id, but this prompt came without one: pass id="
+            raise LabelerError(msg)
+        if (problem := self._sheet.find_other_input(given["id"], given["prompt"])) is not None:
+            msg = f"{self._sheet.source}: {problem}"
             raise LabelerError(msg)
         return [self._find_label(given["id"], candidate.text) for candidate in given["candidates"]]
 

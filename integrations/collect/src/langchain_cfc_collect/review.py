@@ -38,12 +38,11 @@ import os
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.certificates.bounds import clopper_pearson
-from langchain_cfc.errors import InputError, RecordError, VerifierError
+from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records import (
     Candidate,
     ClaimsRecord,
@@ -57,14 +56,20 @@ from langchain_cfc.records.splits import digest_inputs
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.support.files import atomic_writer
 from langchain_cfc.support.units import UNITS, Unit
-from langchain_cfc.verifiers.prompts import read_prompt
-from langchain_cfc_collect.human import TEXT_MARK, HumanLabels, Sheet, format_value, make_key, read_sheet
+from langchain_cfc_collect.human import (
+    MAX_CELL_SIZE,
+    TEXT_MARK,
+    HumanLabels,
+    Sheet,
+    format_cell,
+    format_input,
+    format_value,
+    make_key,
+    read_sheet,
+)
 
 COLUMNS = ("id", "input", "reference", "text")
 CLAIM_COLUMNS = ("id", "input", "reference", "answer", "span", "text")
-# A spreadsheet cell holds 32,767 characters; programs cut off the rest, or spread it over more cells.
-MAX_CELL_SIZE = 32_000
-_CUT_MARK = " [... cut off here]"
 
 
 def write_review(
@@ -173,7 +178,7 @@ def _choose_slots(record: LabelledRecord, seed: str) -> Sequence[int]:
 
 def _list_rows(record: LabelledRecord, slots: Sequence[int]) -> Iterator[tuple[str, ...]]:
     """Yield the cells of the candidates or claims in some slots of a record, each text once."""
-    shown = record.id, _format_cell(_format_input(record.input)), _format_cell(record.reference)
+    shown = record.id, format_cell(format_input(record.input)), format_cell(record.reference)
     labels = list_labels(record)
     written: set[str] = set()
     for slot in slots:
@@ -186,7 +191,7 @@ def _list_rows(record: LabelledRecord, slots: Sequence[int]) -> Iterator[tuple[s
             continue
         claim, answer = record.claims[slot], record.answer or ""
         span = "" if claim.start is None else answer[claim.start : claim.end]
-        yield (*shown, _format_cell(answer), _format_cell(span), text)
+        yield (*shown, format_cell(answer), format_cell(span), text)
 
 
 def list_labels(record: LabelledRecord) -> list[tuple[str, bool]]:
@@ -276,26 +281,8 @@ def _make_contradiction_error(record: LabelledRecord, text: str) -> InputError:
 
 def check_input(sheet: Sheet, record: LabelledRecord) -> None:
     """Raise a `RecordError` if the sheet has another input for a record: it belongs to others."""
-    line, found = sheet.inputs.get(record.id, (0, None))
-    if found is not None and make_key(found) != make_key(_format_cell(_format_input(record.input))):
-        problem = f"{found!r:.80} is not the input of {record.id!r:.80}: does the sheet belong to others?"
-        raise RecordError(sheet.source, line, "input", problem)
-
-
-def _format_cell(value: Any) -> str:
-    """Return an input or a reference as text, cut off at the size of a cell."""
-    text = "" if value is None else format_value(value)
-    return text if len(text) <= MAX_CELL_SIZE else text[: MAX_CELL_SIZE - len(_CUT_MARK)] + _CUT_MARK
-
-
-def _format_input(value: Any) -> Any:
-    """Return messages as a transcript, with non-text parts named in brackets; return other inputs as is."""
-    if not isinstance(value, list):
-        return value
-    try:
-        return read_prompt(value, "it is shown as JSON", VerifierError).text
-    except VerifierError:
-        return value
+    if (problem := sheet.find_other_input(record.id, record.input)) is not None:
+        raise RecordError(sheet.source, sheet.inputs[record.id][0], "input", problem)
 
 
 class IntervalEstimate(BaseModel):
