@@ -18,6 +18,7 @@ from langchain.agents.middleware import (
 )
 from langchain.agents.structured_output import ToolStrategy
 from langchain_cfc_agents import RecordedRun, acting, make_run_records, read_outcome
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
@@ -46,7 +47,7 @@ from integrations.tests.graphs import (
     run_invoke,
     thread,
 )
-from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
+from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, calibrate
 from langchain_cfc.errors import (
     AttainabilityWarning,
     CFCError,
@@ -597,10 +598,6 @@ def test_commands_speak_of_runs_and_calls(setup: Any, tmp_path: Path, per: Any) 
 
 
 def test_observers_see_one_result_a_run(bot: CalibrationArtifact, per_call: Any) -> None:
-    from langchain_core.callbacks import BaseCallbackHandler
-
-    from langchain_cfc import CFCResult
-
     class Seen(BaseCallbackHandler):
         def __init__(self) -> None:
             self.results: list[CFCResult] = []

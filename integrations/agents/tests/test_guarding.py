@@ -123,16 +123,12 @@ def test_streams_show_hidden_texts_of_resampling_middleware(url: str, watch: Wat
     assert find_shown(watch, agent, HOPELESS) == set(HIDDEN)
 
 
-def keep_streaming(model: Any, **_: Any) -> Any:
-    """A wrong guard, which lets the agent's model stream."""
-    return model
-
-
 def test_discarded_answer_shows_if_its_model_streams_or_messages_are_not_hidden(
     guarded: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(asking, "without_streaming_and_cache", keep_streaming)
+        # A wrong guard, which lets the agent's model stream.
+        patch.setattr(asking, "without_streaming_and_cache", lambda model, **_: model)
         assert find_shown(list_tokens, guarded(checkpointer=InMemorySaver()), PLAIN) == {DISCARDED}
     monkeypatch.setattr(asking, "hide_messages", nullcontext)
     for watch in WATCHES:

@@ -28,7 +28,7 @@ from langchain_core.tracers.context import register_configure_hook
 from langchain_openai import ChatOpenAI
 
 from integrations.collect.tests.sharing import make_recorded_model, make_silent_options
-from langchain_cfc import CFCRunnable, PromptRecord, calibrate
+from langchain_cfc import CFCRunnable, calibrate
 from langchain_cfc.errors import AttainabilityWarning, CollectionError, InputError, StoreError
 from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.labelers import NormalisedMatch, NumericMatch
@@ -86,11 +86,6 @@ def collect_records(path: Path, parts: Components, **options: Any) -> Collection
     return collect(examples(), parts, path, replace(ONE_CALL_AT_A_TIME, **options))
 
 
-def read_stored_records(path: Path) -> list[PromptRecord]:
-    with Store(path) as store:
-        return list(store.read_records())
-
-
 def without_mark(text: str) -> str:
     return text.rstrip("!")
 
@@ -135,9 +130,9 @@ def test_collected_and_served_candidates_are_equal(
         "answer_id": "without-mark",
     }
     assert collect_records(path, Components(labeler=NormalisedMatch(), n=N, **made)).complete
-    found = read_stored_records(path)
     with Store(path) as store, warnings.catch_warnings():
         warnings.simplefilter("ignore", AttainabilityWarning)
+        found = list(store.read_records())
         artifact = calibrate(
             found,
             alpha=0.5,
@@ -191,10 +186,6 @@ def label_texts(labeler: RecordingLabeler, **parts: Any) -> Labels:
     return found
 
 
-def strip_marks(text: str) -> str:
-    return text.rstrip("!?")
-
-
 @pytest.mark.parametrize(
     ("word", "reads", "shown"), [("a", "answer", ["a", "b"]), ("!", "text", ["a!", "b"])]
 )
@@ -202,7 +193,7 @@ def test_labeler_receives_each_distinct_answer_or_its_first_text(
     word: str, reads: str, shown: list[str]
 ) -> None:
     labeler = RecordingLabeler(word)
-    found = label_texts(labeler, answer=strip_marks, reads=reads)
+    found = label_texts(labeler, answer=lambda text: text.rstrip("!?"), reads=reads)
     assert found == Labels([True, False, True, False], ["a", "b", "a", "b"], {})
     assert labeler.shown == [shown]
 

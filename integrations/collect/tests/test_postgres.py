@@ -191,11 +191,6 @@ def test_batches_in_postgres_survive_a_kill(url: str, step: str) -> None:
 # Texts that cannot be stored
 
 
-def replace_if_found(word: str, found: str) -> Any:
-    """Return a function that returns `found` for texts with a word, and other texts unchanged."""
-    return lambda text: found if word in str(text) else str(text)
-
-
 @mostly_long(
     ("name", "refused_by_sqlite", "part"),
     [
@@ -209,8 +204,9 @@ def replace_if_found(word: str, found: str) -> Any:
 def test_unstorable_text_fails_only_its_prompt(
     where: str, tmp_path: Path, name: str, part: str, *, refused_by_sqlite: bool
 ) -> None:
-    made = replace_if_found(" 7", "a\0b" if name == "nul" else HALF_A_PAIR)
-    run(where, tmp_path / "log", **{part: made})
+    found = "a\0b" if name == "nul" else HALF_A_PAIR
+    made: dict[str, Any] = {part: lambda text: found if " 7" in str(text) else str(text)}
+    run(where, tmp_path / "log", **made)
     with Store(where) as store:
         failed = [one.id for one in store.read_failures()]
         assert failed == (["p7"] if refused_by_sqlite else [])

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,7 +18,6 @@ from hypothesis import strategies as st
 from langchain_cfc_collect.costs import Stage, Usage
 from langchain_cfc_collect.journal import StoreJournal
 from langchain_cfc_collect.stages import Labels
-from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store, Writer, rows
 from langchain_cfc_collect.store.schema import Write
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage
@@ -260,17 +258,6 @@ def test_store_returns_records_and_provenance_unchanged(
         assert store.add_records(records, header) == 0
 
 
-def test_store_returns_records_in_dataset_order(path: Path) -> None:
-    with Store(path, create=True) as store:
-        store.add(make_numbered_examples(1100))
-        for position in (1050, 3, 700, 0, 501):
-            finish_prompt(store, position)
-        store.set_configuration(CONFIGURATION)
-        assert [one.id for one in store.read_records()] == ["p0", "p3", "p501", "p700", "p1050"]
-        found = CollectionStatus.from_store(store)
-        assert (found.covered, found.candidates, found.score_sums) == (5, [10, 5], [5.0, 2.5])
-
-
 # The configuration
 
 
@@ -332,22 +319,6 @@ def draw_text(position: int, slot: int = 0, text: str = "a") -> list[Write]:
 
 def draw_prompt(position: int) -> list[Write]:
     return rows.insert_draws(position, [DrawnCandidate("a")], Usage())
-
-
-async def test_writer_makes_concurrent_writes_readable_at_once(path: Path) -> None:
-    size = 200
-    async with open_writer(path, size) as writer:
-
-        async def one(position: int) -> None:
-            await writer.write(draw_prompt(position))
-            # As soon as it goes on, others can read it.
-            with closing(sqlite3.connect(path)) as file:
-                query = "SELECT stage FROM prompts WHERE position = ?"
-                assert file.execute(query, (position,)).fetchone() == (Stage.DRAWN,)
-
-        await asyncio.gather(*map(one, range(size)))
-    with Store(path) as store:
-        assert store.count_stages()[Stage.DRAWN] == size
 
 
 @pytest.mark.parametrize(("seconds", "is_shared"), [(2.0, True), (0.0, False)])

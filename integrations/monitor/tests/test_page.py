@@ -140,11 +140,6 @@ def endpoint(registry: CollectorRegistry) -> Iterator[str]:
     thread.join()
 
 
-def scrape(address: str) -> dict[str, list[tuple[dict[str, str], float]]]:
-    with urllib.request.urlopen(address) as response:  # noqa: S310 - the one just started
-        return parse_metrics(response.read().decode())
-
-
 def parse_metrics(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     return {
         family.name: [(one.labels, one.value) for one in family.samples]
@@ -154,7 +149,8 @@ def parse_metrics(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 def test_prometheus_metrics_equal_the_monitor_status(monitor: CFCMonitor, endpoint: str) -> None:
     status = monitor.read_status()
-    found = scrape(endpoint)
+    with urllib.request.urlopen(endpoint) as response:  # noqa: S310 - the one just started
+        found = parse_metrics(response.read().decode())
     of = {"artifact": monitor.artifact.digest}
     assert found["cfc_monitor_up"] == [(of, 1.0)]
     assert found["cfc_monitor_results"] == [(of, SERVED)]

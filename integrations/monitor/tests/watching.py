@@ -71,17 +71,13 @@ def write_swapped_records(folder: Path) -> Records:
     return read_records(folder / "swapped.jsonl")
 
 
-def read_first_line(text: str) -> str:
-    return text.strip().lower().partition("\n")[0]
-
-
 def make_weaker_chain(artifact: CalibrationArtifact, records: Records) -> CFCRunnable:
     """A chain that replays the answers of a weaker model under the name of the calibrated one."""
     return CFCRunnable(
         artifact=artifact,
         generator=ReplayChatModel.from_records(records, records.provenance),
         verifier=RecordedScores(records.provenance),
-        answer=read_first_line,
+        answer=lambda text: text.strip().lower().partition("\n")[0],
         answer_id="first-line-normalised",
         metadata=RecordedMetadata(records),
         sampling="single_request",

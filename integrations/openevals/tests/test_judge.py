@@ -430,7 +430,9 @@ def judging(facts: list[PromptRecord]) -> Script:
         reference = fact.reference
         for one in fact.candidates:
             texts = {"inputs": fact.input, "outputs": one.text}
-            shown = {**texts, "reference_outputs": _shown(reference)}
+            # As openevals formats it.
+            as_text = reference if isinstance(reference, str) else json.dumps(reference)
+            shown = {**texts, "reference_outputs": as_text}
             answers[SCORING.format(**texts)] = reply(reasoning="so", score=1 - round_score(one))
             answers[CORRECTNESS_PROMPT.format(**shown)] = reply(reasoning="so", score=one.correct)
     return Script(answers, logprobs=False)
@@ -439,11 +441,6 @@ def judging(facts: list[PromptRecord]) -> Script:
 def round_score(candidate: Candidate) -> float:
     """The recorded score on the scale of the scoring judge."""
     return 1 - round(4 * (1 - candidate.score)) / 4
-
-
-def _shown(reference: Any) -> str:
-    """Return a value as openevals formats it."""
-    return reference if isinstance(reference, str) else json.dumps(reference)
 
 
 def test_readme_prints_its_outputs(

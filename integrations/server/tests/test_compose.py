@@ -179,10 +179,6 @@ def list_arguments(kind: str) -> list[str]:
     return [arguments for name, arguments in read_instructions() if name == kind]
 
 
-def _make_env(tokens: str) -> dict[str, str]:
-    return {**os.environ, "LANGCHAIN_CFC_SERVER_TOKENS": tokens, "NO_PROXY": "127.0.0.1"}
-
-
 @pytest.mark.long
 def test_packages_of_containerfile_serve_in_new_environment(tmp_path: Path) -> None:
     build = tmp_path / "build"
@@ -200,7 +196,8 @@ def test_packages_of_containerfile_serve_in_new_environment(tmp_path: Path) -> N
         subprocess.run(pip, check=True, cwd=build, stdout=subprocess.DEVNULL)
     command = [str(tmp_path / "venv/bin/langchain-cfc"), "serve", "--demo", "--port", "0"]
     with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=tmp_path, env=_make_env(TOKEN), stderr=log)
+        env = {**os.environ, "LANGCHAIN_CFC_SERVER_TOKENS": TOKEN, "NO_PROXY": "127.0.0.1"}
+        process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=log)
     try:
         wait_for_value(lambda: '"serving"' in (tmp_path / "log").read_text(encoding="utf-8"), 120)
     finally:

@@ -39,15 +39,11 @@ def end_request(cooldown: Cooldown, error: BaseException | None = None, *, clien
     given = () if error is None else (type(error),)
     try:
         with suppress(*given), cooldown.watch(client):
-            raise_if_given(error)
+            if error is not None:
+                raise error
     except RefusedError as refused:
         return f"{refused.status} {refused.headers['Retry-After']}"
     return "let through"
-
-
-def raise_if_given(error: BaseException | None) -> None:
-    if error is not None:
-        raise error
 
 
 def make_draw_error(cause: int | Exception = 503, kind: type[Exception] = DrawError) -> Exception:

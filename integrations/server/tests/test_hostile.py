@@ -56,7 +56,6 @@ def models() -> dict[str, Runnable[Any, Any]]:
     """Bots that look at what the server does with them; they stand here for the server to find."""
     return {
         "any": chain(generator=RunnableLambda(lambda _: GOOD)),
-        "an/other": chain(generator=RunnableLambda(lambda _: GOOD)),
         "crowded": chain(generator=RunnableLambda(lambda _: GOOD), verifier=_Crowd()),
         "talkative": chain(generator=RunnableLambda(_log_prompt)),
         "odd": chain(generator=RunnableLambda(_call_oddly)),

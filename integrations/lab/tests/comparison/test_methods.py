@@ -89,10 +89,6 @@ def make_sets_at(split: Split, thresholds: FloatArray, *, cut: bool) -> BoolArra
     return found
 
 
-def compute_slack(size: int) -> Fraction:
-    return Fraction(math.sqrt(math.log(1.0 / 0.9) / size))
-
-
 @mostly_long("decimals", [1, 9], quick=1)
 def test_paper_methods_equal_a_calculation_by_hand(decimals: int) -> None:
     rng = np.random.default_rng(decimals)
@@ -110,7 +106,7 @@ def test_paper_methods_equal_a_calculation_by_hand(decimals: int) -> None:
             features="bins(mean_score, 2)",
         )
         alpha = ("0.07", "0.13", "0.29", "0.41")[number % 4]
-        level, eps = Fraction(Decimal(alpha)), compute_slack(size)
+        level, eps = Fraction(Decimal(alpha)), Fraction(math.sqrt(math.log(1.0 / 0.9) / size))
         success = np.array(
             [
                 compute_success_score(labelled.draws.scores[row], labelled.correct[row])

@@ -96,10 +96,6 @@ def compute_figures_plainly(made: MethodOutput, correct: BoolArray, member: Floa
 OF_A_SPLIT = set(FIGURES) - {"worst_group_kept_promise"}
 
 
-def assert_close(found: FloatArray, expected: list[float]) -> None:
-    assert np.allclose(found, expected, rtol=0, atol=1e-12, equal_nan=True), (found, expected)
-
-
 @pytest.mark.parametrize("answers", [True, False])
 def test_compute_figures_equals_plain_loops_for_every_figure(answers: bool) -> None:
     rng = np.random.default_rng(1)
@@ -127,7 +123,8 @@ def test_compute_figures_equals_plain_loops_for_every_figure(answers: bool) -> N
         expected = [compute_figures_plainly(made, correct, member) for made in runs]
         for name in found:
             assert found[name].shape == (3,)
-            assert_close(found[name], [one[name] for one in expected])
+            plain = [one[name] for one in expected]
+            assert np.allclose(found[name], plain, rtol=0, atol=1e-12, equal_nan=True), name
             seen[name].update(one[name] for one in expected)
     # Each takes many values, and the one that need not be defined is both.
     assert min(map(len, seen.values())) > 15
