@@ -353,6 +353,10 @@ class BudgetTracker:
         self.usage += usage
         self.batched += batched
 
+    def add_lost(self, stage: Stage) -> None:
+        """Count a request whose answer was not received."""
+        self._lost[stage] += 1
+
     def add_stage(self, stage: Stage, usage: Usage, lost: int, paid: Usage) -> None:
         """Count the usage and `lost` requests of a stage that finished or failed.
 

@@ -102,6 +102,9 @@ class OpenRequests:
                 if not answer.live:
                     orphans += calls.insert_calls(position, stage, answer.usage, batched=True)
                 orphans += calls.announce_requests(position, stage, answer.usage.answered)
+            if answer.lost:
+                orphans += calls.announce_requests(position, stage, 1)
+                self._costs.add_lost(stage)
             kept.append((pending, replace(answer, calls=None) if answer.packed is None else answer))
         writes = batches.set_answers([(pending.key, answer) for pending, answer in kept])
         await self._writer.write([*writes, *orphans, *others])

@@ -232,7 +232,13 @@ class Submissions:
                 raise self._make_foreign_error(batch, foreign)
             await self._resubmit(batch)
             return
-        answers = [(pending, make_answer(results.get(line))) for line, pending in batch.requests.items()]
+        missing = [line for line in batch.requests if line not in results]
+        # Those that were processed may be charged, although no line about them can be read.
+        lost = {*missing[: max(0, state.done - len(results))]}
+        answers = [
+            (pending, Answer(0, live=False, lost=True) if line in lost else make_answer(results.get(line)))
+            for line, pending in batch.requests.items()
+        ]
         answered = sum(answer.status == HTTP_OK for _, answer in answers)
         said = f"{batch.name} has ended: {answered:,} of {len(answers):,} requests are answered"
         if state.ending == "cancelled":

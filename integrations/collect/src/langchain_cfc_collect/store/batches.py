@@ -104,6 +104,9 @@ class Answer:
     live: bool  # whether this is the answer of a live call
     packed: bytes | None = None  # compressed body of an answer with status 200
     calls: ModelCalls | None = None  # usage that the answer reports; None if there is none
+    lost: bool = (
+        False  # whether the request was answered, as far as is known, but the answer was not received
+    )
 
     @property
     def usage(self) -> Usage:
