@@ -136,8 +136,13 @@ def test_message_that_cannot_be_read_is_no_answer(message: AIMessage, kind: str)
 def test_unguarded_tools_must_exist() -> None:
     with pytest.raises(InputError, match=r"no tool of this agent: lookup\. It has book, look_up"):
         Toolbox(Desk().tools, ["lookup"])
-    with pytest.raises(InputError, match="the provider runs web_search"):
-        Toolbox([*Desk().tools, {"type": "web_search"}], ["look_up"])
+    used = {"type": "web_search_20250305", "name": "web_search", "max_uses": 5}
+    for given in ({"type": "web_search"}, used, {"google_search": {}}):
+        with pytest.raises(InputError, match=r"the provider runs \w+_search"):
+            Toolbox([given, *Desk().tools], ["look_up"])
+    Toolbox([{"type": "bash_20250124", "name": "bash"}], [])
+    servers = [{"type": "mcp", "server_label": label} for label in "ab"]
+    assert len(Toolbox(servers, ["mcp"]).describe()) == len(servers)
 
 
 def test_open_calls_are_those_that_no_later_message_answers() -> None:

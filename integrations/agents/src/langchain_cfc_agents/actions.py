@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import takewhile
@@ -38,19 +39,24 @@ class Toolbox:
         listed = list(tools)
         # Making these schemas takes longer than all else that a turn does besides drawing.
         self._schemas = {tool.name: tool.tool_call_schema for tool in listed if isinstance(tool, BaseTool)}
-        shown = [convert_to_openai_tool(tool) for tool in listed]
-        self._shown = {one.get("function", one).get("name", one["type"]): one for one in shown}
-        unknown = sorted(set(unguarded) - self._shown.keys())
+        shown = [_read_tool(tool) for tool in listed]
+        names = [name for name, _, _ in shown]
+        # Several tools of a provider may have one name, such as `mcp`.
+        self._shown = {
+            f"{name} {again}" if (again := names[:place].count(name)) else name: one
+            for place, (name, one, _) in enumerate(shown)
+        }
+        unknown = sorted(set(unguarded) - set(names))
         if unknown:
             msg = (
                 f"unguarded names no tool of this agent: {', '.join(unknown)}. It has "
-                f"{', '.join(sorted(self._shown)) or 'none'}"
+                f"{', '.join(sorted(names)) or 'none'}"
             )
             raise InputError(msg)
-        acting = [name for name, one in self._shown.items() if one["type"] not in ("function", "custom")]
-        if not set(acting) <= set(unguarded):
+        acting = {name for name, _, is_run in shown if is_run}
+        if not acting <= set(unguarded):
             msg = (
-                f"the provider runs {', '.join(acting)} while messages are drawn, before a decision: "
+                f"the provider runs {', '.join(sorted(acting))} while messages are drawn, before a decision: "
                 "name it in unguarded, or leave it out"
             )
             raise InputError(msg)
@@ -97,6 +103,20 @@ class Toolbox:
             except (TypeError, ValueError):
                 pass
         return call["args"]
+
+
+# Of a provider's tools, those that it leaves to its client to run, or that are functions.
+_LEFT_TO_CLIENTS = re.compile("function|custom|bash|text_editor|computer|memory|shell|apply_patch")
+_SCHEMAS = {"function", "input_schema", "parameters", "properties"}
+
+
+def _read_tool(tool: BaseTool | dict[str, Any]) -> tuple[str, Any, bool]:
+    """Return a tool's name, what the model is shown of it, and whether the provider runs it."""
+    if isinstance(tool, dict) and _SCHEMAS.isdisjoint(tool):
+        kind = str(tool.get("type") or next(iter(tool), ""))
+        return tool.get("name", kind), tool, _LEFT_TO_CLIENTS.match(kind) is None
+    shown = convert_to_openai_tool(tool)
+    return shown.get("function", shown)["name"], shown, False
 
 
 def list_open_calls(messages: Sequence[BaseMessage], unguarded: Collection[str] = ()) -> list[Any]:
