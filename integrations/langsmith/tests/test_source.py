@@ -38,11 +38,6 @@ def read_inputs(rows: Rows) -> list[Any]:
     return [one.input for one in read_examples(rows, COLUMNS)]
 
 
-def read_first_row(rows: Rows) -> dict[str, Any]:
-    (_, values), *_ = rows  # type: ignore[misc]  # no bad rows come from LangSmith
-    return dict(values)
-
-
 @pytest.mark.parametrize("count", [1, 100, 101, 230])
 @pytest.mark.parametrize("page_size", [7, 100])
 def test_dataset_rows_yields_every_example_once(langsmith: LangSmith, count: int, page_size: int) -> None:
@@ -126,7 +121,7 @@ def test_langsmith_source_refuses_an_unknown_split(langsmith: LangSmith, query: 
 def test_ambiguous_column_names_need_a_prefix(langsmith: LangSmith) -> None:
     said = {"inputs": {"text": "in", "id": "own"}, "outputs": {"text": "out"}, "metadata": {"only": 1}}
     langsmith.dataset("facts", [said])
-    values = read_first_row(open_rows("langsmith:facts"))
+    (_, values), *_ = open_rows("langsmith:facts")  # type: ignore[misc]  # no bad rows come from LangSmith
     assert "text" not in values
     assert values["id"] == langsmith.ids("facts")[0]
     assert values["only"] == 1

@@ -197,18 +197,15 @@ def recorded_output(server: Server, **more: Any) -> Iterator[str]:
         yield server.get(path).text
 
 
-async def naive_serve(question: str) -> str:
-    """A server that returns what its chain returns."""
-    return (await chain(show_rejected=True).ainvoke(question)).model_dump_json()
-
-
 def test_naive_server_shows_rejected_candidates(
     bots: dict[str, str], upstream: tuple[str, Script], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {**bots, "NO_PROXY": "127.0.0.1"}.items():
         monkeypatch.setenv(name, value)
     upstream[1].faults = ()
-    assert contains_text([asyncio.run(naive_serve(EASY))], MARK)
+    # A server that returns what its chain returns.
+    returned = asyncio.run(chain(show_rejected=True).ainvoke(EASY)).model_dump_json()
+    assert contains_text([returned], MARK)
 
 
 def test_chains_that_return_rejected_candidates_do_not_show_them(

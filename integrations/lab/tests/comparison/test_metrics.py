@@ -56,10 +56,6 @@ def compute_share(numbers: list[bool]) -> float:
     return float(Fraction(sum(numbers), len(numbers))) if numbers else NAN
 
 
-def find_smallest(numbers: list[float]) -> float:
-    return min((one for one in numbers if not math.isnan(one)), default=NAN)
-
-
 def compute_figures_plainly(made: MethodOutput, correct: BoolArray, member: FloatArray) -> dict[str, float]:
     """The figures of one run, prompt by prompt."""
     draws = made.sets.draws
@@ -77,6 +73,7 @@ def compute_figures_plainly(made: MethodOutput, correct: BoolArray, member: Floa
         right.append(best is not None and bool(correct[row, best]))
     rows = range(len(draws))
     in_group = [[row for row in rows if member[row, g]] for g in range(member.shape[1])]
+    shares = [compute_share([covered[row] for row in group]) for group in in_group]
     return {
         "coverage": compute_share(covered),
         "kept_promise": compute_share(kept),
@@ -84,9 +81,7 @@ def compute_figures_plainly(made: MethodOutput, correct: BoolArray, member: Floa
         "abstention_rate": compute_share([size == 0 for size in sizes]),
         "mean_set_size": compute_mean(sizes),
         "mean_distinct_answers": compute_mean([float(one) for one in distinct]),
-        "worst_group_coverage": find_smallest(
-            [compute_share([covered[row] for row in group]) for group in in_group]
-        ),
+        "worst_group_coverage": min((one for one in shares if not math.isnan(one)), default=NAN),
         "selective_accuracy": compute_share([right[row] for row in rows if sizes[row]]),
         "mean_candidates_drawn": compute_mean(made.drawn.astype(float)),
     }

@@ -15,7 +15,7 @@ from langchain_cfc import Candidate, PromptRecord
 from langchain_cfc.candidates import LabelledBatch, Scalar
 from langchain_cfc.demo import load_recording
 from langchain_cfc.records import tabulate
-from langchain_cfc.support.arrays import FloatArray, IntArray
+from langchain_cfc.support.arrays import FloatArray
 
 Item = TypeVar("Item")
 
@@ -117,12 +117,8 @@ def make_split_by_hand(
     features: str = "1",
     set_rule: str = "all",
 ) -> Split:
-    fit, calibration, test = (_make_rows(part) for part in (fit, calibration, test))
+    fit, calibration, test = (np.array(list(part), dtype=np.int64) for part in (fit, calibration, test))
     return Split(Pool(labelled), fit, calibration, test, features, set_rule)
-
-
-def _make_rows(numbers: Iterable[int]) -> IntArray:
-    return np.array(list(numbers), dtype=np.int64)
 
 
 def list_numbers(data: Any) -> list[float]:

@@ -12,15 +12,10 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 
-def list_legend_texts(ax: Axes) -> list[Any]:
-    """Return the text objects of the legend."""
+def read_legend(ax: Axes) -> list[str]:
     legend = ax.get_legend()
     assert legend is not None
-    return list(legend.get_texts())
-
-
-def read_legend(ax: Axes) -> list[str]:
-    return [text.get_text() for text in list_legend_texts(ax)]
+    return [text.get_text() for text in legend.get_texts()]
 
 
 def lines(ax: Axes) -> list[Any]:

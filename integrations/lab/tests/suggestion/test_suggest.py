@@ -97,15 +97,11 @@ def name(one: JudgedOption) -> tuple[object, ...]:
 # What is selected on --------------------------------------------------------------------------------------
 
 
-def set_clusters(table: LabelledBatch) -> LabelledBatch:
-    """Every fourth prompt stands alone; the others are clusters of three."""
-    names = tuple(None if row % 4 == 0 else f"cluster {row // 4}" for row in range(len(table)))
-    return replace(table, clusters=names)
-
-
 @pytest.mark.parametrize("shares", [{}, {"test_fraction": 0.3}])
 def test_suggest_selects_on_the_fit_split_of_calibrate(facts: LabelledBatch, shares: dict[str, Any]) -> None:
-    table = set_clusters(facts)
+    # Every fourth prompt stands alone; the others are clusters of three.
+    names = tuple(None if row % 4 == 0 else f"cluster {row // 4}" for row in range(len(facts)))
+    table = replace(facts, clusters=names)
     chosen = suggest(table, alpha=ALPHA, features=MAPS, splits=2, seed="another", **shares)
     artifact = calibrate(table, **chosen.settings)
     assert artifact.calibration.digests["fit"] == chosen.digest
