@@ -333,7 +333,7 @@ def extract_number(text: str) -> str:
         A decimal if that is exact, else a fraction; empty if `find_final_number` finds none.
 
     Examples:
-        >>> extract_number("She pays $1,250.50."), extract_number("a third, 1/3"), extract_number("3 or 5")
+        >>> extract_number("She pays $1,250.50."), extract_number("about 1/3"), extract_number("3 or 5")
         ('1250.5', '1/3', '')
     """
     number = find_final_number(text)

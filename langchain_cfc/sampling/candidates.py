@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import partial
@@ -26,6 +27,8 @@ from langchain_cfc.support.serialization import canonical_json
 
 # Keys of the output of `with_structured_output(include_raw=True)`.
 _RAW_KEYS = {"raw", "parsed", "parsing_error"}
+# Half a surrogate pair.
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ def _make_text_candidate(
 ) -> DrawnCandidate:
     """Read text, which the generator made of the message `source`, as a candidate."""
     text = strip_reasoning(whole) if reasoning == "strip" else whole
-    if _to_json(0, text) is None:
+    if text and _HALF_PAIR.search(text):  # which no file can hold
         return DrawnCandidate("", message, no_answer="unparsable")
     candidate = DrawnCandidate(text or "", message)
     if candidate.no_answer is None:
