@@ -137,7 +137,8 @@ def test_unguarded_tools_must_exist() -> None:
     with pytest.raises(InputError, match=r"no tool of this agent: lookup\. It has book, look_up"):
         Toolbox(Desk().tools, ["lookup"])
     used = {"type": "web_search_20250305", "name": "web_search", "max_uses": 5}
-    for given in ({"type": "web_search"}, used, {"google_search": {}}):
+    theirs: list[dict[str, Any]] = [{"type": "web_search"}, used, {"google_search": {}}]
+    for given in theirs:
         with pytest.raises(InputError, match=r"the provider runs \w+_search"):
             Toolbox([given, *Desk().tools], ["look_up"])
     Toolbox([{"type": "bash_20250124", "name": "bash"}], [])

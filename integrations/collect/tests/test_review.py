@@ -20,8 +20,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from langchain_cfc_collect import HumanLabels
+from langchain_cfc_collect.human import MAX_CELL_SIZE
 from langchain_cfc_collect.review import (
-    MAX_CELL_SIZE,
     IntervalEstimate,
     ReviewReport,
     create_review_report,

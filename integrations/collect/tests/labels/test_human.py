@@ -168,7 +168,7 @@ def test_human_labels_reads_quote_marks_of_spreadsheets(tmp_path: Path) -> None:
     assert people.invoke(make_input("007", "=1", "=2")) == [True, False]
     assert people.invoke(make_input("8", "'tis")) == [False]
     # An id that lost its mark may be one that the program took for a decimal.
-    assert people.invoke(make_input("1.0", "a")) + people.invoke(make_input("2", "a")) == [True, False]
+    assert [*people.invoke(make_input("1.0", "a")), *people.invoke(make_input("2", "a"))] == [True, False]
     # Without a mark on the column, an apostrophe is part of the text.
     plain = HumanLabels(write_file(tmp_path, "b.csv", "id,text,correct\na,'tis,yes\n"))
     assert plain.invoke(make_input("a", "'tis")) == [True]
