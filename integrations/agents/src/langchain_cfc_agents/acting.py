@@ -340,10 +340,14 @@ def _ask_person(state: Any, runtime: Any, calls: Sequence[Call], tools: Collecti
         msg = "the model's calls have no ids of their own, so that a person's changes would reach other calls"
         raise ServingError(msg)
     config: Any = {call["name"]: {"allowed_decisions": _ASKED} for call in calls}
+    *earlier, message = state["messages"]
     for _ in range(_MOST_ANSWERS):  # each time for the next answer: without one, the interrupt ends this
         with suppress(AttributeError, KeyError, TypeError, ValueError):
-            update = dict(HumanInTheLoopMiddleware(config).after_model(state, runtime) or {})
-            edits = (update.get(_EDITS) or {}).values()
+            # Older releases of LangChain change the message instead of keeping the edits beside it.
+            shown: Any = {**state, "messages": [*earlier, message.model_copy()]}
+            update = dict(HumanInTheLoopMiddleware(config).after_model(shown, runtime) or {})
+            changed = [one for one in update["messages"][0].tool_calls if one not in message.tool_calls]
+            edits = [*(update.get(_EDITS) or {}).values(), *changed]
             if all(isinstance(one["args"], dict) and one["name"] in tools for one in edits):
                 return update
     msg = "no answer of the person could be read: expected decisions as HumanInTheLoopMiddleware takes them"
