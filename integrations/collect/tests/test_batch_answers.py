@@ -217,7 +217,7 @@ def check_run(
 ) -> tuple[Provider, Path]:
     """Collect with a budget, and again without; `lost` lines are asked for live, and no line twice.
 
-    Of these, `unread` cannot be told from others, but were processed, so that they may be charged.
+    Of these, `unread` look like the others, but were processed, so that they may be charged.
     """
     provider, path = Provider(), tmp_path / "store.db"
     provider.write = write
