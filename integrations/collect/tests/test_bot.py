@@ -14,11 +14,12 @@ import pandas as pd  # type: ignore[import-untyped]
 import pytest
 from langchain_cfc_collect import Budget, CollectionOptions, Price, abuild_bot, build_bot, calibrate_chain
 from langchain_cfc_collect.bot import _explain_limit
+from langchain_cfc_collect.store import Store
 from langchain_openai import ChatOpenAI
 
 from integrations.collect.tests.sharing import make_recorded_model
 from langchain_cfc import CalibrationArtifact, CFCRunnable
-from langchain_cfc.errors import CollectionError, InputError, UnattainableTargetError
+from langchain_cfc.errors import CollectionError, InputError, StoreError, UnattainableTargetError
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
 from tests.cli.running import run
@@ -162,6 +163,9 @@ def test_build_bot_asks_for_new_questions_alone(model: ChatOpenAI, script: Scrip
     assert len(script.requests) == N * SIZE + 5
     with pytest.raises(InputError, match=r"bot.db holds 20 questions that these examples lack"):
         build(model, PAIRS[:60])
+    with Store("new.db", create=True) as held, held.lock(), pytest.raises(StoreError, match="another run"):
+        build(model, store="new.db")
+    assert len(script.requests) == N * SIZE + 5
 
 
 @pytest.mark.parametrize("first", ["init", "build_bot"])
@@ -256,6 +260,8 @@ NOTHING_CORRECT = [(question, f"another {number}") for number, (question, _) in 
         ([("a", ""), ("b", "")], {}, "reference"),
         ("missing.csv", {}, "missing.csv"),
         (PAIRS, {"out": "bot.db"}, "out: bot.db is also the store"),
+        (PAIRS, {"store": "."}, "cannot write .*: it is not a regular file"),
+        (PAIRS, {"store": "none/bot.db", "out": "bot.json"}, "none/bot.db: the folder .* does not exist"),
         (17, {}, "expected pairs, mappings"),
     ],
 )

@@ -27,7 +27,7 @@ from langchain_core.runnables import Runnable
 from typing_extensions import Unpack
 
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.errors import CollectionError, InputError, StoreError, UnattainableTargetError
+from langchain_cfc.errors import CollectionError, InputError, UnattainableTargetError
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.guarantee import WrongRateCertificate
 from langchain_cfc.labelers import Labeler
@@ -35,6 +35,7 @@ from langchain_cfc.labelers.matching import list_aliases
 from langchain_cfc.records import Example
 from langchain_cfc.runnable import CFCRunnable
 from langchain_cfc.sampling import resolve_generator
+from langchain_cfc.support.database import StoreNotFoundError
 from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.plugins import load_object
 from langchain_cfc.support.text import format_percent, pluralize
@@ -198,7 +199,9 @@ def _propose_artifact(store: str) -> str:
 
 
 def _check_store(plan: ChainPlan) -> None:
-    """Refuse a store with other questions: they would count among those that certify."""
+    """Refuse a store that cannot be written, or whose other questions would count in the certificate."""
+    with suppress(StoreNotFoundError), Store(plan.store) as opened, opened.lock():
+        opened.set_configuration(opened.configuration)
     others = len(plan.list_prompts()) - len(plan.examples)
     if others:
         msg = (
@@ -213,7 +216,7 @@ def _check_store(plan: ChainPlan) -> None:
 
 def _read_choice(store: str | os.PathLike[str]) -> dict[str, Any] | None:
     """Return the choice of an earlier call, or of `init` for the collection; None if there is none."""
-    with suppress(StoreError), Store(store) as opened:  # `collect` reports what is wrong with it
+    with suppress(StoreNotFoundError), Store(store) as opened:
         kept: dict[str, Any] | None = opened.configuration.get(CHOICE)
         return kept
     return None
@@ -337,11 +340,9 @@ def _describe_labels(store: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def _count_labelled(store: Any) -> int:
-    try:
-        with Store(store) as opened:
-            return opened.count_stages()[Stage.LABELLED]
-    except StoreError:
-        return 0
+    with suppress(StoreNotFoundError), Store(store) as opened:
+        return opened.count_stages()[Stage.LABELLED]
+    return 0
 
 
 def _make_bot(plan: ChainPlan, artifact: CalibrationArtifact) -> CFCRunnable:

@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 from langchain_cfc.artifact import CalibrationArtifact, name_evaluation, open_attempts, tabulate_held_out
 from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.claims import Splitter
-from langchain_cfc.errors import ArtifactError, CollectionError, InputError, StoreError
+from langchain_cfc.errors import ArtifactError, CollectionError, InputError
 from langchain_cfc.evaluation import EvaluationReport, evaluate
 from langchain_cfc.execution import Target
 from langchain_cfc.features import FeatureMap
@@ -26,6 +26,7 @@ from langchain_cfc.labelers import Labeler
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.records import Example, tabulate
 from langchain_cfc.sampling import SamplingName
+from langchain_cfc.support.database import StoreNotFoundError
 from langchain_cfc.support.files import check_target
 from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.support.units import Unit
@@ -234,9 +235,11 @@ class ChainPlan:
 
     def _check_targets(self) -> None:
         """Raise for paths that cannot be written to, or that are given twice."""
+        for path in (self.out, self.store):
+            if path is not None and "://" not in str(path):
+                check_target(path)
         if self.out is None:
             return
-        check_target(self.out)
         if os.path.realpath(self.out) == os.path.realpath(self.store):
             msg = f"out: {self.out} is also the store; give each its own path"
             raise InputError(msg)
@@ -244,8 +247,7 @@ class ChainPlan:
     def list_prompts(self) -> list[Example]:
         """Return the prompts that the store will hold: its finished and unfinished ones, and the examples."""
         prompts = {one.id: one for one in self.examples}
-        # A store that does not exist yet has no prompts; `collect` reports one that cannot be used.
-        with suppress(StoreError), Store(self.store) as store:
+        with suppress(StoreNotFoundError), Store(self.store) as store:
             for prompt in (*store.read_finished(), *store.read_unfinished()):
                 prompts.setdefault(prompt.example.id, prompt.example)
         return list(prompts.values())

@@ -28,7 +28,7 @@ from langchain_cfc.cli.formatting import (
 from langchain_cfc.cli.inputs import AsJson
 from langchain_cfc.errors import InputError
 from langchain_cfc.no_answers import Unscored, describe_unscored
-from langchain_cfc.support.files import atomic_writer
+from langchain_cfc.support.files import atomic_writer, check_target
 from langchain_cfc.support.text import join_names, pluralize
 from langchain_cfc_collect.cli.collect import check_collection_installed
 
@@ -143,9 +143,7 @@ def _check_output(path: Path, *, force: bool) -> None:
     if path.exists() and not force:
         msg = f"{path} exists: give --out another path, or --force to overwrite it"
         raise InputError(msg)
-    if not path.parent.is_dir():
-        msg = f"{path} is in a folder that does not exist"
-        raise InputError(msg)
+    check_target(path)
 
 
 def _print_proposal(console: Console, found: Proposal, table: Table, source: str) -> None:
