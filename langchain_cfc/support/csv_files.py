@@ -20,7 +20,7 @@ from langchain_cfc.support.text import join_names
 
 _DELIMITERS = ",;\t|"
 _QUOTED = re.compile(r'"[^"]*"')
-_AFTER_RETURN = re.compile(r"(?<=\r)(?=.)", re.DOTALL)
+_AFTER_RETURN = re.compile(r"(?<=\r)(?=[^\n])")
 # With which Excel states the delimiter.
 _DELIMITER_LINE = re.compile(r'"?sep=([^\w\s"]|\t)"?[\r\n]*', re.IGNORECASE)
 # What stands for bytes that are not UTF-8.
@@ -35,7 +35,7 @@ def read_csv(path: Path, fallback: str | None = None) -> Iterator[tuple[int, dic
     says. Blank rows and columns without a name are left out.
 
     Args:
-        path: The file, in UTF-8, in UTF-16 or packed with gzip, all recognised by its first bytes.
+        path: The file, in UTF-8, UTF-16, UTF-32 or packed with gzip, all recognised by its first bytes.
         fallback: Encoding of lines that are not UTF-8, such as `cp1252`; None if they are a problem.
 
     Raises:
@@ -93,9 +93,15 @@ def _read_cells(path: Path, fallback: str | None) -> Iterator[tuple[int, list[st
     delimiter = stated[1] if stated else max(_DELIMITERS, key=unquoted.count)
     # Lines that end with a carriage return alone are one line to `read_lines`.
     has_returns = "\r" in unquoted.rstrip("\r\n")
-    texts = chain([header], lines)
-    if has_returns:
-        texts = chain.from_iterable(map(_AFTER_RETURN.split, texts))
+    n_delimiters = unquoted.partition("\r")[0].count(delimiter)
+
+    def split(text: str) -> list[str]:
+        """Split such lines; among others only into whole rows, so that no part of a cell becomes a row."""
+        parts = _AFTER_RETURN.split(text)
+        fits = has_returns or all(_QUOTED.sub("", one).count(delimiter) == n_delimiters for one in parts)
+        return parts if fits else [text]
+
+    texts = chain.from_iterable(map(split, chain([header], lines)))
     spaced = f"{delimiter} " in unquoted
     reader = csv.reader(texts, delimiter=delimiter, skipinitialspace=spaced, strict=True)
     first = line

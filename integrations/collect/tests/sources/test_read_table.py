@@ -47,6 +47,7 @@ CASES: list[tuple[str, Sequence[Case]]] = [
     (
         "gzip",
         [
+            ("a.ndjson", '{"id": "1", "q": "Peru?", "text": "Lima", "correct": true}', "Peru?", "Lima"),
             ("a.json", '[{"id": "1", "q": "Peru?", "text": "Lima", "correct": true}]', "Peru?", "Lima"),
             ("a.csv.gz", gzip.compress(PLAIN.encode()), "Peru?", "Lima"),
         ],
@@ -60,13 +61,14 @@ CASES: list[tuple[str, Sequence[Case]]] = [
         "UTF-16",
         [
             ("a.csv", PLAIN.encode(one), "Peru?", "Lima")
-            for one in ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be")
+            for one in ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32")
         ],
     ),
     ("Windows-1252", [("a.csv", PLAIN.replace("u?", "\u00fa?").encode("cp1252"), "Per\u00fa?", "Lima")]),
     (
         "old Macs",
         [("a.csv", PLAIN.replace("\n", one), "Peru?", "Lima") for one in ("\n", "\r\n", "\r")]
+        + [("a.csv", f"{PLAIN[:-1]}{one}2,Chile?,Santiago,no\n", "Peru?", "Lima") for one in ("\r", "\r\n")]
         + [("a.csv", PLAIN.replace("Lima", '"Li\nma"'), "Peru?", "Li\nma")],
     ),
     (
@@ -128,7 +130,7 @@ def test_file_is_read_or_refused_as_the_table_says(tmp_path: Path, row: str, cas
         with pytest.raises(CFCError, match=rf"{re.escape(name)}(, line|:)(.|\n)*(line )?\d"):
             list(read_examples(path, columns))
     elif questions:
-        (example,) = read_examples(path, columns)
+        example, *_ = read_examples(path, columns)
         assert (example.input, example.reference) == (question, text)
     if sheets == "refused":
         with pytest.raises(CFCError, match=re.escape(name)):

@@ -168,15 +168,15 @@ _PARQUET_OPTIONS = {"buffer_size": 64 * 1024, "pre_buffer": False, "page_checksu
 def read_rows(path: str | os.PathLike[str]) -> Rows:
     """Open a dataset file, whose format follows from its name.
 
-    - `.jsonl`: one JSON object per line; lines of white space are skipped.
+    - `.jsonl` or `.ndjson`: one JSON object per line; lines of white space are skipped.
     - `.json`: one list of JSON objects, read at once.
     - `.csv` or `.tsv`: cells separated by commas, semicolons, tabs or vertical bars, whichever is most
       frequent in the header, or by what a first line `sep=;` says. Every cell is text. A row over several
       lines has the number of its first line. Blank rows and columns without a name are left out.
     - `.parquet`: needs the extra `collect`. Cells are Arrow scalars, which `Columns` makes plain values.
 
-    Text is UTF-8 or UTF-16, with or without a byte order mark. Text files may be compressed with gzip, with
-    or without `.gz` at the end of their names.
+    Text is UTF-8 or UTF-16, with or without a byte order mark, or UTF-32 with one. Text files may be
+    compressed with gzip, with or without `.gz` at the end of their names.
 
     Args:
         path: The file.
@@ -294,4 +294,5 @@ _FORMATS: dict[str, tuple[Literal["line", "row"], _Reader]] = {
     ".csv": ("line", _read_csv),
     ".tsv": ("line", _read_csv),
     ".parquet": ("row", _read_parquet),
+    ".ndjson": ("line", _read_json_lines),
 }
