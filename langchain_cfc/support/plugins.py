@@ -37,6 +37,8 @@ def load_plugin(group: str, kind: str, returns: type[PluginT], source: str, *giv
     scheme, _, rest = source.partition(":")
     found = entry_points(group=group)
     points = [point for point in found if point.name == scheme]
+    if not points and rest.startswith("//"):
+        raise RecordError(source, 0, "", "no such file; if it is a URL, download it first")
     if not points:
         raise RecordError(
             source, 0, "", _explain_missing_plugin(kind, scheme, sorted({point.name for point in found}))

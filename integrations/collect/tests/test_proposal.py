@@ -23,7 +23,7 @@ from langchain_cfc_collect.proposal import (
     read_questions,
 )
 from langchain_cfc_collect.sources import Rows, open_rows
-from langchain_cfc_collect.sources.detection import detect_columns
+from langchain_cfc_collect.sources.detection import describe_lists, detect_columns
 
 from langchain_cfc.errors import CFCError, InputError, RecordError
 from langchain_cfc.labelers import MultipleChoice, NormalisedMatch, NumericMatch, extract_number
@@ -92,13 +92,18 @@ def read_back(proposed: Proposed, folder: Path) -> CollectionConfig:
     [
         (("question", "answer"), ("question", "answer")),
         (("id", "Prompt", "Expected", "topic"), ("Prompt", "Expected")),
-        (("frage", "answer"), ("frage", "answer")),
-        (("question", "antwort"), ("question", "antwort")),
+        (("Nr", "Frage", "Antwort"), ("Frage", "Antwort")),
         (("answer", "question", "reference"), ("question", "reference")),
+        (("question", "answer", "contexts", "Correct answer"), ("question", "Correct answer")),
+        (("question", "A", "B", "key"), ("question", "key")),
+        (("question", "choices", "key"), ("question", "key")),
     ],
 )
 def test_detect_columns_finds_columns_by_name(names: tuple[str, ...], found: tuple[str, str]) -> None:
-    columns = detect_columns(Rows.from_iterable([dict.fromkeys(names, "x")]))
+    values: dict[str, Any] = {"choices": {"label": ["A", "B"]}, "key": "B"}
+    rows = Rows.from_iterable([{name: values.get(name, "town") for name in names}])
+    columns = detect_columns(rows)
+    assert any("will not see" in one for one in describe_lists(rows, columns)) == ("key" in names)
     assert (columns.input, columns.reference) == found
 
 
@@ -180,6 +185,7 @@ def examples(*references: Any) -> list[Example]:
         ((8, 2.5), ["NumericMatch()"]),
         (("A", "c"), ["MultipleChoice()"]),
         (("Lima", "8"), TEXT_LABELERS),
+        (("007", "8"), TEXT_LABELERS),
         (("Apollo 11", "5 km"), TEXT_LABELERS),
         ((["Lima", "the city"],), TEXT_LABELERS),
         (({"total": 3}, {"total": 4}), ["NormalisedMatch()"]),

@@ -257,7 +257,8 @@ _NUMERIC_MATCH = LabelerChoice("NumericMatch", {}, "numbers", "extract_number")
 _EXACT_MATCH = LabelerChoice("NormalisedMatch", {}, "texts")
 _MATCH_WITHOUT_ARTICLE = LabelerChoice("NormalisedMatch", {"articles": "en"}, "texts")
 _MATCH_ANYWHERE = LabelerChoice("NormalisedMatch", {"anywhere": True}, "texts")
-_LETTER = re.compile(r"[^\W\d_]")
+# A letter, or a zero that numbers lack and codes need.
+_NO_NUMBER = re.compile(r"[^\W\d_]|(?<![\d.,])0\d")
 
 
 def list_labelers(examples: Sequence[Example]) -> list[LabelerChoice]:
@@ -270,7 +271,7 @@ def list_labelers(examples: Sequence[Example]) -> list[LabelerChoice]:
         listed = join_names([write_member(one) for one in members])
         reads = f"one of {listed}"
         return [LabelerChoice("ClosedSet", given, reads, "VerdictExtractor", given)]
-    if _can_read(_NUMERIC_MATCH, examples) and not any(map(_has_letters, examples)):
+    if _can_read(_NUMERIC_MATCH, examples) and not any(map(_is_more_than_number, examples)):
         return [_NUMERIC_MATCH]
     if _can_read(_EXACT_MATCH, examples):
         is_text = all(isinstance(one, str) for given in examples for one in list_aliases(given.reference))
@@ -322,9 +323,9 @@ def _find_problem(choice: LabelerChoice, example: Example) -> str | None:
     return None
 
 
-def _has_letters(example: Example) -> bool:
-    """Return whether a reference contains a letter, such as `Apollo 11` or `5 km`."""
-    return any(isinstance(one, str) and _LETTER.search(one) for one in list_aliases(example.reference))
+def _is_more_than_number(example: Example) -> bool:
+    """Return whether a reference is more than a number, such as `Apollo 11`, `5 km` or the code `007`."""
+    return any(isinstance(one, str) and _NO_NUMBER.search(one) for one in list_aliases(example.reference))
 
 
 def label_answers(choice: LabelerChoice, answers: Sequence[TrialAnswer]) -> list[bool]:

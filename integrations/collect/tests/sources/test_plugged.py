@@ -98,6 +98,7 @@ def test_open_rows_treats_drives_and_paths_with_colons_as_files(named: str) -> N
         ("twice:x", r"^twice:x: several distributions provide twice: plugged-other .*, plugged-shelf "),
         ("gone:x", r"^gone:x: no such file, and no source gone: found .*broken, .*nothing, .*shelf, .*twice"),
         ("shelf:gone", r"^shelf:gone: no such shelf$"),
+        ("https://a.org/q.csv", r"^https://a.org/q.csv: no such file; if it is a URL, download it first$"),
     ],
 )
 def test_open_rows_explains_what_a_plugin_cannot_open(named: str, words: str) -> None:

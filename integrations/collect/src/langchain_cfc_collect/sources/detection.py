@@ -14,24 +14,26 @@ from pydantic import ValidationError
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.support.text import join_names
 from langchain_cfc_collect.sources.columns import Columns, References, parse_cell
-from langchain_cfc_collect.sources.files import BadRow, Rows, to_plain
+from langchain_cfc_collect.sources.files import IN_MEMORY, BadRow, Rows, to_plain
 
-# Usual column names, the likeliest first; case does not matter.
-QUESTION_NAMES = ("question", "prompt", "input", "query", "problem", "instruction", "text", "q")
-REFERENCE_NAMES = (
-    "reference",
-    "answers",
-    "answer",
-    "expected",
-    "expected_output",
-    "ground_truth",
-    "gold",
-    "target",
-    "label",
-    "output",
-    "solution",
-    "a",
+# Usual column names without spaces and signs, the likeliest first; case does not matter.
+_QUESTION = """
+    question questionstem prompt input query problem instruction text q
+    frage pregunta pergunta domanda vraag вопрос 问题 問題 質問 질문
+"""
+# What can only be right answers comes before what a table of evaluations calls the model's answers.
+_REFERENCE = """
+    reference groundtruth groundtruths gold goldanswer goldenanswer expected expectedoutput expectedanswer
+    correctanswer correctanswers bestanswer rightanswer answers answer answerkey ideal target label output
+    solution a antwort respuesta réponse reponse resposta risposta antwoord ответ 答案 回答 정답
+"""
+QUESTION_NAMES, REFERENCE_NAMES = _QUESTION.split(), _REFERENCE.split()
+# Usual names of the options of a multiple-choice question.
+_OPTIONS = re.compile(
+    "choice|option|distractor|incorrect|wrong|candidate|ending|(answer|ans|opt?|sol)[a-e1-5]$"
 )
+# How an answer names one of them.
+_OPTION_NAME = re.compile("[A-Za-z]|[0-9]")
 # Usual names of answers inside an object: all answers come before one of them.
 _INNER_NAMES = ("aliases", "text", "answers", "answer", "value", "question")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -88,8 +90,15 @@ def detect_columns(
 
 
 def describe_lists(rows: Rows, columns: Columns, *, in_python: bool = False) -> Iterator[str]:
-    """Describe reference columns whose cells look like several answers, but are read as one text each."""
+    """Describe references that look like several answers but are read as one text, or name unseen options."""
     sample = _read_first(rows)
+    unseen = [name for name in find_options(sample) if f"{{{name}" not in str(columns.prompt)]
+    given = {str(row.get(columns.reference)) for row in sample}  # type: ignore[arg-type]  # or none at all
+    if unseen and all(map(_OPTION_NAME.fullmatch, given)):
+        yield (
+            f"{join_names(unseen, 5)} look like options, and {columns.reference!r} like their letters or "
+            "numbers, but the model will not see the options: put them into the questions or the prompt"
+        )
     for name, how in columns.find_lists(sample).items():
         key = f"source.cells.{format_key(name)}"
         inner, looks = name, "lists" if how == "json" else f"several answers between {how}"
@@ -99,7 +108,7 @@ def describe_lists(rows: Rows, columns: Columns, *, in_python: bool = False) -> 
                 continue
         several, one = (
             (
-                "read_examples(rows, Columns(input="
+                f"read_examples({'rows' if rows.name == IN_MEMORY else repr(rows.name)}, Columns(input="
                 f"{columns.input!r}, reference={column!r}, cells={{{name!r}: {value!r}}}))"
                 if in_python
                 else f"{'' if column == name else f'--reference {shlex.quote(column)} '}"
@@ -139,16 +148,29 @@ def find_usual_name(
 ) -> str | None:
     """Return the column with one of the usual names, or the only one besides `other`, if that is given."""
     others = other if isinstance(other, tuple) else (other,)
-    free = [name for name in sample[0] if name not in others]
-    by_lower_case = {name.strip().lower(): name for name in reversed(free)}
-    found = next((by_lower_case[name] for name in usual if name in by_lower_case), None)
+    options = find_options(sample)
+    free = [name for name in sample[0] if name not in others and name not in options]
+    by_plain_name = {_simplify(name): name for name in reversed(free)}
+    found = next((by_plain_name[name] for name in usual if name in by_plain_name), None)
     if found is None and other is not None and len(free) == 1:
         found = free[0]
     if found is not None:
         return _look_inside(sample, found)
     # Objects such as the inputs and outputs of LangSmith's datasets.
-    inner = {str(key).lower(): f"{name}.{key}" for name in reversed(free) for key in _list_keys(sample, name)}
+    inner = {_simplify(key): f"{name}.{key}" for name in reversed(free) for key in _list_keys(sample, name)}
     return next((inner[name] for name in usual if name in inner and inner[name] not in others), None)
+
+
+def find_options(sample: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the columns of the options of multiple-choice questions, such as A, B and C, or choices."""
+    plain = {name: _simplify(name) for row in sample[:1] for name in row}
+    letters = {"a", "b", "c", "d", "e"} if {"a", "b"} <= set(plain.values()) else set()
+    return [name for name, one in plain.items() if one in letters or _OPTIONS.match(one)]
+
+
+def _simplify(name: Any) -> str:
+    """Return the name of a column without spaces, signs and case."""
+    return re.sub(r"[\W_]", "", str(name)).casefold()
 
 
 def _look_inside(sample: Sequence[Mapping[str, Any]], name: str) -> str:

@@ -94,7 +94,8 @@ def _read_table(rows: Rows, notify: Callable[[str], None]) -> list[Example]:
 
 
 def _require_reference(example: Example) -> None:
-    if example.reference is None or not str(example.reference).strip():
+    answers = example.reference if isinstance(example.reference, list) else [example.reference]
+    if all(one is None or not str(one).strip() for one in answers):
         msg = "empty; expected the right answer"
         raise LabelerError(msg)
 
