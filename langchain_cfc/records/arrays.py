@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from langchain_cfc.support.units import UNITS
 
 # Number of records turned into arrays at a time.
 _BATCH_SIZE = 256
+_read_claim = attrgetter("score", "supported")
+_read_candidate = attrgetter("score", "correct", "answer", "no_verdict")
 
 
 def tabulate(
@@ -86,48 +89,48 @@ def _stack_records(
     # Not the records themselves, whose many objects keep the garbage collector busy.
     rows = map(_list_values, stream)
     while several := list(islice(rows, _BATCH_SIZE)):
-        yield _stack({name: [row[name] for row in several] for name in several[0]}, at_most)
+        yield _stack(several, at_most)
 
 
-def _list_values(record: LabelledRecord) -> dict[str, Any]:
-    """Return a record's part of each argument of `LabelledBatch.from_arrays`, and more."""
-    values: dict[str, Any] = {
-        "ids": record.id,
-        "clusters": record.cluster,
-        "metadata": record.metadata,
-        "inputs": record.input,
-    }
+def _list_values(record: LabelledRecord) -> tuple[Any, ...]:
+    """Return what a table keeps of a record: four values, then columns of its candidates or claims."""
+    values = record.id, record.cluster, record.metadata, record.input
     if isinstance(record, ClaimsRecord):
-        values["scores"] = [one.score for one in record.claims]
-        values["correct"] = [one.supported for one in record.claims]
-    else:
-        candidates = record.candidates
-        values["scores"] = [one.score for one in candidates]
-        values["correct"] = [one.correct for one in candidates]
-        values["answers"] = [one.answer_key for one in candidates]
-        values["extracted"] = [one.answer is not None for one in candidates]
-        values["has_verdict"] = [one.no_verdict is None for one in candidates]
-    return values
+        return *values, *zip(*map(_read_claim, record.claims), strict=True)
+    scores, correct, answers, no_verdict = zip(*map(_read_candidate, record.candidates), strict=True)
+    missing = answers.count(None)
+    extracted = missing == 0 if missing in {0, len(answers)} else None
+    if missing:
+        answers = tuple([one.answer_key for one in record.candidates])
+    return *values, scores, correct, answers, no_verdict, extracted
 
 
-def _stack(columns: dict[str, Any], at_most: int | None) -> LabelledBatch:
+def _stack(rows: Sequence[tuple[Any, ...]], at_most: int | None) -> LabelledBatch:
     """Make a table of some records, which have fewer than `at_most` candidates if a draw rule stopped."""
-    inputs = columns.pop("inputs")
-    columns["prompt_kinds"] = find_prompt_kinds(inputs)
-    if "answers" not in columns:
-        table = LabelledBatch.from_arrays(**columns)
+    ids, clusters, metadata, inputs, *columns = zip(*rows, strict=True)
+    names: dict[str, Any] = {"ids": ids, "clusters": clusters, "metadata": metadata}
+    names["prompt_kinds"] = find_prompt_kinds(inputs)
+    if len(columns) == 2:  # noqa: PLR2004 - scores and labels
+        table = LabelledBatch.from_arrays(scores=columns[0], correct=columns[1], **names)
     else:
-        drawn = np.array([len(row) for row in columns["scores"]])
+        *columns, extracted = columns
+        drawn = np.array([len(row) for row in columns[0]])
         n = at_most or int(drawn[0])
         if (drawn != n).any():
             # The first value pads a row that a draw rule left short; `keep_drawn` overwrites it.
-            for name in ("scores", "correct", "answers", "extracted", "has_verdict"):
-                columns[name] = [row + row[:1] * (n - len(row)) for row in columns[name]]
-        has_verdict, extracted = (np.array(columns.pop(name)) for name in ("has_verdict", "extracted"))
-        columns["extracted"] = True if extracted.all() else None if extracted.any() else False
-        table = LabelledBatch.from_arrays(**columns)
-        draws = replace(table.draws, lengths=np.where(has_verdict, np.asarray(table.draws.lengths), 0))
-        table = replace(table, draws=draws).keep_drawn(drawn)
+            columns = [tuple([row + row[:1] * (n - len(row)) for row in one]) for one in columns]
+        scores, correct, answers, no_verdict = columns
+        table = LabelledBatch.from_arrays(
+            scores=scores,
+            correct=correct,
+            answers=answers,
+            extracted=extracted[0] if len(set(extracted)) == 1 else None,
+            **names,
+        )
+        if any(map(any, no_verdict)):
+            lengths = np.where(np.array(no_verdict, dtype=np.bool_), 0, np.asarray(table.draws.lengths))
+            table = replace(table, draws=replace(table.draws, lengths=lengths))
+        table = table.keep_drawn(drawn)
     return replace(table, inputs=digest_inputs(inputs))
 
 
