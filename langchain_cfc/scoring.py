@@ -25,7 +25,7 @@ from statistics import NormalDist
 import numpy as np
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.support.arrays import BoolArray, FloatArray
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -66,22 +66,23 @@ def compute_auroc(scores: FloatArray, correct: BoolArray, confidence: float = 0.
         (0.875, 2, 2)
     """
     _check_scores(scores, correct, confidence)
-    right, wrong = scores[correct], scores[~correct]
-    if len(right) == 0 or len(wrong) == 0:
+    right = int(correct.sum())
+    wrong = correct.size - right
+    if right == 0 or wrong == 0:
         return None
     # Twice the number of pairs won or lost: integers, so the AUROC does not depend on the order of summation.
-    beaten = 2 * len(wrong) - _count_twice_below(right, wrong)
-    beating = _count_twice_below(wrong, right)
-    auroc = int(beaten.sum()) / (2 * len(right) * len(wrong))
+    wrong_below, right_below = _count_twice_below(scores, correct)
+    beaten, beating = 2 * wrong - wrong_below[correct], right_below[~correct]
+    auroc = int(beaten.sum()) / (2 * right * wrong)
     size = len(scores)
-    right_sums = _sum_by_prompt(correct, beaten / (2 * len(wrong)) - auroc)
-    wrong_sums = _sum_by_prompt(~correct, beating / (2 * len(right)) - auroc)
+    right_sums = _sum_by_prompt(correct, beaten / (2 * wrong) - auroc)
+    wrong_sums = _sum_by_prompt(~correct, beating / (2 * right) - auroc)
     with_right, with_wrong = (int(np.any(kind, axis=1).sum()) for kind in (correct, ~correct))
     variance = _compute_variance(right_sums, wrong_sums, with_right, with_wrong)
     low, high = _compute_logit_interval(auroc, variance, NormalDist().inv_cdf(0.5 + confidence / 2.0))
     observed = _compute_observed_share(min(with_right, with_wrong, size // 2), confidence)
     low, high = min(low, observed * auroc), max(high, 1.0 - observed * (1.0 - auroc))
-    return Discrimination(auroc, low, high, confidence, len(right), len(wrong), size)
+    return Discrimination(auroc, low, high, confidence, right, wrong, size)
 
 
 def _check_scores(scores: FloatArray, correct: BoolArray, confidence: float) -> None:
@@ -100,16 +101,18 @@ def _check_scores(scores: FloatArray, correct: BoolArray, confidence: float) -> 
         raise InputError(msg)
 
 
-def _count_twice_below(scores: FloatArray, others: FloatArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return for each score twice the number of `others` below it plus the number equal to it."""
-    ordered = np.sort(others)
-    # Searching in ascending order keeps memory accesses local.
-    order = np.argsort(scores)
-    ascending = scores[order]
-    counts = np.empty(len(scores), dtype=np.int64)
-    counts[order] = np.searchsorted(ordered, ascending, side="left")
-    counts[order] += np.searchsorted(ordered, ascending, side="right")
-    return counts
+def _count_twice_below(scores: FloatArray, correct: BoolArray) -> tuple[IntArray, IntArray]:
+    """Return for each score twice the number of wrong scores below it plus the number equal; and of right."""
+    order = np.argsort(scores, axis=None)
+    ascending, wrong = scores.ravel()[order], ~correct.ravel()[order]
+    is_new = np.append(True, ascending[1:] > ascending[:-1])
+    starts = np.append(np.flatnonzero(is_new), len(order))
+    wrong_before = np.append(0, np.cumsum(wrong))[starts]
+    counts = np.empty((2, len(order)), dtype=np.int64)
+    for of_kind, before in zip(counts, (wrong_before, starts - wrong_before), strict=True):
+        of_kind[order] = (before[:-1] + before[1:])[np.cumsum(is_new) - 1]
+    of_wrong, of_right = counts.reshape(2, *scores.shape)
+    return of_wrong, of_right
 
 
 def _sum_by_prompt(members: BoolArray, deviations: FloatArray) -> FloatArray:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
@@ -115,18 +116,20 @@ class SetRule(ABC):
         del draws
         return select_candidates(levels, thresholds) & ~np.isposinf(thresholds.values)[:, np.newaxis]
 
-    def choose_shown(self, best: IntArray, accepted: BoolArray, uniforms: FloatArray) -> IntArray:
+    def choose_shown(
+        self, best: IntArray, accepted: BoolArray, draw_uniforms: Callable[[], FloatArray]
+    ) -> IntArray:
         """Choose what decides whether a prompt is answered wrongly: its best candidate, or a random claim.
 
         Args:
             best: (N,) slots of the best candidates.
             accepted: (N, n) the answer sets.
-            uniforms: (N,) random numbers in [0, 1), for rules that draw at random.
+            draw_uniforms: Returns (N,) random numbers in [0, 1), for rules that draw at random.
 
         Returns:
             (N,) slots.
         """
-        del accepted, uniforms
+        del accepted, draw_uniforms
         return best
 
     def compute_reach(self, draws: CandidateBatch, share: str | None = None) -> FloatArray:
@@ -344,10 +347,12 @@ class Claims(SetRule):
         """Keep the claims that a threshold does not reach: `inf` reaches all; see `SetRule`."""
         return draws.is_drawn & ~select_candidates(levels, thresholds)
 
-    def choose_shown(self, best: IntArray, accepted: BoolArray, uniforms: FloatArray) -> IntArray:
+    def choose_shown(
+        self, best: IntArray, accepted: BoolArray, draw_uniforms: Callable[[], FloatArray]
+    ) -> IntArray:
         """Draw one of the claims kept in each answer, uniformly at random; see `SetRule`."""
         del best
-        places = np.floor(uniforms * accepted.sum(axis=1))
+        places = np.floor(draw_uniforms() * accepted.sum(axis=1))
         return np.asarray((np.cumsum(accepted, axis=1) > places[:, np.newaxis]).argmax(axis=1), np.int64)
 
     def compute_reach(self, draws: CandidateBatch, share: str | None = None) -> FloatArray:

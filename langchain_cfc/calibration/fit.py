@@ -62,8 +62,9 @@ class CalibrationData:
     @cached_property
     def known(self) -> LabelledBatch:
         """The prompts that fit and calibrate, in their given order, clusters whole."""
-        rows = self.plan.list_rows(self.prompts)
-        return self.prompts.take(np.sort(np.concatenate([rows["fit"], rows["calibration"]])))
+        held_out = set(self.parts["test"].ids)
+        rows = [row for row, one in enumerate(self.prompts.ids) if one not in held_out]
+        return self.prompts.take(np.array(rows)) if held_out else self.prompts
 
     @property
     def reachable(self) -> BoolArray:

@@ -6,6 +6,7 @@ import hashlib
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -113,8 +114,8 @@ def compute_outcomes(
     with name_records_in_errors(labelled.ids):
         decisions = decide(artifact, labelled.draws, alpha, cut=cut, marginal=marginal)
     covered = artifact.parsed_set_rule.covers(labelled.correct, decisions.accepted)
-    uniforms = artifact.calibration.split.draw_uniforms("shown claim", labelled.ids)
-    shown = artifact.parsed_set_rule.choose_shown(decisions.best, decisions.accepted, uniforms)
+    draw_uniforms = partial(artifact.calibration.split.draw_uniforms, "shown claim", labelled.ids)
+    shown = artifact.parsed_set_rule.choose_shown(decisions.best, decisions.accepted, draw_uniforms)
     correct = np.take_along_axis(labelled.correct, shown[:, np.newaxis], axis=1)[:, 0]
     return Outcomes(
         decisions,
