@@ -50,6 +50,7 @@ from langchain_openai import ChatOpenAI  # noqa: E402
 
 import langchain_cfc  # noqa: E402
 from benchmarks.lib.in_memory import (  # noqa: E402
+    A_PAGE,
     ALPHA,
     FEATURES,
     FEW_DISTINCT,
@@ -130,12 +131,13 @@ def _make_prompt(number: int) -> str:
 
 
 def measure_overhead(rounds: int) -> Iterator[tuple[str, Ratio]]:
-    """Yield the overhead over calls by hand, with all candidates distinct and with few distinct ones."""
+    """Yield the overhead over calls by hand: all candidates distinct, few distinct ones, and long ones."""
     artifact = calibrate_artifact(read_doubled_recording(), FEATURES)
-    for distinct in (N, FEW_DISTINCT):
-        ways = Ways(InMemoryModel(distinct=distinct), make_judge(), artifact)
+    for distinct, text in ((N, ""), (FEW_DISTINCT, ""), (N, A_PAGE)):
+        ways = Ways(InMemoryModel(distinct=distinct, text=text), make_judge(), artifact)
+        length = " and of a page" if text else ""
         for way, ratio in _time_ways(ways, rounds):
-            yield f"{way}, {distinct} of {N} answers distinct, over calls by hand", ratio
+            yield f"{way}, {distinct} of {N} answers distinct{length}, over calls by hand", ratio
 
 
 def measure_waves(rounds: int, rules: Sequence[str] = DRAW_RULES) -> Iterator[tuple[str, Ratio]]:

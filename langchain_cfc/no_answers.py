@@ -8,7 +8,8 @@ exchangeable, and a promise about answer sets holds for generators that are some
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import repeat
 from typing import Any, Literal, TypeAlias
 
 from langchain_cfc.support.normalisation import INVISIBLE, TERMINAL_ESCAPE
@@ -118,6 +119,9 @@ _TAG = re.compile(
     + ")",
     re.IGNORECASE | re.DOTALL,
 )
+# What each tag begins with, but for the ambiguous ones, whose opening parts need one of two phrases. Looking
+# for these is a hundred times as fast, which counts in answers of pages.
+_TAG_START = re.compile(r"<[|/a-z]|\[/?t|◁/?t", re.IGNORECASE)
 # Special tokens around an answer that follows reasoning.
 _ANSWER_TOKENS = re.compile(r"<\|(?:end|return|call|(?:begin|end)_of_solution)\|>", re.IGNORECASE)
 
@@ -133,9 +137,18 @@ def find_answer_spans(text: str) -> list[tuple[int, int]] | None:
     Returns:
         The parts in order; None if reasoning is not closed, so that the text has no answer.
     """
+    folded = text.casefold()
+    tags: Iterator[re.Match[str] | None]
+    if "assistantfinal" in folded or "my thought process:" in folded:
+        tags = _TAG.finditer(text)
+    else:
+        tags = map(_TAG.match, repeat(text), map(re.Match.start, _TAG_START.finditer(text)))
     spans: list[tuple[int, int]] = []
-    start, opened = 0, None
-    for tag in _TAG.finditer(text):
+    start, opened, end = 0, None, 0
+    for tag in tags:
+        if tag is None or tag.start() < end:
+            continue
+        end = tag.end()
         kind = str(tag.lastgroup)
         number = kind.removeprefix("open").removeprefix("close")
         if kind.startswith("open"):

@@ -23,6 +23,7 @@ from langchain_cfc.records import Provenance
 
 N = 20
 FEW_DISTINCT = 4  # different answers, where most of the n repeat one another
+A_PAGE = "The first step [1] is to count the parks of each city. " * 80  # of text before an answer
 ALPHA = "0.2"
 TEST_FRACTION = 0.3
 FEATURES = "hat(mean_score, 5)"
@@ -30,9 +31,10 @@ PART_IDS = {"generator_id": "in-memory", "verifier_id": "judge"}
 
 
 class InMemoryModel(BaseChatModel):
-    """Answers with one of `distinct` answers in turn, at once or after some `seconds`."""
+    """Answers with one of `distinct` answers in turn, after some text and perhaps some `seconds`."""
 
     distinct: int = N
+    text: str = ""
     seconds: float = 0.0
 
     _numbers: Iterator[int] = PrivateAttr(default_factory=itertools.count)
@@ -67,7 +69,7 @@ class InMemoryModel(BaseChatModel):
         return self._answer()
 
     def _answer(self) -> ChatResult:
-        message = AIMessage(f"answer {next(self._numbers) % self.distinct}")
+        message = AIMessage(f"{self.text}answer {next(self._numbers) % self.distinct}")
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 

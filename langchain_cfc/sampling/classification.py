@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from langchain_core.exceptions import OutputParserException
@@ -98,9 +99,14 @@ def _classify_reason(name: str, value: Any) -> NoAnswer | None:
     if "block" in name:  # whatever the reason is
         return "filtered" if value and not _UNSET.search(str(value).lower()) else None
     if not isinstance(value, str):
-        value = getattr(value, "name", "")
+        value = str(getattr(value, "name", ""))
+    return _classify_words(value)
+
+
+@lru_cache(maxsize=256)
+def _classify_words(reason: str) -> NoAnswer | None:
     # Enumerations may be written as `FinishReason.MAX_TOKENS`, and words be joined by anything.
-    reason = re.sub(r"[\s-]+", "_", str(value).rpartition(".")[2].lower())
+    reason = re.sub(r"[\s-]+", "_", reason.rpartition(".")[2].lower())
     return next((kind for kind, words in _REASON_WORDS if words.search(reason)), None)
 
 

@@ -106,12 +106,12 @@ class UsageRecorder(_ModelObserver):
             return
         stated = message.response_metadata.get("model_name")
         name = stated if isinstance(stated, str) else ""
+        usage = read_usage(getattr(message, "usage_metadata", None))
         with self._lock:
             self.answered += 1
             self.answers[name] = self.answers.get(name, 0) + 1
-            usage = read_usage(getattr(message, "usage_metadata", None))
             self.silent += not is_complete(usage)
-            if total := sum_usage([self.usages.get(name), usage]):
+            if usage and (total := sum_usage([self.usages.get(name), usage])):
                 self.usages[name] = total
             if drawn and name:
                 self.versions.setdefault(name)
