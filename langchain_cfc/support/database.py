@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -29,7 +30,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from langchain_cfc.errors import StoreError
 from langchain_cfc.support.files import PRIVATE_MODE
@@ -41,8 +42,14 @@ StoreT = TypeVar("StoreT", bound="DatabaseStore")
 ROW_NUMBER = BigInteger().with_variant(Integer, "sqlite")
 # Seconds to wait for another process that is creating the tables, and between two attempts.
 _CREATION_TIMEOUT, _POLL_INTERVAL = 30.0, 0.05
-# The package's key for advisory locks in a PostgreSQL database.
-_ADVISORY_LOCK_KEY = 0x1A7C_CFC0
+# Key of an advisory lock: the package's number, and the kind of store and its schema in the database.
+_KEY = f"({0x1A7C_CFC0}, hashtext(:store || coalesce(current_schema(), '')))"
+# The package chooses the drivers.
+_DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+# What holds a password as addresses and settings of PostgreSQL do, but would be taken for a path.
+_UNFINISHED_ADDRESS = re.compile(
+    r"(?!\w:[\\/])(?:.*:.*@|postgres(?:ql)?:|.*\b(?:password|dbname)\s*=)", re.IGNORECASE
+)
 # SQLite's message for a folder that does not exist or is not writable.
 _CANNOT_OPEN = "unable to open database file"
 _IO_ERROR = "disk I/O error"
@@ -95,9 +102,6 @@ class DatabaseStore:
             self.engine: Engine = create_engine(self._url, **style)
         except ModuleNotFoundError as error:
             msg = f"{self.name} needs the driver {error.name}: pip install 'langchain-cfc-collect[postgres]'"
-            raise StoreError(msg) from error
-        except (NoSuchModuleError, ArgumentError) as error:
-            msg = f"{self.name} is not a usable database: {error}"
             raise StoreError(msg) from error
         if self.is_sqlite:
             if ":memory:" in self.name or self.name in {"None", "", "."}:
@@ -274,8 +278,8 @@ class DatabaseStore:
             connection.detach()
             for setting in ("idle = 30", "interval = 10", "count = 3"):
                 connection.execute(text(f"SET tcp_keepalives_{setting}"))
-            acquire = text("SELECT pg_try_advisory_lock(:key)")
-            while not connection.execute(acquire, {"key": _ADVISORY_LOCK_KEY}).scalar_one():
+            acquire, given = text("SELECT pg_try_advisory_lock" + _KEY), {"store": self._format}
+            while not connection.execute(acquire, given).scalar_one():
                 if time.monotonic() >= end:
                     raise self._make_busy_error()
                 time.sleep(_POLL_INTERVAL)
@@ -286,7 +290,7 @@ class DatabaseStore:
             finally:
                 # A lost session has already released its lock, and its error is already being raised.
                 with suppress(SQLAlchemyError):
-                    connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _ADVISORY_LOCK_KEY})
+                    connection.execute(text("SELECT pg_advisory_unlock" + _KEY), given)
 
     def _make_busy_error(self) -> StoreBusyError:
         return StoreBusyError(f"another run is using {self.name}: wait until it ends, or stop it")
@@ -294,15 +298,18 @@ class DatabaseStore:
 
 def _parse_url(where: str | os.PathLike[str]) -> URL:
     written = os.fspath(where)
-    if "://" not in written:
+    if "://" not in written and (not _UNFINISHED_ADDRESS.match(written) or Path(written).is_file()):
         return URL.create("sqlite", database=written)
     try:
         url = make_url(written)
-    except ArgumentError as error:
-        msg = f"{written.split('@')[-1]!r} is neither a path nor a database URL"
-        raise StoreError(msg) from error
-    # The package chooses the driver.
-    return url.set(drivername="postgresql+psycopg") if url.drivername in {"postgresql", "postgres"} else url
+        return url.set(drivername=_DRIVERS[url.drivername.partition("+")[0].lower()])
+    except (ArgumentError, ValueError, KeyError):
+        # It is not quoted, because any part of it may be a password.
+        msg = (
+            "the address of the store cannot be read: expected a path such as s.db, or "
+            "postgresql://user:password@host/database"
+        )
+        raise StoreError(msg) from None
 
 
 def _check_single_name(path: Path) -> None:

@@ -263,6 +263,7 @@ NOTHING_CORRECT = [(question, f"another {number}") for number, (question, _) in 
         (PAIRS, {"store": "."}, "cannot write .*: it is not a regular file"),
         (PAIRS, {"store": "none/bot.db", "out": "bot.json"}, "none/bot.db: the folder .* does not exist"),
         (17, {}, "expected pairs, mappings"),
+        (pd.Series(["a"]), {}, "expected a pair"),
     ],
 )
 def test_build_bot_refuses_what_cannot_work_before_asking(

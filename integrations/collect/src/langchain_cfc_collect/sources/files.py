@@ -117,7 +117,7 @@ class Rows:
 
 def is_frame(value: object) -> bool:
     """Whether a value is a pandas DataFrame, or as good as one."""
-    return hasattr(value, "to_dict") and hasattr(value, "notna")
+    return hasattr(value, "columns") and hasattr(value, "notna")
 
 
 def _number_rows(values: Iterable[Any]) -> Iterator[Row | BadRow]:
