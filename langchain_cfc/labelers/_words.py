@@ -43,6 +43,20 @@ _UNSURE = r"""
 """
 _UNSURE_UNSPACED = "不知道 不确定 不清楚 わかりません 分かりません 모르겠 모릅니다"
 UNSURE = _compile_words(_UNSURE, _UNSURE_UNSPACED)
+# One of several answers, or a step on the way to one: "the first root", "part (a)".
+PART = re.compile(
+    r"\b(?:(?:one|another|first|second|third|other|next|old|former|previous|naive|tempting|possible)\s(?:\w+\s)?(?:root|solution"
+    r"|possibilit|option|attempt|estimate|total|answer|result|value|part|step|question|half|claim|statement|thing|instinct|thought|guess)"
+    r"|(?:part|step|question)\s\(?[a-z0-9]\b|(?:one|two|both)\sof\sthe)",
+    re.IGNORECASE,
+)
+# What reports an opinion: not "I think", "I'd say" or "we can say".
+REPORT = _compile_words(
+    r"""
+    (?<!\bi\s)(?<!\bi['’]d\s)(?<!\bi_would_)(?<!can_)(?:says?|thinks?|believes?) said thought believed
+    claim(?:s|ed|(?=_(?:that|it|the)\b)) according_to_(?:\w+_)?(?:legend|myths?|rumou?rs?|some|many|others)
+    """
+)
 # What leaves a question open.
 _OPEN = r"""
     unclear uncertain hard_to_say (?:can['’]t|cannot|can_not)_(?:be_determined|determine|tell|say|decide)
@@ -66,16 +80,23 @@ DENIED = re.compile("|".join(words.pattern for words in (NEGATION, DOUBT, ALTERN
 _TAKES_BACK = join_words(
     rf"""
     {_UNSURE} wait actually sorry correction corrected scratch_that on_second_thought reconsider\w* oops
-    rather(?=,) i_was_wrong korrektur doch_nicht moment_mal
+    hmm+ (?:just_)?kidding edit(?=:) rather(?=,) i_was_wrong korrektur doch_nicht moment_mal
     attende[zs] en_fait erratum espera en_realidad perdón aspetta anzi espere na_verdade подожди\w* ошибка
     """,
     f"{_UNSURE_UNSPACED} 等等 等一下 不对 更正 待って いや、 잠깐 아니",
 )
+# How a sentence begins that takes back an earlier one.
+SECOND_THOUGHT = re.compile(
+    r"(?:^|[.!?\n])\W{0,8}(?:hold\son|my\s(?:mistake|bad|error|apolog)|(?:strike|make|forget)\sthat|i\s(?:mean|made|mis|forgot|was)"
+    r"|let\sme\s(?!know|explain|show|break|walk|summar|elaborat))",
+    re.IGNORECASE,
+)
 RETRACTION = re.compile(
-    _TAKES_BACK
-    # "That is wrong", and "no" alone at the beginning of a clause, which may also be an answer.
-    + r"|\bthat(?:['’]s|\sis)\s(?:wrong|incorrect|not)\b"
-    + r"|(?:^|[.!?\n,;:–—-]\W{0,8})(?:no|nein|non|não|нет)(?=\s?[,.!?:;—-]|\swait|\s*$)",
+    rf"{_TAKES_BACK}|{SECOND_THOUGHT.pattern}"
+    # "That can't be right", and "no" alone at the beginning of a clause, which may also be an answer.
+    r"|\bthat(?:['’]s|\sis)\s(?:wrong|incorrect|not)\b"
+    r"|[.!?\n]\W{0,8}(?:(?:but|however)\b[^.!?\n]{0,60}?\s)?th(?:at|is)\s(?:contradict|\w+n['’]t|cannot|\w{2,6}\s(?:not|wrong)\b)"
+    r"|(?:^|[.!?\n,;:–—-]\W{0,8})(?:no|nein|non|não|нет)(?=\s?[,.!?:;—-]|\swait|\s*$)",
     re.IGNORECASE,
 )
 UNDECIDED = re.compile(
@@ -84,7 +105,7 @@ UNDECIDED = re.compile(
 )
 # What stands before a word for "answer" that is not the answer given.
 OTHER_ANSWER = re.compile(
-    r"\b(?:first|second|third|initial|previous|earlier|other|another|alternative|opposite|worst|least|tempting|common|typical"
+    r"\b(?:first|second(?:-best)?|third|next|runner-up|initial|previous|earlier|other|another|alternative|opposite|worst|least|tempting|common|typical"
     r"|naive|possible|plausible|(?!(?:that|here|it|what|there|let)['’])\w+['’]s|\w+s['’]|their|his|her|your)\s+(?:\w+\s+)?$",
     re.IGNORECASE,
 )
@@ -130,7 +151,7 @@ def compile_lead(*, choices: bool) -> re.Pattern[str]:
     signs = "[:=→–—-]" if choices else "[:=→]"
     # Repetitions are bounded: backtracking would take very long on a run of the same signs.
     return re.compile(
-        rf"(?:(?<![^\W_])(?:{noun})\b(?:[ ](?:{adjective}))?(?:[ ]to[ ][^.:\n]{{1,60}}?(?=[ ]is\b))?"
+        rf"(?:(?<![^\W_])(?:{noun})\b(?:\s(?:{adjective}))?(?:\sto\s(?!(?:the\s)?{PART.pattern})[^.:\n]{{1,60}}?(?=\sis\b))?"
         rf"|{unspaced})[ \t\"'’*_)]{{0,8}}"
         rf"(?:{signs}{{1,3}}|(?:{_VERB})(?:\s(?:{_ADVERB})){{0,3}}(?:\s?:)?|(?<=nswer)[*_ ]{{0,4}}\n)",
         re.IGNORECASE,

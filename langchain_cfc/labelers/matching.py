@@ -7,7 +7,7 @@ equal, as are 1/2 and 12, or "vitamin A" and "vitamin". Accents count: "Sao Paul
 
 With `anywhere`, an alias counts where a sentence gives an answer by its form: it begins the text or a
 sentence, or follows a colon, a dash or a word such as `is`, `called` or `in` (`_LINKS`), perhaps an
-article; and it is followed by the end of the sentence, a bracket or a word such as `is`, `in` or `which`
+article; and it is followed by the end of the sentence, a bracket or a word such as `in`, `which` or `is the`
 (`_FOLLOWING`). So "New York" does not give York, nor "Lima, Cusco", "near Lima" or "Lima of Cusco" Lima. In
 scripts without spaces a listed particle has to stand next to the alias: `東京です` gives `東京`, but
 `東京都` does not give `京都`. A clause that denies, doubts, asks or supposes the alias, reports it as an
@@ -28,7 +28,9 @@ from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers._words import (
     DENIED,
+    PART,
     REJECTION,
+    REPORT,
     RETRACTION,
     SUPPOSITION,
     UNDECIDED,
@@ -117,15 +119,16 @@ _ARTICLES = {
 # What may stand directly before an alias in a sentence, apart from an article and marks of quotation.
 _LINKS = r"""
     is are was were be been it's that's called named as means has have had contains uses? exactly only using
-    (?:made|full|composed|consists?|number|city|name)_of in at on by answer through
+    (?:made|full|composed|consists?|number|city|name)_of by answer through
+    (?:(?:is|are|was|were|been|ist|sind|war|wurde)(?:_\w+)?|lies?|liegt|stands?|sits?|died|lived|place)_(?:in|at|on)
     (?:stands?|symbol|looking)_for produces? releases? represents?
     ist sind war heißt est était es son era è sono é são foi это هي هو
 """
 _BEFORE = re.compile(
     rf"""
     (?: ^ (?: \d+[.)]\s | (?:yes|sure|of\scourse|certainly|ja|oui|sí|sì|sim)[,.!:]\s )?
-      | ^in\s[^,.;]{{1,40}},\s | (?<=[a-z]{{3}}[.!])\s | :[*_]*\s | (?:^|\s)-+\s
-      | {join_words(_LINKS)}\s )
+      | ^in\s[^,.;]{{1,40}},\s | ^(?!.*\b(?:is|are|was|were)\b).*(?<=[a-z]{{3}}[.!])\s | (?:^|:\s)in\s
+      | :[*_]*\s | (?:^|\s)-+\s | {join_words(_LINKS)}\s )
     (?: (?:{join_words("the an? der die das den eine? les? las? los el il lo i gli une? os? uma?")})\s )?
     ["'*_]* $
     | (?:是|为|為|叫|在|は|คือ|ที่|[은는]\s?)$
@@ -134,31 +137,39 @@ _BEFORE = re.compile(
 )
 # What may follow it: the end of a sentence, a bracket, or one of these words, perhaps after a sign.
 _FOLLOWING = r"""
-    is was are were has had in on at by for as(?!_well) with which who that where when because since during
-    while under between among via not itself became wrote won lies made led ran took gave died did does can
+    (?:is|was|are|were)(?=\W*$|_(?:the|where|who|what|known|built|born|\w+ed)\b) has had in on at by with
+    for(?!_(?:example|instance)) as(?!_well) which who that where when because since during while under
+    between via not itself became wrote won lies made led ran took gave died did does can
     could will would said says began built serves belongs remains holds uses stands makes plays sits means
-    and_(?:its|it|is|was|has) \w+ed the an? its? so liegt hat im am als seit dans depuis fue está
+    and_(?:its|it|is|was|has) [a-z]+ed the an? its? so liegt hat im am als seit dans depuis fue está
     (?:ist|est|es|era|è|é)_(?:d[aei][erns]|l[aeo]s?|el|il|une?|eine?|uma?|[ao]s?)
 """
 _AFTER = re.compile(
     rf"""
     ["'*_)]*
     (?: [\s.!,:;،。、，]*$ | [.!。，、،]\s?(?![\w.]) | [.!](?=\s) | \s?[(\[] | [,，](?=日)
-      | (?:,|:|\s-)?\s(?:{join_words(_FOLLOWING)})
+      | (?:,|:|\s-)?\s(?:{join_words(_FOLLOWING)}) | ;\sit\s(?:is|was|has)\b
       | (?:です|だ|である|입니다|이다|이에요|예요|ครับ|ค่ะ)(?![^\s.,!?]) )
     """,
     re.VERBOSE,
 )
 _DENIED = re.compile(
-    "|".join(words.pattern for words in (DENIED, REJECTION, SUPPOSITION))
+    "|".join(words.pattern for words in (DENIED, REJECTION, SUPPOSITION, PART, REPORT))
     + "|"
     + join_words(
         r"""
-        without might may could than instead formerly previously originally until used_to possible candidates
-        unlike like near whose replaced confused
-        (?:people|many|some|often|commonly|popularly).*(?:think|believe|say|assume|call|thought|called|assumed)
+        without might may could than instead former(?:ly)? previously originally until used_to possible
+        candidates unlike like near whose replaced renamed confused inspired attributed followed_by rival old
+        runner-up losing contender alternative mistake misconception belief myth legend rumou?r suggestion
+        example guess as_\w+_as such_as one_of_them (?:options?|distractors?|choice)(?=:)
+        (?:would|should)_have (?:meant|going)_to früher ehemal\w* autrefois ancien\w* antigu\w* anti[cg]\w+
         """
     ),
+    re.IGNORECASE,
+)
+# What does not begin the clause: "Critics argue it is Lima", "In the film it is Lima".
+_REPORTED = re.compile(
+    r"\w(?<!think)(?<!believe)(?<!\bso)(?<!\bthen)(?<!\bsay)\s(?:that\s(?:the|it)\b|(?:it|he|she)(?:['’]s|\s(?:is|was))\s)",
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(r"[.!?;,\u3001\u060c\u061f\u061b]|\s-+\s|\b(?:but|because|since)\b")
@@ -188,7 +199,7 @@ class NormalisedMatch(TextMatcher):
             msg = f"articles is {articles!r}; expected one of {', '.join(_ARTICLES)}, or None"
             raise InputError(msg)
         settings = {"normalised": NORMALISATION, "articles": articles or "kept"}
-        where = {"compared": "anywhere-3"} if anywhere else {}
+        where = {"compared": "anywhere-4"} if anywhere else {}
         super().__init__("normalised-match", {**settings, **where})
         words = [
             f"{one}(?=.)" if one.endswith("'") else f"{one} +"
@@ -242,8 +253,9 @@ def _is_asserted(text: str, start: int, end: int) -> bool:
 def _is_denied(text: str, start: int, end: int) -> bool:
     """Return whether the clause around a place denies, doubts or asks it."""
     before, after = text[max(0, start - _NEAR) : start], text[end : end + _NEAR]
-    clause = _CLAUSE.split(before)[-1] + " " + _CLAUSE.split(after)[0]
-    return bool(_DENIED.search(clause) or re.match(r"[^.!;:,]*[?\u061f]", after))
+    head = _CLAUSE.split(before)[-1]
+    is_asked = re.match(r"[^.!;:,]*[?\u061f]|[^.!?\n]*,\s(?:but|while)\b", after)
+    return bool(is_asked or _REPORTED.search(head) or _DENIED.search(f"{head} {_CLAUSE.split(after)[0]}"))
 
 
 class ClosedSet(TextMatcher):

@@ -85,7 +85,8 @@ _OPTION = re.compile(rf"{_OPEN}(?i:{_NAMED}){_OPEN}{_LETTER}(?P<close>{_CLOSE})"
 _LEAD = compile_lead(choices=True)
 # Verbs that state a choice without a word for it.
 _CHOOSING = re.compile(
-    r"(?:\b(?:choos(?:e|ing)|chose|pick|select|go(?:ing)?[ ]with|it(?:['’]s|[ ]is)"
+    r"(?:(?:^|[.:;,!)]\s{0,3}|\n|\b(?:(?:I|we)(?:['’](?:d|ll)|\s\w+(?<!not)(?:\sto)?)?|let['’]s|so|then|thus|therefore|hence)\s)"
+    r"(?:choos(?:e|ing)|chose|pick|select|go(?:ing)?[ ]with)|\b(?:it(?:['’]s|[ ]is)"
     r"|(?:must|should|would|has[ ]to)[ ]be|is[ ]?:|is(?=[ ][(\[])|get|gives|leaves|leaving"
     r"|(?:then|therefore|thus|hence|so)[ ]?[:,]?)(?=[ ]|[*(])|[选選][择擇]?(?=[\sA-Z(]))\s{0,3}:?",
     re.IGNORECASE,
@@ -95,7 +96,7 @@ _ADVERB = join_words("the clearly definitely probably most likely only indeed th
 _CORRECT = re.compile(
     r"(?:^|[.!?\n:;。，]|\b(?i:so|thus|therefore|hence|I think|I believe)\b)\W{0,6}"
     rf"(?i:{_NAMED}){_OPEN}(?P<letter>[A-Z]){_CLOSE}\s{{0,3}}(?:选项)?(?:"
-    rf"(?:is|seems|looks|must[ ]be|would[ ]be)\b[ ](?:(?:{_ADVERB})[ ]){{0,3}}"
+    rf"(?:is|must[ ]be|would[ ]be)\b[ ](?:(?:{_ADVERB})[ ]){{0,3}}"
     rf"(?:{join_words('correct right true best answer choice option appropriate')})"
     r"|(?:ist|est|es|è|é)[ ](?:(?:die|la|le|il|el|a)[ ])?"
     rf"(?:{join_words('richtig korrekt correcte? bonne correct[ao] corret[ao] giust[ao] certa')})"
@@ -116,7 +117,7 @@ _LISTED = re.compile(r"\n[\s*(\[]{0,8}([A-Z])\*{0,2}[.):\]]")
 _SIGN = re.compile(r"\s?[.:}、。,!]|\s\(|\s[-–—→]\s|\s?[–—]|\n|\s(?:because|since)\b|\s*$|(?<=[)\]])")
 # What may introduce a second answer in a later sentence.
 _ADDITION = re.compile(
-    rf"{DOUBT.pattern}|{ALTERNATIVE.pattern}|"
+    rf"{DOUBT.pattern}|{ALTERNATIVE.pattern}|^\W*(?:but|however|alternatively)\b|"
     + join_words(
         r"also too(?=\W*$|[.,;]) both equally could might may auch aussi también anche também также тоже",
         "也",
@@ -287,7 +288,7 @@ class _OptionReader:
 
     def _check(self, letter: str, rest: str) -> set[str]:
         """Return a letter that was read, unless what follows asks, rejects, doubts or retracts it."""
-        if re.match(r"[\s!]?\?", rest):
+        if re.match(r"[\s!]?\?|\W{0,4}(?:is\s)?(?:wrong|incorrect|false)\b", rest):
             return set()
         others = self._letters - {letter}
         second = _SECOND.match(rest)

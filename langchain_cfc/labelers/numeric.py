@@ -42,7 +42,9 @@ from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers._words import (
     DENIED,
     EXPLANATION,
+    PART,
     QUESTION,
+    REPORT,
     RETRACTION,
     SUPPOSITION,
     UNSURE,
@@ -94,12 +96,12 @@ _NUMBER = re.compile(
 )
 # What may stand directly before the number, unless it begins the place.
 _LINKS = r"""
-    is was are were (?:would|will|must|should|has_to)_be it's that's equals? makes? made gives? gave has
-    have had needs? costs? pays? paid earns? gets? got takes? took spends? spent sold eats? ate buys? bought
+    is was are were (?:would|will|must|should|has_to)_be it's that's equals? makes? made gives gave has
+    have had needs? costs? pays? paid earns? gets? got takes took spends? spent sold eats? ate buys? bought
     leaves? left remains? weighs? lasts contains? receives? requires? drinks? drank uses? charges? found
-    saves? loses? lost reads? runs? ran walks? drives? travels?
-    (?!exceed|doubl|tripl|squar|cub|exclud|eliminat|reject|discard|dismiss)\w+ed for with group period
-    (?:takes?|took|costs?|leaves?|gives?|gave)_(?:her|him|them|us|you|me) about there's find finds giving
+    saves? loses? lost reads? runs? ran walks? drives? travels? for with group period
+    (?!exceed|doubl|tripl|squar|cub|exclud|eliminat|reject|discard|dismiss|predict|estimat|expect)\w+ed
+    (?:takes|took|costs?|leaves?|gives|gave)_(?:her|him|them|us|you|me) about there's find finds giving
     leaving making resulting_in worth in_all in_total overall age(?:_of)? atomic_number
     (?:adds?|adding)_up_to (?:comes?|came|amounts?|equal|rises?|rose|falls?|fell|grows?|grew|drops?)_to
     to_be (?:is|was|has)_an? consists?_of comprises?
@@ -112,7 +114,7 @@ _LINKS = r"""
     tiene tienen hay quedan es_de solo sólo exactamente è_di circa esattamente quindi totale é são custa tem
     há restam é_de apenas só равно равна равен составляет стоит около примерно ровно только итого
 """
-_LINKS_UNSPACED = "是 为 為 有 要 共 总 총 得 (?<!最)多 (?<!过)了 は が [은는] 모두"
+_LINKS_UNSPACED = "合計 是 为 為 有 要 共 总 총 得 (?<!最)多 (?<!过)了 は が [은는] 모두"
 # Links of languages in which few plurals end in s.
 _OTHER_LINKS = """
     ist sind war waren macht beträgt kostet hat haben braucht ergibt gibt bleiben kauft bekommt sono è ha
@@ -127,9 +129,9 @@ _NO_VERB = (
 _COUNTING_LINKS = rf"""
     (?<=\w\s)(?!{_NO_VERB})[a-z]{{2,}}s at them him her us you me away into
     (?:can|could|would|will|to)_(?!below|under|over|above|{_NO_VERB})[a-z]+
-    read drank drove wrote held kept sent built brought caught rode chose broke wore met fed hit cut put set
-    mesure pèse vaut dure contient compte gagne mange achète vend (?!até)\w+é mide pesa vale dura contiene
-    gana come compra vende misura contiene guadagna mangia mede contém ganha
+    give take read drank drove wrote held kept sent built brought caught rode chose broke wore met fed hit cut
+    put set mesure pèse vaut dure contient compte gagne mange achète vend (?!até)\w+é mide pesa vale dura
+    contiene gana come compra vende misura contiene guadagna mangia mede contém ganha
     (?:height|length|width|depth|weight|distance|speed|area|volume|mass|population|profit|price|temperature)_of
 """
 # What a label before a colon has in it: "Number of bags: 5".
@@ -148,6 +150,7 @@ _BEFORE = re.compile(
     rf"""
     (?: ^ (?: \W*\b(?:yes|yeah|sure|well|ok(?:ay)?|ja|oui|sí|sì|sim|да)\b )?
       | (?P<year> \b(?:in|year|im|jahre?|wurde|en|dans|année|año|nel|anno|em|ano|в
+          | in\s(?:early\s|late\s)?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*
           | dat(?:es?|ing)\s(?:back\s)?(?:from|to)) )
       | (?P<other> {join_words(_OTHER_LINKS)} )
       | {join_words(_LINKS, _LINKS_UNSPACED)} | \b(?:approx|ca)\. | \.{{3}}
@@ -211,10 +214,11 @@ _CONTINUATIONS = join_words(
 )
 _LATER = join_words(
     r"""
-    of in for to from on at after before during between until when with that which who by than they he she it
-    a an i\.e was were (?:is|are)_(?:needed|required|used) this every today back away can got leftover needed
-    old long tall high wide deep hoch lang breit alt tief (?:is|are)_(?:in|on|at|from|there) yesterday tonight
-    tomorrow chance probability increase decrease discount de d'\w+ difference oversee \w+ed \w+er
+    (?<!degrees_)of in for to from on at after before during between until when with that which who by than
+    they he she it a an i\.e was were (?:is|are)_(?:needed|required|used) this every today back away can got
+    leftover needed old long tall high wide deep hoch lang breit alt tief (?:is|are)_(?:in|on|at|from|there)
+    yesterday tonight tomorrow last_(?:week|month|year|night) chance probability increase decrease discount
+    de d'\w+ difference oversee \w+ed \w+er
     """
 )
 
@@ -226,8 +230,8 @@ def _compile_after(noun: str) -> re.Pattern[str]:
         (?: (?: (?<=[3-9][0-9]) | (?<=[0-9]{{3}}) ) ! )?                             # 10! is a factorial
         (?:\.[-–])? (?P<close>[")'\]{_CURRENCIES}*\s]*)
         (?: (?:st|nd|rd|th) (?: \s(?!root|power|degree|of\b)[a-z]{{2,}} ){{0,2}}
-          | (?: -?(?:(?:square|cubic|sq\.?|degrees?)\s)? (?P<unit>°(?!\s?[A-Z])|degrees?|{_UNIT})
-                (?:\s?\^?-?\d)? (?!\w|\^)
+          | (?: -?(?:(?P<square>square|sq\.?)\s|(?P<cubic>cubic)\s|degrees?\s)?
+                (?P<unit>°(?!\s?[A-Z])|degrees?|{_UNIT}) (?:\s?\^?(?P<power>-?\d))? (?!\w|\^)
               | (?P<counted>{_COUNTER}) )?
             (?: \s? (?P<noun>(?:{noun})(?:\sand\s[a-z]{{2,}}s\b)?) )?
             (?: \s?/\s?[a-z]+(?:\^\d)? )? )
@@ -268,17 +272,17 @@ _EQUALITY = re.compile(r"(?<![!<>=])={1,3}>?|[≈→]|->|\bequals\b")
 _ASSIGNED = re.compile(r"(?<![^\W_])[A-Za-z](?:_?[0-9]{1,2})?\s*=")
 # A term with a letter in it before an equals sign: an equation is no result.
 _UNKNOWN = re.compile(
-    r"[-+*×·^]\s*[^\W\d_]{1,20}\s*(?:[-+*×·^]|$)|(?<![^\W_])[A-Za-z]\s*[-+*/×·^]\s*\d|\d[a-zA-Z]\s*(?:[-+]|$)"
-    rf"|[|{UNREADABLE}]"
+    r"[-+*×·^]\s*[^\W\d_]{1,20}\s*(?:[-+*×·^]|$)|(?:\d\s*/\s*|\b(?:log|ln|sin|cos|tan|[Ww]hen|[Ff]or)\s)[a-z]\s*$"
+    rf"|(?<![^\W_])[A-Za-z]\s*[-+*/×·^]\s*\d|\d[a-zA-Z]\s*(?:[-+]|$)|[|{UNREADABLE}]"
 )
 # What makes a sentence with a number say something else, and where the reason for a number begins.
 _UNCERTAIN = re.compile(
-    rf"{DENIED.pattern}|^\W*(?:is|are|was|were)\s(?:it|that|the|there|this)\b|"
+    rf"{DENIED.pattern}|{PART.pattern}|{REPORT.pattern}|^\W*(?:is|are|was|were)\s(?:it|that|the|there|this)\b|"
     + join_words(
         r"""
         at_(?:least|most) mini?m?um maxi?m?um max tops den(?:y|ies|ied) wrongly some_\w+ used_to might
-        (?:thought|said|believed|supposed|claimed)_to (?:may|could)_(?:be|have|need) allegedly supposedly
-        reportedly claim(?:s|ed)
+        supposed_to (?:may|could)_(?:be|have|need) allegedly supposedly reportedly so_far here_are numerator
+        denominator (?:upper|lower)_(?:bound|limit) extraneous rejected(?=:|\W*$)
         """
     ),
     re.IGNORECASE,
@@ -293,7 +297,7 @@ class _Number(NamedTuple):
     """A number that was read, and the group of units that it has, if any."""
 
     value: Fraction
-    unit: int | None
+    unit: str | None
 
 
 # What is read at one place: nothing, one number, or None for what cannot be read with certainty.
@@ -428,7 +432,7 @@ def _find_number(text: str) -> _Number | None:
 def _tidy(text: str) -> str:
     """Return a text without markup and marks of formulas."""
     text = re.sub(r"\bhttps?://\S+", " ", text)
-    text = re.sub(r"(?<!\\)\$\$?([^$\n]{1,200})(?<!\\)\$\$?(?!\s?[\d.])", r" \1 ", text)
+    text = re.sub(r"(?<!\\)\$\$?([^$\n]{1,200})(?<!\\)\$\$?(?!\s?\.?\d)", r" \1 ", text)
     return remove_markup(unwrap_latex(text))
 
 
@@ -493,7 +497,8 @@ def _read_number(text: str, found: re.Match[str]) -> _Number | None:
     if before is None or after is None or value is None:
         return None
     names = [one for one in (after["unit"], before["money"], after["close"].strip()) if one]
-    units = {unit and unit.lastindex for unit in map(_ONE_UNIT.match, names)}
+    power = after["power"] or ("2" if after["square"] else "3" if after["cubic"] else "")
+    units = {unit and f"{unit.lastindex}^{power}" for unit in map(_ONE_UNIT.match, names)}
     is_year = re.fullmatch("[12][0-9]{3}", found["body"]) and not (scale or after["noun"])
     is_counted = names or after["counted"] or after["noun"]
     if (
@@ -505,8 +510,8 @@ def _read_number(text: str, found: re.Match[str]) -> _Number | None:
     ):
         return None
     sign = -1 if before["minus"] or found["sign"] in {"-", "–"} else 1
-    power = int((scale.lastgroup or "")[1:]) if scale else 0
-    return _Number(sign * value * 10**power, next(iter(units), None))
+    exponent = int((scale.lastgroup or "")[1:]) if scale else 0
+    return _Number(sign * value * 10**exponent, next(iter(units), None))
 
 
 def _read_value(found: re.Match[str]) -> Fraction | None:

@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterator
 from itertools import islice, zip_longest
 
-from langchain_cfc.labelers._words import DOUBT, NEGATION, OTHER_ANSWER, SUPPOSITION
+from langchain_cfc.labelers._words import DOUBT, NEGATION, OTHER_ANSWER, REPORT, SUPPOSITION
 
 # The version of how statements are read, for fingerprints: another one may give other labels.
-READING = "statements-5"
+READING = "statements-6"
 # What marks something in a text that cannot be read, such as an unknown command of LaTeX.
 UNREADABLE = "\ufffd"
 
@@ -147,6 +147,7 @@ def list_statements(text: str, lead: re.Pattern[str]) -> Iterator[str]:
                 (NEGATION, clause),
                 (DOUBT, clause),
                 (OTHER_ANSWER, clause),
+                (REPORT, clause),
                 (SUPPOSITION, sentence),
             )
         ):

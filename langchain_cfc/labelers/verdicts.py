@@ -35,6 +35,10 @@ from langchain_cfc.labelers._words import (
     ALTERNATIVE,
     DOUBT,
     NEGATION,
+    OTHER_ANSWER,
+    PART,
+    REPORT,
+    SECOND_THOUGHT,
     SUPPOSITION,
     UNDECIDED,
     join_words,
@@ -65,26 +69,30 @@ _WRONG_STATEMENT = re.compile(r"\b(?:incorrect|wrong|false|other|not the)\s+[\w'
 _LINKED = re.compile(
     join_words(
         r"""
-        is was are were (?:would|will|must|should|has_to)_be it's that's so then thus hence therefore answer
-        in as (?:continent|kind|name|type)_of definitely clearly certainly indeed absolutely simply just
-        surely i(?:'d|_would|_must)?_say i_think
+        is was are were (?:would|will|must|should|has_to)_be it's that's so then thus hence therefore in as
+        (?:the|my|i|i'd|i_would|correct|final)_answer (?:continent|kind|name|type)_of definitely clearly
+        certainly indeed absolutely simply just surely i(?:'d|_would|_must)?_say i_think
         """
     )
     + r"\W*$"
 )
 _NEGATION = re.compile(
     rf"{NEGATION.pattern}|(?<!\w)(?:without|nothing|doubt\w*|deny|denies|myth|misconception|"
-    r"opposite|far|fail\w*)(?!\w)"
+    r"opposite|(?:re|con|in)verse|contrary|negation|far|fail\w*)(?!\w)"
 )
 _DOUBT = re.compile(
-    rf"{DOUBT.pattern}|{SUPPOSITION.pattern}|{ALTERNATIVE.pattern}|"
+    rf"{DOUBT.pattern}|{SUPPOSITION.pattern}|{ALTERNATIVE.pattern}|{PART.pattern}|{REPORT.pattern}|"
     + join_words(
-        r"al?though while whereas despite when once until some many most people others used said thought "
-        r"may might could seem\w* appear\w* alleged\w* claim(?:s|ed) (?<!\bi\s)believe[sd]?"
+        r"al?though while whereas despite when once until some many most people others used "
+        r"may might could seem\w* appear\w* alleged\w*"
     )
 )
 # A doubt that a comma sets off, and what follows a member that is asked.
-_DOUBT_BEFORE = re.compile(rf"(?:{DOUBT.pattern})\s*,\s*$")
+_DOUBT_BEFORE = re.compile(
+    rf"(?:{DOUBT.pattern})\s*,\s*$|(?:^|[.!?\n])(?!\W*(?:in\s(?:short|fact|conclusion|summary)|(?:according\sto|based\son)\s"
+    r"th\w+|to\sanswer|so|thus|therefore|hence|indeed|(?:absolute|definite|certain|clear|unfortunate|real)ly"
+    r"|well|sure|of\scourse|ok(?:ay)?|oh|yes|no)\b)[^.!?\n:;]*\w[^.!?\n:;]*,\s*$"
+)
 _ASKED = re.compile(
     r"[^.!;:,\n]*(?:,\s*(?:right|correct|no|yes|ok(?:ay)?|is(?:n't| that| it)[^.!;:,\n]*))?\s*\?"
 )
@@ -101,8 +109,19 @@ _ECHO = re.compile(
 )
 _CONDITION = re.compile(
     r"\W{0,2}(?:only |but only )?"
-    rf"(?:{SUPPOSITION.pattern}|provided\b|as long as\b|sofern\b|sauf\b|à moins\b|a meno\b|a menos\b"
-    r"|in part\b|part(?:ial)?ly\b|mostly\b|usually\b|sometimes\b|sa(?:id|ys?)\b)"
+    rf"(?:{SUPPOSITION.pattern}|{DOUBT.pattern}|(?:provided|as\slong\sas|sofern|sauf|à\smoins|a\smenos?|in(?!\sfact)|to|with|at"
+    r"|on|under|except|though|according|kind|sort|more|sometimes|sa(?:id|ys?)|i\s(?:guess|think))\b"
+    r"|(?:part|partial|most|usual|alleged|supposed|theoretical|technical|general|typical|presumab|arguab)ly\b)"
+)
+# What answers something else than the question: "Yes, great question", "Yes, it was until 2006".
+_ASIDE = re.compile(
+    r"[^.!?\n]{0,60}\b(?:question|help\syou|i\s(?:can|understand|see)|used\sto|(?:was|were|did)\suntil"
+    r"|(?:many|people)\s(?:\w+\s)?(?:believe|think|say|ask|get))\b|\W*\w[^.!?\n]{0,60}[,;]\s(?:it|they|he|she)\s\w+n't\W*(?:\n|$)"
+)
+# Labels before a colon that state an answer; "Cats: yes" answers for cats alone.
+_CONCLUSION = re.compile(
+    r"\b(?:so|therefore|thus|hence|then|short|question|antwort|réponse|respuesta|risposta|resposta|ответ)\s*:\s*$"
+    r"|(?:答案|回答|答え|정답|답)\s*:\s*$"
 )
 # Characters around a member that are looked at, apart from its clause.
 _NEAR = 200
@@ -193,9 +212,10 @@ class VerdictExtractor:
                 one for one in mentions[:1] if one.decides and not re.search(r"\w", plain[: one.start])
             ]
             mentions = [*opening, *stated, *(one for one in mentions if one.start > stated[-1].start)]
-        if not any(one.decides for one in mentions):
+        decided = [one.end for one in mentions if one.decides]
+        if not decided or UNDECIDED.search(plain, stated[-1].end if stated else 0):
             return None
-        if UNDECIDED.search(plain, stated[-1].end if stated else 0):
+        if SECOND_THOUGHT.search(plain, stated[-1].end if stated else decided[0]):
             return None
         named = {self._flip(one.member) if one.is_denied else one.member for one in mentions}
         return self._members[named.pop()] if len(named) == 1 else None
@@ -221,7 +241,9 @@ class VerdictExtractor:
             cut = cuts[bisect_right(cuts, start) - 1]
             clause = text[max(cut, start - _NEAR) : start]
             before = text[max(0, start - _NEAR) : start]
-            is_stated = _STATEMENT.search(before) is not None
+            stated = _STATEMENT.search(before)
+            is_stated = stated is not None and not OTHER_ANSWER.search(before[: stated.start()])
+            is_label = text[cut - 1 : cut] == ":" and not (is_stated or _CONCLUSION.search(before))
             # An earlier member answers, and denies nothing: "No and yes".
             denying = text[max(last, cut, start - _NEAR) : start]
             is_denied = bool(_NEGATION.search(denying) or (is_stated and _WRONG_STATEMENT.search(before)))
@@ -233,14 +255,14 @@ class VerdictExtractor:
             # "1." and "A" may count or be an article, and "No. 7" a number.
             is_short = word.isascii() and (len(word) == 1 or word.isdigit())
             is_number = word == "no" and re.match(r"\.\s*\d", rest) is not None
-            is_clear = is_stated or not (is_short or is_number or start - cut > _NEAR)
+            is_clear = is_stated or not (is_short or is_number or is_label or start - cut > _NEAR)
             decides = (
                 is_answer
                 and is_linked
                 and is_clear
                 and not self._contradicts(word, rest)
                 and not (is_denied or is_asked or _DOUBT.search(clause) or _DOUBT_BEFORE.search(before))
-                and not (re.match(r"\s*(?:or\b|/)", rest) or _CONDITION.match(rest))
+                and not (re.match(r"\W{0,2}(?:or\b|/)", rest) or _CONDITION.match(rest) or _ASIDE.match(rest))
                 and not SUPPOSITION.search(re.split(r"[.!?\n]", before)[-1])
             )
             if word in self._members or (is_ended and is_linked) or is_denied:
