@@ -15,13 +15,12 @@ d y^4 + 2 y^2 = 1.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from langchain_cfc.errors import ArtifactSignatureError, InputError
-from langchain_cfc.support.files import atomic_writer, read_regular
+from langchain_cfc.support.files import atomic_writer, is_replaceable, read_regular
 from langchain_cfc.support.imports import require
 
 if TYPE_CHECKING:
@@ -179,12 +178,15 @@ def _load_key(load: Any, arguments: tuple[Any, ...], name: str, kind: str, expec
 def _read_key_file(path: Path) -> bytes:
     try:
         data = read_regular(path, _MAX_FILE_BYTES)
-        is_open = os.name != "nt" and path.stat().st_mode & stat.S_IWOTH
+        is_open = is_replaceable(path)
     except (OSError, InputError) as error:
         msg = f"{path}: the key cannot be read ({getattr(error, 'strerror', None) or error})"
         raise InputError(msg) from error
     if is_open:
-        msg = f"{path}: every user of this machine may replace this key: `chmod o-w` it if it is still yours"
+        msg = (
+            f"{path}: every user of this machine may replace this key: `chmod o-w` it, and its folder, if it "
+            "is still yours"
+        )
         raise InputError(msg)
     return data
 

@@ -52,6 +52,7 @@ _UNFINISHED_ADDRESS = re.compile(
 )
 # SQLite's message for a folder that does not exist or is not writable.
 _CANNOT_OPEN = "unable to open database file"
+_READ_ONLY = "attempt to write a readonly database"
 _IO_ERROR = "disk I/O error"
 # On Linux, the list of mounts, with mount points in the fifth column and these characters escaped.
 _MOUNT_TABLE = Path("/proc/self/mountinfo")
@@ -240,8 +241,8 @@ class DatabaseStore:
 
     def _explain_cause(self, cause: str) -> str:
         """Return a hint that SQLite's own error message lacks, or an empty text."""
-        if _CANNOT_OPEN in cause:  # SQLite creates files next to its own, even for reading
-            return "; its folder must exist and be writable, even for reading"
+        if _CANNOT_OPEN in cause or _READ_ONLY in cause:  # SQLite creates files next to its own
+            return "; it and its folder must exist and be writable, even for reading"
         if _IO_ERROR in cause:  # also reported if the disk has no room for the index of the journal
             with suppress(OSError):
                 return f"; {disk_usage(self.path.parent).free // 1024} KiB are free on its disk"

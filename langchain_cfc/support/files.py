@@ -103,6 +103,16 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
     return data
 
 
+def is_replaceable(path: Path) -> bool:
+    """Return whether every user of this machine may write a regular file, or replace it or a link to it."""
+    if os.name == "nt" or not path.is_file():
+        return False
+    folders = [folder.stat().st_mode for folder in {path.parent, path.resolve().parent}]
+    # In a sticky folder, such as /tmp, only its owner may replace a file.
+    open_to_all = [mode & stat.S_IWOTH and not mode & stat.S_ISVTX for mode in folders]
+    return any((path.stat().st_mode & stat.S_IWOTH, *open_to_all))
+
+
 class _NewFile(io.FileIO):
     """A new file whose write errors become InputErrors that name the target."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -219,6 +220,14 @@ def test_key_files_that_others_may_write_are_refused(path: Path, key: Key) -> No
     ran = run("sign", path, "--key", key.private)
     assert ran.code == 2
     assert "chmod o-w" in ran.err
+    key.public.chmod(0o644)
+    load_signed(path, key.public)
+    for mode in (0o1777, 0o777):  # a file in a sticky folder is safe
+        (shared := path.with_name(f"shared{mode}")).mkdir()
+        (shared / "link").symlink_to(key.public)
+        shared.chmod(mode)
+        with nullcontext() if mode & 0o1000 else pytest.raises(InputError, match="and its folder"):
+            load_signed(path, shared / "link")
 
 
 def test_sign_command_reads_the_key_password_from_the_environment(

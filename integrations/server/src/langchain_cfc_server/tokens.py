@@ -24,6 +24,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.files import is_replaceable
 
 _LOG = logging.getLogger("langchain_cfc_server")
 # The syntax that RFC 6750 allows after `Bearer`.
@@ -170,8 +171,8 @@ class ClientTokens:
             msg = f"the tokens in {path} cannot be read: {type(error).__name__}"
             raise InputError(msg) from error
         self._read = sha256(content).digest()
-        if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
-            msg = f"every user of this machine may add tokens to {path}: check them, and `chmod o-w` it"
+        if is_replaceable(path):
+            msg = f"every user of this machine may add tokens to {path}: `chmod o-w` it, and its folder"
             raise InputError(msg)
         if mode & stat.S_IROTH and _PLAIN_TOKEN.search(content):
             _LOG.warning(
