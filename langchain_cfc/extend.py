@@ -10,6 +10,7 @@ from __future__ import annotations
 from langchain_cfc.sampling.candidates import Description, make_candidate
 from langchain_cfc.sampling.fingerprints import compute_fingerprint, state_settings
 from langchain_cfc.sampling.token_counts import read_usage, sum_usage
+from langchain_cfc.support.files import is_replaceable
 from langchain_cfc.support.plugins import load_object
 from langchain_cfc.support.text import withhold_quotes
 from langchain_cfc.verifiers.base import (
@@ -32,6 +33,7 @@ __all__ = [
     "VerifierScores",
     "combine_fingerprints",
     "compute_fingerprint",
+    "is_replaceable",
     "load_object",
     "make_candidate",
     "read_usage",

@@ -104,7 +104,14 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
 
 
 def is_replaceable(path: Path) -> bool:
-    """Return whether every user of this machine may write a regular file, or replace it or a link to it."""
+    """Return whether every user of this machine may write or replace a file.
+
+    Args:
+        path: The file. In a folder that every user may write, a link to it can be replaced as well.
+
+    Returns:
+        False also on Windows, and for what is no regular file.
+    """
     if os.name == "nt" or not path.is_file():
         return False
     folders = [folder.stat().st_mode for folder in {path.parent, path.resolve().parent}]

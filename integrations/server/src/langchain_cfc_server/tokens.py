@@ -24,7 +24,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.support.files import is_replaceable
+from langchain_cfc.extend import is_replaceable
 
 _LOG = logging.getLogger("langchain_cfc_server")
 # The syntax that RFC 6750 allows after `Bearer`.
