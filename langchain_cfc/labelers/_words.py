@@ -43,19 +43,15 @@ _UNSURE = r"""
 """
 _UNSURE_UNSPACED = "不知道 不确定 不清楚 わかりません 分かりません 모르겠 모릅니다"
 UNSURE = _compile_words(_UNSURE, _UNSURE_UNSPACED)
-# One of several answers, or a step on the way to one: "the first root", "part (a)".
-PART = re.compile(
+# One of several answers or a step on the way ("the first root", "part (a)"), and what reports an opinion: not
+# "I think", "I'd say" or "we can say".
+UNASSERTED = re.compile(
     r"\b(?:(?:one|another|first|second|third|other|next|old|former|previous|naive|tempting|possible)\s(?:\w+\s)?(?:root|solution"
     r"|possibilit|option|attempt|estimate|total|answer|result|value|part|step|question|half|claim|statement|thing|instinct|thought|guess)"
-    r"|(?:part|step|question)\s\(?[a-z0-9]\b|(?:one|two|both)\sof\sthe)",
+    r"|(?:part|step|question)\s\(?[a-z0-9]\b|(?:one|two|both)\sof\sthe|(?:(?<!\bi\s)(?<!\bi['’]d\s)(?<!\bi\swould\s)(?<!can\s)"
+    r"(?:says?|thinks?|believes?)|said|thought|believed|claim(?:s|ed|(?=\s(?:that|it|the)\b))"
+    r"|according\sto\s(?:\w+\s)?(?:legend|myths?|rumou?rs?|some|many|others))\b)",
     re.IGNORECASE,
-)
-# What reports an opinion: not "I think", "I'd say" or "we can say".
-REPORT = _compile_words(
-    r"""
-    (?<!\bi\s)(?<!\bi['’]d\s)(?<!\bi_would_)(?<!can_)(?:says?|thinks?|believes?) said thought believed
-    claim(?:s|ed|(?=_(?:that|it|the)\b)) according_to_(?:\w+_)?(?:legend|myths?|rumou?rs?|some|many|others)
-    """
 )
 # What leaves a question open.
 _OPEN = r"""
@@ -151,7 +147,7 @@ def compile_lead(*, choices: bool) -> re.Pattern[str]:
     signs = "[:=→–—-]" if choices else "[:=→]"
     # Repetitions are bounded: backtracking would take very long on a run of the same signs.
     return re.compile(
-        rf"(?:(?<![^\W_])(?:{noun})\b(?:\s(?:{adjective}))?(?:\sto\s(?!(?:the\s)?{PART.pattern})[^.:\n]{{1,60}}?(?=\sis\b))?"
+        rf"(?:(?<![^\W_])(?:{noun})\b(?:\s(?:{adjective}))?(?:\sto\s(?!(?:the\s)?{UNASSERTED.pattern})[^.:\n]{{1,60}}?(?=\sis\b))?"
         rf"|{unspaced})[ \t\"'’*_)]{{0,8}}"
         rf"(?:{signs}{{1,3}}|(?:{_VERB})(?:\s(?:{_ADVERB})){{0,3}}(?:\s?:)?|(?<=nswer)[*_ ]{{0,4}}\n)",
         re.IGNORECASE,

@@ -28,11 +28,10 @@ from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers._words import (
     DENIED,
-    PART,
     REJECTION,
-    REPORT,
     RETRACTION,
     SUPPOSITION,
+    UNASSERTED,
     UNDECIDED,
     join_words,
 )
@@ -120,9 +119,9 @@ _ARTICLES = {
 _LINKS = r"""
     is are was were be been it's that's called named as means has have had contains uses? exactly only using
     (?:made|full|composed|consists?|number|city|name)_of by answer through
-    (?:(?:is|are|was|were|been|ist|sind|war|wurde)(?:_\w+)?|lies?|liegt|stands?|sits?|died|lived|place)_(?:in|at|on)
-    (?:stands?|symbol|looking)_for produces? releases? represents?
-    ist sind war heißt est était es son era è sono é são foi это هي هو
+    (?:(?:is|are|was|were|be(?:en)?|ist|sind|war|wurde)(?:_\w+)?|lies?|liegt|stands?|sits?|died|lived|place|up)_(?:in|at|on)
+    (?:stands?|symbol|looking)_for produces? releases? represents? ist sind war heißt est était es son era è
+    sono é são foi это هي هو
 """
 _BEFORE = re.compile(
     rf"""
@@ -137,10 +136,10 @@ _BEFORE = re.compile(
 )
 # What may follow it: the end of a sentence, a bracket, or one of these words, perhaps after a sign.
 _FOLLOWING = r"""
-    (?:is|was|are|were)(?=\W*$|_(?:the|where|who|what|known|built|born|\w+ed)\b) has had in on at by with
-    for(?!_(?:example|instance)) as(?!_well) which who that where when because since during while under
-    between via not itself became wrote won lies made led ran took gave died did does can
-    could will would said says began built serves belongs remains holds uses stands makes plays sits means
+    (?:is|was|are|were)(?=\W*$|_(?:the|known|built|born|\w+ed)\b) ha[sd](?=_(?:the|more|been)\b) in on at by
+    with for(?!_(?:example|instance)) as(?!_well) which who that where when because since during while under
+    between via not itself became wrote won lies made led ran took gave died did does can could will would
+    said says began built serves belongs remains holds uses stands makes plays sits means
     and_(?:its|it|is|was|has) [a-z]+ed the an? its? so liegt hat im am als seit dans depuis fue está
     (?:ist|est|es|era|è|é)_(?:d[aei][erns]|l[aeo]s?|el|il|une?|eine?|uma?|[ao]s?)
 """
@@ -154,22 +153,23 @@ _AFTER = re.compile(
     re.VERBOSE,
 )
 _DENIED = re.compile(
-    "|".join(words.pattern for words in (DENIED, REJECTION, SUPPOSITION, PART, REPORT))
+    "|".join(words.pattern for words in (DENIED, REJECTION, SUPPOSITION, UNASSERTED))
     + "|"
     + join_words(
         r"""
         without might may could than instead former(?:ly)? previously originally until used_to possible
         candidates unlike like near whose replaced renamed confused inspired attributed followed_by rival old
         runner-up losing contender alternative mistake misconception belief myth legend rumou?r suggestion
-        example guess as_\w+_as such_as one_of_them (?:options?|distractors?|choice)(?=:)
-        (?:would|should)_have (?:meant|going)_to früher ehemal\w* autrefois ancien\w* antigu\w* anti[cg]\w+
+        example guess as_\w+_as such_as one_of_them ceased same surrounded
+        (?:options?|distractors?|choice|second|loser)(?=:) (?:would|should)_have (?:meant|going)_to früher
+        ehemal\w* autrefois ancien\w* antigu\w* anti[cg]\w+
         """
     ),
     re.IGNORECASE,
 )
 # What does not begin the clause: "Critics argue it is Lima", "In the film it is Lima".
 _REPORTED = re.compile(
-    r"\w(?<!think)(?<!believe)(?<!\bso)(?<!\bthen)(?<!\bsay)\s(?:that\s(?:the|it)\b|(?:it|he|she)(?:['’]s|\s(?:is|was))\s)",
+    r"\w(?<!think)(?<!believe)(?<!confident)(?<!sure)(?<!\bthat)(?<!\bso)(?<!\bthen)(?<!\bsay)\s(?:that\s(?:the|it)\b|(?:it|he|she)(?:['’]s|\s(?:is|was))\s)",
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(r"[.!?;,\u3001\u060c\u061f\u061b]|\s-+\s|\b(?:but|because|since)\b")

@@ -86,7 +86,7 @@ _LEAD = compile_lead(choices=True)
 # Verbs that state a choice without a word for it.
 _CHOOSING = re.compile(
     r"(?:(?:^|[.:;,!)]\s{0,3}|\n|\b(?:(?:I|we)(?:['’](?:d|ll)|\s\w+(?<!not)(?:\sto)?)?|let['’]s|so|then|thus|therefore|hence)\s)"
-    r"(?:choos(?:e|ing)|chose|pick|select|go(?:ing)?[ ]with)|\b(?:it(?:['’]s|[ ]is)"
+    r"(?:choos(?:e|ing)|chose|pick|select|answer|go(?:ing)?[ ]with)|\b(?:it(?:['’]s|[ ]is)"
     r"|(?:must|should|would|has[ ]to)[ ]be|is[ ]?:|is(?=[ ][(\[])|get|gives|leaves|leaving"
     r"|(?:then|therefore|thus|hence|so)[ ]?[:,]?)(?=[ ]|[*(])|[选選][择擇]?(?=[\sA-Z(]))\s{0,3}:?",
     re.IGNORECASE,

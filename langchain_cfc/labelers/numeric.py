@@ -42,11 +42,10 @@ from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers._words import (
     DENIED,
     EXPLANATION,
-    PART,
     QUESTION,
-    REPORT,
     RETRACTION,
     SUPPOSITION,
+    UNASSERTED,
     UNSURE,
     compile_lead,
     join_words,
@@ -96,23 +95,22 @@ _NUMBER = re.compile(
 )
 # What may stand directly before the number, unless it begins the place.
 _LINKS = r"""
-    is was are were (?:would|will|must|should|has_to)_be it's that's equals? makes? made gives gave has
-    have had needs? costs? pays? paid earns? gets? got takes took spends? spent sold eats? ate buys? bought
-    leaves? left remains? weighs? lasts contains? receives? requires? drinks? drank uses? charges? found
-    saves? loses? lost reads? runs? ran walks? drives? travels? for with group period
+    is was are were (?:would|will|must|should|has_to)_be it's that's equals? makes? made gives gave has have
+    had needs? costs? pays? paid earns? gets? got takes took spends? spent sold eats? ate buys? bought leaves?
+    left remains? weighs? lasts contains? receives? requires? drinks? drank uses? charges? found saves? loses?
+    lost reads? runs? ran walks? drives? travels? for with group period
     (?!exceed|doubl|tripl|squar|cub|exclud|eliminat|reject|discard|dismiss|predict|estimat|expect)\w+ed
     (?:takes|took|costs?|leaves?|gives|gave)_(?:her|him|them|us|you|me) about there's find finds giving
-    leaving making resulting_in worth in_all in_total overall age(?:_of)? atomic_number
-    (?:adds?|adding)_up_to (?:comes?|came|amounts?|equal|rises?|rose|falls?|fell|grows?|grew|drops?)_to
-    to_be (?:is|was|has)_an? consists?_of comprises?
-    (?:current|present|exact|precise|approximate|rough|official|actual|definite)ly
+    leaving making resulting_in worth in_all in_total overall age(?:_of)? atomic_number (?:adds?|adding)_up_to
+    (?:comes?|came|amounts?|equal|rises?|rose|falls?|fell|grows?|grew|drops?)_to to_be (?:is|was|has)_an?
+    consists?_of comprises? (?:current|present|exact|precise|approximate|rough|official|actual|definite)ly
     (?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|\w+ty)(?=\s\()
-    (?:must|should|will|needs?_to|has_to|have_to)_(?!exceed|doubl|tripl|squar)\w+ around approximately
-    roughly exactly only just now so therefore thus hence then (?:^|is_|was_)the total sum result answer
-    value (?:total|sum|average|number)_of is_of etwa ungefähr genau nur also insgesamt summe est sont était
-    coûte a ont fait reste restent est_de est_donc_de environ exactement seulement donc es son era cuesta
-    tiene tienen hay quedan es_de solo sólo exactamente è_di circa esattamente quindi totale é são custa tem
-    há restam é_de apenas só равно равна равен составляет стоит около примерно ровно только итого
+    (?:must|should|will|needs?_to|has_to|have_to)_(?!exceed|doubl|tripl|squar)\w+ around approximately roughly
+    exactly only just now so therefore thus hence then (?:^|is_|was_)the total sum result answer value
+    (?:total|sum|average|number)_of is_of etwa ungefähr genau nur also insgesamt summe est sont était coûte a
+    ont fait reste restent est_de est_donc_de environ exactement seulement donc es son era cuesta tiene tienen
+    hay quedan es_de solo sólo exactamente è_di circa esattamente quindi totale é são custa tem há restam é_de
+    apenas só равно равна равен составляет стоит около примерно ровно только итого
 """
 _LINKS_UNSPACED = "合計 是 为 為 有 要 共 总 총 得 (?<!最)多 (?<!过)了 は が [은는] 모두"
 # Links of languages in which few plurals end in s.
@@ -277,12 +275,13 @@ _UNKNOWN = re.compile(
 )
 # What makes a sentence with a number say something else, and where the reason for a number begins.
 _UNCERTAIN = re.compile(
-    rf"{DENIED.pattern}|{PART.pattern}|{REPORT.pattern}|^\W*(?:is|are|was|were)\s(?:it|that|the|there|this)\b|"
+    rf"{DENIED.pattern}|{UNASSERTED.pattern}|^\W*(?:is|are|was|were)\s(?:it|that|the|there|this)\b|"
     + join_words(
         r"""
         at_(?:least|most) mini?m?um maxi?m?um max tops den(?:y|ies|ied) wrongly some_\w+ used_to might
         supposed_to (?:may|could)_(?:be|have|need) allegedly supposedly reportedly so_far here_are numerator
-        denominator (?:upper|lower)_(?:bound|limit) extraneous rejected(?=:|\W*$)
+        denominator exponent originally (?:beg[ai]n|start)\w*_with (?:upper|lower)_(?:bound|limit) extraneous
+        rejected(?=:|\W*$)
         """
     ),
     re.IGNORECASE,

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from itertools import islice, zip_longest
 
-from langchain_cfc.labelers._words import DOUBT, NEGATION, OTHER_ANSWER, REPORT, SUPPOSITION
+from langchain_cfc.labelers._words import DOUBT, NEGATION, OTHER_ANSWER, SUPPOSITION, UNASSERTED
 
 # The version of how statements are read, for fingerprints: another one may give other labels.
 READING = "statements-6"
@@ -147,7 +147,7 @@ def list_statements(text: str, lead: re.Pattern[str]) -> Iterator[str]:
                 (NEGATION, clause),
                 (DOUBT, clause),
                 (OTHER_ANSWER, clause),
-                (REPORT, clause),
+                (UNASSERTED, clause),
                 (SUPPOSITION, sentence),
             )
         ):

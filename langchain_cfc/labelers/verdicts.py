@@ -36,10 +36,9 @@ from langchain_cfc.labelers._words import (
     DOUBT,
     NEGATION,
     OTHER_ANSWER,
-    PART,
-    REPORT,
     SECOND_THOUGHT,
     SUPPOSITION,
+    UNASSERTED,
     UNDECIDED,
     join_words,
 )
@@ -81,7 +80,7 @@ _NEGATION = re.compile(
     r"opposite|(?:re|con|in)verse|contrary|negation|far|fail\w*)(?!\w)"
 )
 _DOUBT = re.compile(
-    rf"{DOUBT.pattern}|{SUPPOSITION.pattern}|{ALTERNATIVE.pattern}|{PART.pattern}|{REPORT.pattern}|"
+    rf"{DOUBT.pattern}|{SUPPOSITION.pattern}|{ALTERNATIVE.pattern}|{UNASSERTED.pattern}|"
     + join_words(
         r"al?though while whereas despite when once until some many most people others used "
         r"may might could seem\w* appear\w* alleged\w*"
@@ -109,9 +108,11 @@ _ECHO = re.compile(
 )
 _CONDITION = re.compile(
     r"\W{0,2}(?:only |but only )?"
-    rf"(?:{SUPPOSITION.pattern}|{DOUBT.pattern}|(?:provided|as\slong\sas|sofern|sauf|à\smoins|a\smenos?|in(?!\sfact)|to|with|at"
-    r"|on|under|except|though|according|kind|sort|more|sometimes|sa(?:id|ys?)|i\s(?:guess|think))\b"
-    r"|(?:part|partial|most|usual|alleged|supposed|theoretical|technical|general|typical|presumab|arguab)ly\b)"
+    rf"(?:{SUPPOSITION.pattern}|{DOUBT.pattern}|(?:provided|as\slong\sas|sofern|sauf|à\smoins|a\smenos?|in(?!\sfact)|to|with|at|on|by"
+    r"|for|under|except|though|according\sto\ssome|depending|however|but\sno[tw]?|not\s(?:really|only)|part(?:ial)?ly|sometimes|sa(?:id|ys?)|i\s(?:guess|think))\b"
+    # One or two words that neither emphasise nor repeat the verdict: "Yes, almost."
+    r"|(?<=,\s)(?!(?:\w+\s)?(?:it|s?he|th\w+|i|we|you|is|are|was|were|do|does|did|can|\w+n't|all|both|always|never|yes|no|definitely|absolutely"
+    r"|certainly|exactly|indeed|totally|really|clearly|course|correct|right|true|false|wrong|incorrect|sure\w*)\b)[a-z']+(?:\s[a-z']+)?[.;,\n]*$)"
 )
 # What answers something else than the question: "Yes, great question", "Yes, it was until 2006".
 _ASIDE = re.compile(
@@ -243,7 +244,9 @@ class VerdictExtractor:
             before = text[max(0, start - _NEAR) : start]
             stated = _STATEMENT.search(before)
             is_stated = stated is not None and not OTHER_ANSWER.search(before[: stated.start()])
-            is_label = text[cut - 1 : cut] == ":" and not (is_stated or _CONCLUSION.search(before))
+            is_other = (stated or text[cut - 1 : cut] == ":") and not (
+                is_stated or _CONCLUSION.search(before)
+            )
             # An earlier member answers, and denies nothing: "No and yes".
             denying = text[max(last, cut, start - _NEAR) : start]
             is_denied = bool(_NEGATION.search(denying) or (is_stated and _WRONG_STATEMENT.search(before)))
@@ -255,7 +258,7 @@ class VerdictExtractor:
             # "1." and "A" may count or be an article, and "No. 7" a number.
             is_short = word.isascii() and (len(word) == 1 or word.isdigit())
             is_number = word == "no" and re.match(r"\.\s*\d", rest) is not None
-            is_clear = is_stated or not (is_short or is_number or is_label or start - cut > _NEAR)
+            is_clear = is_stated or not (is_short or is_number or is_other or start - cut > _NEAR)
             decides = (
                 is_answer
                 and is_linked

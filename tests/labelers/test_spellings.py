@@ -64,7 +64,8 @@ WRONG = {
         x = 5 (rejected) | Experts predicted 5. | The upper bound is 5. | Answer: 5. Edit: it is 6. |
         Answer: 5. Let me fix that: 6. | Here are 5 examples. | Answer: 5. That can't be right. |
         Answer: 5. Hold on, it's 6. | Answer: 5. I made an error above. | Answer: 5. My mistake: 6. |
-        Answer: 5. This contradicts the first line. | Answer: 5. Make that 6.
+        Answer: 5. This contradicts the first line. | Answer: 5. Make that 6. | She began with 5. |
+        The exponent is 5.
     """,
     "Lima": """
         The runner-up is Lima. | Others say: Lima. | The former capital is Lima. |
@@ -76,13 +77,15 @@ WRONG = {
         Lima is large. It is Cusco. | Lima is the largest city, but Cusco is the capital. |
         Lima! Just kidding, Cusco. | Lima is a nice place. | Lima. Hold on, Cusco. | Second choice: Lima |
         Distractor: Lima | Früher war es Lima. | Lima Incorporated | It was inspired by Lima. |
-        Lima followed by Cusco. | Cusco: Lima is in the east.
+        Lima followed by Cusco. | Cusco: Lima is in the east. | Loser: Lima | Lima ceased to be it. |
+        Cusco, surrounded by Lima.
     """,
     "yes": """
         Others say: yes | Cats: yes | Option 1: yes | First answer: yes | Yes, maybe. | Until 2006, yes. |
         Yes, it was until 2006. | At first glance, yes. | On paper, yes. | Before 1990, yes. | Yes, kind of. |
         Yes, in some cases. | Yes, I guess. | Yes, you are right to ask; it isn't. | Yes, great question. |
-        Yes, I can help with that. | The author would answer yes. | The converse is true. | Yes. Hold on.
+        Yes, I can help with that. | The author would answer yes. | The converse is true. | Yes. Hold on. |
+        Yes, almost. | Yes, historically. | Yes, by some definitions. | Her answer was yes.
     """,
     "B": """
         Others choose B. | Students often pick B. | Critics would select B. | Answer: B (wrong) |
@@ -98,11 +101,13 @@ RIGHT = {
     """,
     "Lima": """
         I think it is Lima. | The capital is Lima; it was founded in 1535. | It is located in Lima. |
-        In Lima. | Sure! The capital is Lima. | Lima was founded in 1535. | It took place in Lima.
+        In Lima. | Sure! The capital is Lima. | Lima was founded in 1535. | It took place in Lima. |
+        It can be found in Lima. | I'm sure that it is Lima.
     """,
     "yes": """
         In short, yes. | According to the passage, yes. | Cats purr, so yes. | Yes, many birds can fly. |
-        To answer your question: yes. | Yes. Let me explain: it has feathers. | Antwort: yes
+        To answer your question: yes. | Yes. Let me explain: it has feathers. | Antwort: yes |
+        Yes, absolutely.
     """,
     "B": """
         I choose B. | We should choose B. | Let's go with B. | Therefore, I pick B. | B is correct.
