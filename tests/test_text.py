@@ -57,6 +57,14 @@ def test_escape_controls_makes_control_characters_visible() -> None:
         "Set-Cookie: Zx81LmQp0Tt; Path=/",
         "the token eyJhbGciOi.eyJzdWIi.Zx81LmQp0Tt has expired",
         "bearer Zx81LmQp0Tt was refused",
+        "person:Zx81LmQp0Tt@host:5432/db refused",
+        "connect to person:p@Zx81LmQp0Tt/x@db.host.org",
+        "//person:Zx81LmQp0Tt@host/db",
+        "https://hooks.slack.com/services/T0/B0/Zx81LmQp0Tt",
+        "https://host/bot123:Zx81LmQp0Tt/send?session=Zx81LmQp0Tt",
+        "curl -s -u person:Zx81LmQp0Tt https://host",
+        "whsec_Zx81LmQp0Tt",
+        "the password is Zx81LmQp0Tt",
     ],
 )
 def test_redact_secrets_removes_secrets(text: str) -> None:
@@ -76,6 +84,8 @@ def test_redact_secrets_removes_secrets(text: str) -> None:
         "authorization failed: no access to model gpt-4o",
         "the basic programming language, bearer of news",
         "https://host/v1?model=x&n=3",
+        "anthropic:claude-sonnet@20240620, python:3.12@sha256:1ab, mailto:b77@host.org, react:18.2.0@latest",
+        "https://host/webhooks/about-webhooks#2023?monkey=1; monkey: 12345678; -u 1000:1000; at 12:45@UTC+2",
         "task-force-of-people and risk-management-plan",
     ],
 )
@@ -97,7 +107,9 @@ def test_redact_secrets_knows_those_of_the_environment(monkeypatch: pytest.Monke
     assert redact_secrets("refused: as-others") == "refused: [redacted]"
 
 
-@pytest.mark.parametrize("part", ["key=", "--", "--a", "://a:", "cookie=", "password='", "eyJ-", "token "])
+@pytest.mark.parametrize(
+    "part", ["key=", "--", "--a", "://a:", "cookie=", "password='", "eyJ-", "token ", "a:b@", "/hooks/"]
+)
 def test_redact_secrets_takes_little_time_for_any_text(part: str) -> None:
     started = time.process_time()
     redact_secrets(part * (10_000 // len(part)))

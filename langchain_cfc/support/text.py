@@ -20,22 +20,35 @@ REDACTED = "[redacted]"
 _WITHHOLDS_QUOTES: ContextVar[bool] = ContextVar("langchain_cfc_withholds_quotes", default=False)
 # Whose value is a secret in any form, and only if it looks like one, as `sort_key: name` does not.
 _SENSITIVE_NAME = (
-    r"api(?:[-_ ]|%5f)?key|secret(?:[-_ ](?:access[-_ ])?key)?|passw(?:or)?d|pwd|passphrase"
+    r"api(?:[-_ ]|%5f)?key|secret(?:[-_ ](?:access[-_ ])?key)?|passw(?:or)?[dt]|pwd|passphrase"
+    r"|kennwort|contraseña|mot de passe|senha"
     r"|(?<![a-z])(?:access|auth|bearer|id|refresh|security|session)[-_ ]?token"
 )
-_KEY_NAME = rf"{_SENSITIVE_NAME}|key|token|signature|credentials?"
+_KEY_NAME = rf"{_SENSITIVE_NAME}|(?<!mon|don|tur)key|token|signature|credentials?"
 # Between a name and its value in HTTP, JSON, Python, a query or a pair of texts.
 _BETWEEN = r"""(?:\\?["']?\s*[:=]\s*|["']\s*,\s*)b?"""
 _VALUE = r"""(\\?["'])(?:(?!\3)[^\r\n])+|[^\s"'`,;&<>{}()\[\]\\]+"""
 _LIKELY_VALUE = r"""(?:\\?["'])?(?=[^\s"'&,;]{,99}\d)[^\s"'`,;&<>{}()\[\]\\]{8,}"""
-# User and password, or a token, before the host of a URL, where a password may hold any sign; parameters.
+# User and password, or a token, before the host of a URL, where a password may hold any sign; the same
+# without a scheme, before a port, a path or a dot; parameters; and the path of a webhook.
+_PARAMETERS = "auth|credential|hmac|jwt|key|pass(?:word)?|secret|session|sid|sig|signature|token"
+_PAIR = r"(?<![\w/:@.%+-])(?!(?:e-?)?mail(?:to)?:)([\w.%+-]{1,99}:)(?![*\\/]|\d+[/?#]|[^\s@]{,99}@sha\d)"
 _IN_ADDRESSES = (
-    (r"(:/{1,2})[^\s/@:\"']{,99}:(?!\*{3}@|\d+[/?#])[^\s\"']{1,199}@", rf"\1{REDACTED}@"),
-    (r"(:/{1,2})[^\s/@:\"']{1,199}@", rf"\1{REDACTED}@"),
+    (r"(:/|//)[^\s/@:\"']{,99}:(?!\*{3}@|\d+[/?#])[^\s\"']{1,199}@", rf"\1{REDACTED}@"),
+    (r"(:/|//)[^\s/@:\"']{1,199}@", rf"\1{REDACTED}@"),
+    (rf"{_PAIR}[^\s\"'<>]{{1,199}}@(?=\[|[\w.-]+(?::\d|/))", rf"\1{REDACTED}@"),
+    (rf"{_PAIR}(?=[^\s@]{{,99}}\d)[^\s\"'<>]{{6,199}}@(?=[\w-]+\.[a-z])", rf"\1{REDACTED}@"),
     (
-        r"(?<=[?&])([\w-]*(?:code|credential|key|pass(?:word)?|secret|sig|signature|token))=[^\s\"'&]+",
+        rf"(?<=[?&])((?:auth|device|user)?[-_]?code|[\w-]*(?<!mon|don|tur)(?:{_PARAMETERS}))=[^\s\"'&]+",
         rf"\1={REDACTED}",
     ),
+    (
+        r"(/(?:(?:web)?hooks(?:\.slack\.com)?|IncomingWebhook)/|/bot(?=\d+:))(?=[\w:@/.-]{,99}\d)[\w:@/.-]{12,}",
+        rf"\1{REDACTED}",
+    ),
+)
+_PREFIXES = (
+    r"(?:github_pat|glpat|lsv2|nvapi|pplx|r8|SG|tvly|xai|ya29)[-_.]|(?:dop_v1|npm|ntn|shpat|whsec)_|hvs\."
 )
 _SECRETS = tuple(
     (re.compile(pattern, re.IGNORECASE), shown)
@@ -47,15 +60,13 @@ _SECRETS = tuple(
             rf"\1\3{REDACTED}",
         ),
         (rf"({_SENSITIVE_NAME})({_BETWEEN})(?:{_VALUE})", rf"\1\2\3{REDACTED}"),
-        (rf"({_KEY_NAME})({_BETWEEN}|\s+(?:provided:?\s+)?){_LIKELY_VALUE}", rf"\1\2{REDACTED}"),
+        (rf"({_KEY_NAME})({_BETWEEN}|\s+(?:(?:provided|is|was):?\s+)?){_LIKELY_VALUE}", rf"\1\2{REDACTED}"),
         (r"((?<![\w-])--[a-z-]{0,30}(?:key|token|secret|password)\s+)\S+", rf"\1{REDACTED}"),
-        (r"\b(bearer|basic)\s+(?=\S*[0-9=])[a-z0-9._~+/-]{8,}=*", rf"\1 {REDACTED}"),
+        (r"(\bcurl\b[^\r\n]{,199}?\s(?:-u|--user)\s+[\w.-]+:)\S+", rf"\1{REDACTED}"),
+        (r"\b(bearer|basic):?\s+(?=\S*[0-9=])[a-z0-9._~+/-]{8,}=*", rf"\1 {REDACTED}"),
         # Keys with a known prefix. Providers quote some with asterisks in the middle.
         (r"\b(?:sk|pk|rk|gsk|hf|gh[oprsu]|xox[a-z])[-_][\w*-]{8,}", REDACTED),
-        (
-            r"\b(?:github_pat|glpat|lsv2|nvapi|pplx|r8|SG|tvly|xai|ya29)[-_.](?=[\w.-]*\d)[\w.-]{8,}",
-            REDACTED,
-        ),
+        (rf"\b(?:{_PREFIXES})(?=[\w.-]*\d)[\w.-]{{8,}}", REDACTED),
         (r"\b(?:AKIA[0-9A-Z]{16}|AIza[\w-]{20,}|eyJ[\w-]+\.[\w-]+\.[\w-]+)", REDACTED),
     )
 )
