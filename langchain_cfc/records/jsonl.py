@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records.dataset import make_empty_dataset_error
 from langchain_cfc.records.schema import (
@@ -14,6 +16,7 @@ from langchain_cfc.records.schema import (
     LabelledRecord,
     PromptRecord,
     Provenance,
+    count_texts,
     validate_fields,
 )
 from langchain_cfc.support.json_text import parse_object, read_lines
@@ -29,7 +32,8 @@ _PARQUET_CURE = (
 def read_header(path: Path) -> tuple[int, Provenance | None]:
     """Return the number of the first line that is not blank, and the provenance if it holds one."""
     source = str(path)
-    for line, fields in _read_lines(path):
+    for line, content in _read_lines(path):
+        fields = parse_object(content, source, line)
         if not _is_provenance(fields):
             return line, None
         # The model has a default, for records of this release; a file may come from another release.
@@ -42,23 +46,48 @@ def read_header(path: Path) -> tuple[int, Provenance | None]:
 def read_json_lines(path: Path) -> Iterator[tuple[int, LabelledRecord]]:
     """Yield each record with the number of its line; the file may be packed by gzip."""
     source, is_first, is_empty = str(path), True, True
-    for line, fields in _read_lines(path):
-        if _is_provenance(fields):
-            if not is_first:
-                problem = "a provenance can only be the first line; pass files separately, not concatenated"
-                raise RecordError(source, line, "format", problem)
-        else:
-            holds_claims = "claims" in fields and "candidates" not in fields
-            model: type[LabelledRecord] = ClaimsRecord if holds_claims else PromptRecord
-            yield line, validate_fields(model, fields, source, line)
+    for line, content in _read_lines(path):
+        record = _read_valid(content) or _read_record(content, source, line)
+        if record is not None:
+            yield line, record
             is_empty = False
+        elif not is_first:
+            problem = "a provenance can only be the first line; pass files separately, not concatenated"
+            raise RecordError(source, line, "format", problem)
         is_first = False
     if is_empty:
         raise make_empty_dataset_error(source)
 
 
-def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield numbers and parsed contents of the lines that are not blank."""
+def _read_valid(content: bytes) -> LabelledRecord | None:
+    """Return the record of a line; None if it has a fault, or might have one.
+
+    Pydantic keeps the last of two equal keys. A lost key takes its quotation marks with it, so that the
+    record has fewer texts than its line has pairs of marks.
+    """
+    model: type[LabelledRecord] = ClaimsRecord if b'"claims"' in content else PromptRecord
+    try:
+        record = model.model_validate_json(content)
+    except ValidationError:
+        return None
+    marks = content.count(b'"')
+    if b"\\" in content:
+        marks -= content.replace(b"\\\\", b"").count(b'\\"')
+    return record if marks == 2 * count_texts(record) else None
+
+
+def _read_record(content: bytes, source: str, line: int) -> LabelledRecord | None:
+    """Return the record of a line, or raise the error that says what is wrong; None for a provenance."""
+    fields = parse_object(content, source, line)
+    if _is_provenance(fields):
+        return None
+    holds_claims = "claims" in fields and "candidates" not in fields
+    model: type[LabelledRecord] = ClaimsRecord if holds_claims else PromptRecord
+    return validate_fields(model, fields, source, line)
+
+
+def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield numbers and contents of the lines that are not blank."""
     for line, raw in read_lines(path):
         if content := raw.rstrip():
             if line == 1 and path.suffix.lower() in _TABLES:
@@ -68,7 +97,7 @@ def _read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if line == 1 and content == b"{":
                 problem = "one object over several lines, as artifacts are; expected one record per line"
                 raise RecordError(str(path), line, "", problem)
-            yield line, parse_object(content, str(path), line)
+            yield line, content
 
 
 def _is_provenance(fields: Mapping[str, Any]) -> bool:

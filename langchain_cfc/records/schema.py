@@ -16,10 +16,12 @@ from pydantic import (
     ConfigDict,
     Field,
     FiniteFloat,
+    GetCoreSchemaHandler,
+    GetPydanticSchema,
     ValidationError,
     model_validator,
 )
-from pydantic_core import ErrorDetails
+from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.no_answers import NoAnswer
@@ -27,12 +29,21 @@ from langchain_cfc.support.json_text import NotJsonError, check_json, short_repr
 from langchain_cfc.support.serialization import OmitsDefaults, canonical_json
 from langchain_cfc.support.suggestions import find_nearest, suggest_name
 
+_Item = TypeVar("_Item")
+
 
 def _check_input(value: object) -> object:
     # Check here once, before each type of the union reports its own error.
     if not isinstance(value, str | list | dict):
         raise NotJsonError(short_repr(value))
     return check_json(value)
+
+
+def _accept_lists(kind: Any, make_schema: GetCoreSchemaHandler) -> CoreSchema:
+    # Not for JSON, all of which would become Python objects before it is validated.
+    schema = make_schema(kind)
+    converting = core_schema.no_info_before_validator_function(_convert_to_tuple, schema)
+    return core_schema.json_or_python_schema(schema, converting)
 
 
 def _convert_to_tuple(value: object) -> object:
@@ -45,6 +56,7 @@ _Name: TypeAlias = Annotated[str, Field(min_length=1)]
 _Object: TypeAlias = Annotated[dict[str, Any], AfterValidator(check_json)]
 _Numbers: TypeAlias = dict[_Text, FiniteFloat]
 _Input: TypeAlias = Annotated[str | list[Any] | dict[str, Any], BeforeValidator(_check_input)]
+_Several: TypeAlias = Annotated[tuple[_Item, ...], Field(min_length=1), GetPydanticSchema(_accept_lists)]
 _Metadata: TypeAlias = dict[_Text, _Text | bool | int | FiniteFloat]
 
 
@@ -59,9 +71,6 @@ def _check_judged(one: Candidate | Claim, *, label: bool) -> None:
     if one.no_label and label:
         msg = "found the label true with no_label; expected false"
         raise ValueError(msg)
-
-
-_NONE_OF_THEM = (None,) * 4
 
 
 class Candidate(_Model):
@@ -91,20 +100,17 @@ class Candidate(_Model):
 
     @model_validator(mode="after")
     def _check_content(self) -> Candidate:
-        rare = (self.message, self.no_answer, self.no_verdict, self.no_label)
-        if self.text is not None and rare == _NONE_OF_THEM:  # by far the most, in files of millions
-            return self
         if (self.text is None) == (self.message is None):
             found = "neither" if self.text is None else "both"
             msg = f"found {found} of text and message; expected exactly one"
             raise ValueError(msg)
-        has_content = self.text != "" or self.answer or self.correct or self.score != 1.0
-        if self.no_answer is not None and has_content:
+        if self.no_answer and (self.text != "" or self.answer or self.correct or self.score != 1.0):
             msg = (
                 f"found no_answer {self.no_answer!r}; expected empty text, score 1 and correct false with it"
             )
             raise ValueError(msg)
-        _check_judged(self, label=self.correct)
+        if self.no_verdict or self.no_label:
+            _check_judged(self, label=self.correct)
         return self
 
     @property
@@ -142,9 +148,7 @@ class PromptRecord(Example):
         candidates: The n >= 1 candidates, ordered by request slot.
     """
 
-    candidates: Annotated[tuple[Candidate, ...], BeforeValidator(_convert_to_tuple)] = Field(
-        min_length=1, description="a list of at least one candidate"
-    )
+    candidates: _Several[Candidate] = Field(description="a list of at least one candidate")
 
 
 class Claim(_Model):
@@ -189,9 +193,7 @@ class ClaimsRecord(Example):
     """
 
     answer: _Text | None = Field(default=None, description="text")
-    claims: Annotated[tuple[Claim, ...], BeforeValidator(_convert_to_tuple)] = Field(
-        min_length=1, description="a list of at least one claim"
-    )
+    claims: _Several[Claim] = Field(description="a list of at least one claim")
 
     @model_validator(mode="after")
     def _check_spans(self) -> ClaimsRecord:
@@ -204,6 +206,28 @@ class ClaimsRecord(Example):
 
 LabelledRecord: TypeAlias = PromptRecord | ClaimsRecord
 """A prompt with labelled candidates, or with one answer of labelled claims; a dataset holds one kind."""
+
+
+def count_texts(record: LabelledRecord) -> int:
+    """Return the number of texts in a record as it was given, the names of fields included."""
+    texts = len(record.model_fields_set) + 1 + (record.cluster is not None)
+    texts += sum(map(_count_json_texts, (record.input, record.reference, record.metadata)))
+    if isinstance(record, ClaimsRecord):
+        texts += sum(len(one.model_fields_set) + 1 + len(one.scores or ()) for one in record.claims)
+        return texts + (record.answer is not None)
+    for one in record.candidates:
+        texts += len(one.__pydantic_fields_set__) + (one.text is not None) + (one.answer is not None)
+        if one.scores:
+            texts += len(one.scores)
+        if one.no_answer or one.message:
+            texts += _count_json_texts([one.no_answer, one.message])
+    return texts
+
+
+def _count_json_texts(value: object) -> int:
+    if isinstance(value, dict):
+        return len(value) + sum(map(_count_json_texts, value.values()))
+    return sum(map(_count_json_texts, value)) if isinstance(value, list) else isinstance(value, str)
 
 
 class Provenance(OmitsDefaults, _Model):

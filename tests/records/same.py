@@ -19,6 +19,7 @@ from langchain_cfc.records import (
     tabulate,
     write_records,
 )
+from langchain_cfc.records.jsonl import read_json_lines
 
 
 def parse_with_json(content: bytes) -> LabelledRecord | None:
@@ -50,7 +51,8 @@ def check_line(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     records, expected = read_records(path), parse_with_json(content.rstrip())
     if expected is None or holds_repeated_key(content.rstrip()):
-        for read in (lambda: list(records.read_all()), lambda: tabulate(records, claims=True)):
+        # The search for a provenance reads the first line too, and in another way.
+        for read in (lambda: list(read_json_lines(path)), lambda: tabulate(records, claims=True)):
             with pytest.raises(RecordError):
                 read()
         return

@@ -120,7 +120,7 @@ def compact(content: bytes) -> bytes:
 @pytest.mark.parametrize("line", DIFFICULT_LINES, ids=range(len(DIFFICULT_LINES)))
 def test_difficult_line_is_a_record_that_json_gives_or_a_typed_error(tmp_path: Path, line: object) -> None:
     check_line(tmp_path / "records.jsonl", encode(line))
-    # As `write_records` writes them, which is parsed in another way.
+    # As `write_records` writes them.
     check_line(tmp_path / "records.jsonl", compact(encode(line)))
 
 
