@@ -392,8 +392,8 @@ def encode_answers(answers: Iterable[str], n: int) -> tuple[IntArray, IntArray]:
     forms = {text: normalise_answer(text) or text for text in set(texts)}
     first: dict[str, int] = {}
     numbers = np.fromiter(map(first.setdefault, map(forms.__getitem__, texts), count()), np.int64, len(texts))
-    blank = set(filter(is_invisible, forms))
-    lengths = np.array([0 if text in blank else len(text) for text in texts], np.int64)
+    shown = {text: 0 if is_invisible(text) else len(text) for text in forms}
+    lengths = np.fromiter(map(shown.__getitem__, texts), np.int64, len(texts))
     return find_first_equal(numbers.reshape(-1, n)), lengths.reshape(-1, n)
 
 

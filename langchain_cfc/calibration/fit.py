@@ -97,9 +97,9 @@ def read_prompts(
 
 def split_prompts(prompts: LabelledBatch, plan: SplitPlan) -> dict[Part, LabelledBatch]:
     """Return the prompts of each part, sorted by id, so that round-off does not depend on file order."""
-    order = sorted(range(len(prompts)), key=prompts.ids.__getitem__)
-    by_id = prompts.take(np.array(order, dtype=np.int64))
-    return {name: by_id.take(rows) for name, rows in plan.list_rows(by_id).items()}
+    parts = plan.list_rows(prompts)
+    by_id = {name: sorted(rows.tolist(), key=prompts.ids.__getitem__) for name, rows in parts.items()}
+    return {name: prompts.take(np.array(rows, dtype=np.int64)) for name, rows in by_id.items()}
 
 
 def select_independent(part: LabelledBatch, plan: SplitPlan, name: Part) -> LabelledBatch:
