@@ -262,7 +262,9 @@ def _normalise_layout(text: str, plain: str) -> str | None:
     spaced = _unify_spaced(text.replace("\r\n", "\n")).strip()
     if is_json:
         return _normalise_json(text) or _normalise_json(spaced) or spaced
-    codes = ((found[2] or found[4] or found[6]).strip() for found in _CODE.finditer(spaced))
+    has_code = any(mark in spaced for mark in _CODE_MARKS)
+    found = _CODE.finditer(spaced) if has_code else ()
+    codes = ((one[2] or one[4] or one[6]).strip() for one in found)
     return spaced if _INDENTED.search(spaced) or any(map(_LAYOUT.search, codes)) else None
 
 
@@ -277,6 +279,7 @@ _CODE = re.compile(
     r"^ {0,3}(`{3,}|~{3,})(.+?)(?:^ {0,3}\1|\Z)|(?<!`)(`+)(?!`)(.+?)(?<!`)\3(?!`)|<(pre|code)>(.+?)</\5>",
     re.DOTALL | re.MULTILINE,
 )
+_CODE_MARKS = ("`", "~~~", "<pre>", "<code>")  # what each of these begins with
 _INDENTED = re.compile(r"\n(?: {4}| *\t)[ \t]*\S")
 _LAYOUT = re.compile(r"[^\S ]|  ")
 # Marks on both sides of an answer. One on one side only may belong to it: 5', A*, f'.
