@@ -397,23 +397,27 @@ def encode_answers(answers: Iterable[str], n: int) -> tuple[IntArray, IntArray]:
     return find_first_equal(numbers.reshape(-1, n)), lengths.reshape(-1, n)
 
 
-def score_by_agreement(codes: IntArray) -> FloatArray:
+def score_by_agreement(codes: IntArray, counts: IntArray | None = None) -> FloatArray:
     """Compute self-consistency scores: 1 - the share of the prompt's candidates with the same answer.
 
     Args:
         codes: (N, n) numbers that are equal for equal answers of a prompt; -1 for a blank answer, which
             agrees with none.
+        counts: (N,) numbers of candidates drawn, the first ones of a prompt; by default all n.
 
     Returns:
         (N, n) scores in [0, 1 - 1/n], computed as a count divided by n, which rounds only once; 1 for a blank
-        answer.
+        answer. What was not drawn has no meaning.
 
     Examples:
         >>> score_by_agreement(np.array([[0, 0, -1, 0]])).tolist()
         [[0.25, 0.25, 1.0, 0.25]]
     """
-    others = (codes[:, :, np.newaxis] != codes[:, np.newaxis, :]).sum(axis=2)
-    return np.asarray(np.where(codes < 0, 1.0, others / codes.shape[1]), dtype=np.float64)
+    n = codes.shape[1]
+    drawn = np.full((len(codes), 1), n) if counts is None else counts[:, np.newaxis]
+    differ = codes[:, :, np.newaxis] != codes[:, np.newaxis, :]
+    others = (differ & (np.arange(n) < drawn)[:, np.newaxis]).sum(axis=2)
+    return np.asarray(np.where(codes < 0, 1.0, others / drawn), dtype=np.float64)
 
 
 def _select(items: Sequence[Any], rows: IntArray) -> tuple[Any, ...]:

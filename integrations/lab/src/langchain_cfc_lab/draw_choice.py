@@ -23,7 +23,7 @@ import numpy as np
 
 from langchain_cfc.artifact import has_separate_scores, replay_prefixes, tabulate_held_out
 from langchain_cfc.calibration import CalibrationConfig, calibrate
-from langchain_cfc.candidates import CandidateBatch, LabelledBatch
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch, score_by_agreement
 from langchain_cfc.certificates.bounds import binomial_p_value
 from langchain_cfc.certificates.coverage import compute_outcomes
 from langchain_cfc.certificates.cuts import FIRST_SHARE
@@ -321,13 +321,11 @@ def _replay_agreement(rule: str, table: LabelledBatch, provenance: Provenance | 
 
 
 def _score_by_agreement(draws: CandidateBatch) -> FloatArray:
-    """Return (N, n) shares of a prompt's candidates drawn that give another answer; NaN without answers."""
+    """Return (N, n) scores by agreement among the candidates drawn; NaN without answers."""
     codes, blank = draws.answer_codes, draws.blank
     if codes is None or blank is None:
         return np.full(draws.scores.shape, np.nan)
-    same = (codes[:, :, np.newaxis] == codes[:, np.newaxis, :]) & draws.is_drawn[:, np.newaxis, :]
-    counts = draws.counts[:, np.newaxis]
-    return np.asarray(np.where(blank, 1.0, (counts - same.sum(axis=2)) / counts), dtype=np.float64)
+    return score_by_agreement(np.where(blank, -1, codes), draws.counts)
 
 
 def list_draw_rules(prompts: LabelledBatch, provenance: Provenance | None) -> list[str]:
