@@ -25,7 +25,6 @@ from langchain_cfc.records import Records
 
 RATES = ("0.05", "0.1", "0.2")
 # Five steps from easy to hard, and the topic: what the page says of a question, and what the monitor watches.
-FEATURES = "hat(mean_score, 5) + group(topic)"
 # Stops drawing once an answer looks good enough; at most ten, as many as were recorded.
 DRAWS = "below(0.5, at_most=10)"
 _BOT_PROMISES = ("max_wrong_rate", "max_wrong_of_all")
@@ -228,7 +227,7 @@ def load_or_calibrate(records: Records) -> CalibrationArtifact:
     """
     path = FOLDER / "recorded.json"
     if not path.exists():
-        made = calibrate(records, max_wrong_rate=RATES, features=FEATURES, draws=DRAWS, test_fraction=0.3)
+        made = calibrate(records, max_wrong_rate=RATES, draws=DRAWS, test_fraction=0.3)
         path.parent.mkdir(parents=True, exist_ok=True)
         made.save(path)
     return CalibrationArtifact.load(path)

@@ -330,7 +330,7 @@ def test_qa_bot_model_command_prints_the_readme_table(tmp_path: Path) -> None:
 def test_qa_bot_readme_states_the_effect_of_the_draw_rule(modules: Callable[[str], Any]) -> None:
     module, readme = modules("qa_bot_model"), (EXAMPLE / "README.md").read_text(encoding="utf-8")
     records = load_recording()
-    options = {"max_wrong_rate": module.RATES, "features": module.FEATURES, "test_fraction": 0.3}
+    options = {"max_wrong_rate": module.RATES, "test_fraction": 0.3}
     whole, stopping = (
         evaluate(calibrate(records, draws=draws, **options), records) for draws in (None, module.DRAWS)
     )

@@ -246,6 +246,13 @@ class CalibrationConfig:
             "at_most: it counts unsupported claims, and max_wrong_rate bounds their share: leave it out": (
                 self.certifies_claims and self.at_most != 0
             ),
+            "features, set_rule and pac are about sets: leave them out, or give an alpha as well. For rates "
+            "in each group of the features there is wrong_rate_groups": not self.alphas
+            and (
+                self.set_rule != "all"
+                or self.pac is not None
+                or (self.map_text != "1" and not self.wrong_rate_groups)
+            ),
             "wrong_rate_groups: needs max_wrong_rate": (
                 self.wrong_rate_groups and self.max_wrong_rate is None
             ),
@@ -331,18 +338,17 @@ class CalibrationConfig:
 
     @property
     def feature_map(self) -> FeatureMap:
-        """The feature map, parsed if it was given as text; constant for a certified cut without groups."""
-        if not (self.alphas or self.wrong_rate_groups):
-            return FeatureMap.parse("1")
+        """The feature map, parsed if it was given as text."""
         return self.features if isinstance(self.features, FeatureMap) else FeatureMap.parse(self.map_text)
 
     @property
     def map_text(self) -> str:
-        """The text of the feature map, or its default."""
+        """The text of the feature map, or its default; constant for a bot."""
         if self.features is None:
+            if self.max_wrong_of_all is not None or not (self.alphas or self.wrong_rate_groups):
+                return "1"
             is_strict = self.unit == "claims" and self.at_most == 0
-            statistic = "min_score" if is_strict else "mean_score"
-            return "1" if self.max_wrong_of_all is not None else f"hat({statistic}, 5)"
+            return f"hat({'min_score' if is_strict else 'mean_score'}, 5)"
         return self.features.text if isinstance(self.features, FeatureMap) else self.features
 
     @property

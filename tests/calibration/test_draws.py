@@ -306,7 +306,7 @@ def test_fit_labels_certify_only_if_they_cannot_have_chosen_the_rule(
     # Collected: records that were drawn by the rule had it before there was any label.
     provenance = SEPARATE.model_copy(update={"draws": draws}) if collected else SEPARATE
     table = tabulate(make_records(0, 300))
-    options = {"alpha": None, "max_wrong_rate": 0.9, "fit_fraction": 0.5, "features": "mean_score"}
+    options = {"alpha": None, "max_wrong_rate": 0.9, "fit_fraction": 0.5}
 
     def count_answers(correct: Any) -> Any:
         artifact = calibrate_with(draws, replace(table, correct=correct), provenance, **options)

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.Attainabil
 
 @pytest.fixture(scope="module")
 def bot() -> CalibrationArtifact:
-    return calibrate(KNOWN, features="group(topic)", max_wrong_rate=RATE, delta=DELTA)
+    return calibrate(KNOWN, max_wrong_rate=RATE, delta=DELTA)
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +105,9 @@ def test_mean_score_cut_equals_an_independent_computation(rate: str) -> None:
     expected = find_last_size(sorted(means), wrong.tolist(), float(rate), LEVEL)
     if expected == 0:
         with pytest.raises(UnattainableTargetError, match="is not certified"):
-            calibrate(known, features="group(topic)", max_wrong_rate=rate, delta=DELTA)
+            calibrate(known, max_wrong_rate=rate, delta=DELTA)
         return
-    made = calibrate(known, features="group(topic)", max_wrong_rate=rate, delta=DELTA)
+    made = calibrate(known, max_wrong_rate=rate, delta=DELTA)
     certificate = made.certified_bot.certificates[0]
     everyone = certificate.groups[0]
     assert (everyone.answered, everyone.wrong) == (expected, wrong[:expected].sum())
@@ -485,9 +485,9 @@ def test_refused_rate_beside_sets_leaves_the_sets() -> None:
         else one
         for row, one in enumerate(KNOWN)
     ]
-    options: dict[str, Any] = {"features": "group(topic)", "allow_unattainable": True}
+    sets: dict[str, Any] = {"alpha": "0.4", "features": "group(topic)", "allow_unattainable": True}
     with pytest.warns(AttainabilityWarning, match="0.001 wrong answers is not certified"):
-        made = calibrate(hopeless, alpha="0.4", max_wrong_rate=["0.001", "0.002"], **options)
+        made = calibrate(hopeless, max_wrong_rate=["0.001", "0.002"], **sets)
     assert reload_artifact(made) == made
     assert (made.certified_bot.certificates, made.certified_bot.curve) == ([], [])
     assert list(made.certified_bot.refused) == ["0.001", "0.002"]
@@ -497,4 +497,4 @@ def test_refused_rate_beside_sets_leaves_the_sets() -> None:
     assert CalibrationConfig.from_artifact(made).wrong_rates == ("0.001", "0.002")
     # The next attempt on these labels is the second one; without sets the same rates are refused.
     with pytest.raises(UnattainableTargetError, match="This was test 2 on these labels"):
-        calibrate(hopeless, max_wrong_rate=["0.001", "0.002"], after=made, **options)
+        calibrate(hopeless, max_wrong_rate=["0.001", "0.002"], after=made)

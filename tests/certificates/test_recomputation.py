@@ -30,7 +30,7 @@ MAKERS: dict[str, Callable[[], CalibrationArtifact]] = {
         calibrate(make_claims(0, 300), alpha="0.3", unit="claims", at_most=1, features="1"),
         make_claims(1, 200),
     ),
-    "bot": lambda: calibrate(RECORDS, max_wrong_rate=["0.5", "0.6"], features="group(topic)"),
+    "bot": lambda: calibrate(RECORDS, max_wrong_rate=["0.5", "0.6"]),
     "confidence": lambda: calibrate(RECORDS, alpha="0.3", features="1", delta="0.05"),
     "draw rule": lambda: certify(
         calibrate(

@@ -126,7 +126,7 @@ def test_ask_shows_no_threshold_for_a_flagged_prompt(tmp_path: Path) -> None:
 
 def test_calibrate_exits_with_1_if_max_wrong_rate_is_out_of_reach(tmp_path: Path) -> None:
     artifact = tmp_path / "bot.json"
-    ran = run("calibrate", RECORDING, "-o", artifact, "--features", FEATURES, "--max-wrong-rate", "0.001")
+    ran = run("calibrate", RECORDING, "-o", artifact, "--max-wrong-rate", "0.001")
     assert ran.code == 1
     assert "is not certified" in ran.err
     assert "allow more: --max-wrong-rate 0.008\n" in ran.err

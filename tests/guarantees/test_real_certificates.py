@@ -261,13 +261,10 @@ WAYS: dict[str, dict[str, Any]] = {
 def test_served_results_equal_the_counted_decisions(recording: Recording, way: str) -> None:
     options = {**WAYS[way], "features": WAYS[way]["features"].format(groups=recording.groups)}
     if way != "bot":
-        options["alpha"] = recording.alpha
+        options.update(alpha=recording.alpha, set_rule=SET_RULE)
     bot = way == "bot"
     artifact = calibrate(
-        recording.records,
-        set_rule=SET_RULE,
-        provenance=recording.provenance,
-        **{"test_fraction": 0.1, **options},
+        recording.records, provenance=recording.provenance, **{"test_fraction": 0.1, **options}
     )
     if way == "certified":
         artifact = certify(artifact, recording.records, provenance=recording.provenance)

@@ -241,10 +241,8 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "beside sets": {"max_wrong_rate": "0.2", "alpha": "0.2"},
     "draw rule": {
         "max_wrong_rate": ["0.05", "0.1", "0.2"],
-        "features": "hat(mean_score, 5) + group(topic)",
         "draws": "below(0.5, at_most=10)",
     },
-    "other features": {"max_wrong_rate": "0.1", "features": "bins(min_score, 4)"},
 }
 
 
