@@ -206,7 +206,6 @@ def test_claims_page_shows_the_certified_share_of_unsupported_claims() -> None:
         unit="claims",
         alpha=None,
         max_wrong_rate="0.2",
-        features=FEATURES,
         provenance=source.provenance,
     )
     page = render(one)
