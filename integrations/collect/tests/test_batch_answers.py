@@ -294,6 +294,16 @@ def test_answers_among_other_content_are_used(tmp_path: Path, kind: Kind, mode: 
     check_run(tmp_path, kind, lambda lines: FILES[mode]([*map(write_line, lines)]), lost=0)
 
 
+def test_results_that_are_cut_off_are_read_again(tmp_path: Path) -> None:
+    parts = iter([2])
+    check_run(
+        tmp_path,
+        "anthropic",
+        lambda lines: (content := b"".join(map(write_line, lines)))[: len(content) // next(parts, 1)],
+        lost=0,
+    )
+
+
 # No line can be read, or each is of another request.
 UNREADABLE: dict[str, tuple[Write, str]] = {
     "other requests": (

@@ -38,6 +38,7 @@ T = TypeVar("T")
 _ANSWERS_PER_WRITE = 1000
 # Attempts to upload a batch, and to get a reply that can be read; nothing is charged for either.
 _MAX_ATTEMPTS = 8
+_MAX_REREADS = 3
 
 
 @dataclass(frozen=True)
@@ -227,6 +228,11 @@ class Submissions:
             await self._delete(batch)
             raise self._make_refused_error(batch, quote(state.reason or "no reason given"))
         results, foreign = await self._retry(batch, lambda: self._read_results(batch, state))
+        for _ in range(_MAX_REREADS):  # a file that lacks results may have been cut off on its way
+            if not 0 < len(results) < min(state.done, len(batch.requests)):
+                break
+            await asyncio.sleep(next(waits))
+            results = (await self._retry(batch, lambda: self._read_results(batch, state)))[0] | results
         if foreign and not results:
             if not batch.is_guess:
                 raise self._make_foreign_error(batch, foreign)
