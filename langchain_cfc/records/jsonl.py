@@ -46,11 +46,12 @@ def read_header(path: Path) -> tuple[int, Provenance | None]:
 def read_json_lines(path: Path) -> Iterator[tuple[int, LabelledRecord]]:
     """Yield each record with the number of its line; the file may be packed by gzip."""
     source, is_first, is_empty = str(path), True, True
+    model: type[LabelledRecord] = PromptRecord
     for line, content in _read_lines(path):
-        record = _read_valid(content) or _read_record(content, source, line)
+        record = _read_valid(content, model) or _read_record(content, source, line)
         if record is not None:
             yield line, record
-            is_empty = False
+            is_empty, model = False, type(record)
         elif not is_first:
             problem = "a provenance can only be the first line; pass files separately, not concatenated"
             raise RecordError(source, line, "format", problem)
@@ -59,13 +60,12 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, LabelledRecord]]:
         raise make_empty_dataset_error(source)
 
 
-def _read_valid(content: bytes) -> LabelledRecord | None:
-    """Return the record of a line; None if it has a fault, or might have one.
+def _read_valid(content: bytes, model: type[LabelledRecord]) -> LabelledRecord | None:
+    """Return the record of a line; None if it has a fault or might have one, or is of the other kind.
 
     Pydantic keeps the last of two equal keys. A lost key takes its quotation marks with it, so that the
     record has fewer texts than its line has pairs of marks.
     """
-    model: type[LabelledRecord] = ClaimsRecord if b'"claims"' in content else PromptRecord
     try:
         record = model.model_validate_json(content)
     except ValidationError:

@@ -216,11 +216,11 @@ def count_texts(record: LabelledRecord) -> int:
         texts += sum(len(one.model_fields_set) + 1 + len(one.scores or ()) for one in record.claims)
         return texts + (record.answer is not None)
     for one in record.candidates:
-        texts += len(one.__pydantic_fields_set__) + (one.text is not None) + (one.answer is not None)
-        if one.scores:
-            texts += len(one.scores)
-        if one.no_answer or one.message:
-            texts += _count_json_texts([one.no_answer, one.message])
+        texts += len(one.__pydantic_fields_set__) + (one.answer is not None)
+        # What is no answer has no text.
+        texts += 1 if one.text else _count_json_texts([one.text, one.message, one.no_answer])
+        if scores := one.scores:
+            texts += len(scores)
     return texts
 
 
