@@ -265,7 +265,7 @@ def test_wrong_rate_certificate_sentence() -> None:
     assert "river" not in certified
     assert missing.startswith("topic: river (3 of 150 wrong). ")
     assert "mean score of its candidates is at most 0.25" in certificate.sentence
-    assert "It answered 150 of 200 test questions, 3 wrongly" in certificate.sentence
+    assert "It answered 150 of 200 calibration questions, 3 wrongly" in certificate.sentence
     # What an end user reads leaves out how the test was made.
     assert certificate.sentence.startswith(certificate.summary)
     assert "mean score" not in certificate.summary

@@ -81,7 +81,7 @@ UNITS: Mapping[Subject, UnitTraits] = {
         parts=("generator", "verifier", "answer"),
         is_fixed_count=True,
         rate="of the questions that are answered, at most {} get a wrong answer",
-        counts="It answered {1:,} of {0:,} test questions, {2:,} wrongly.",
+        counts="It answered {1:,} of {0:,} calibration questions, {2:,} wrongly.",
         cut="It answers a question if the mean score of its candidates is at most {}.",
     ),
     "claims": UnitTraits(
@@ -91,7 +91,7 @@ UNITS: Mapping[Subject, UnitTraits] = {
         parts=("generator", "verifier", "splitter"),
         is_fixed_count=False,
         rate="of the claims that an answer shows, at most {} are unsupported on average",
-        counts="Of {:,} test answers {:,} show claims; of one claim drawn from each, {:,} are unsupported.",
+        counts="Of {:,} calibration answers {:,} show claims; of one claim drawn from each, {:,} are unsupported.",
         cut="Shows claims with a score of at most {}.",
         counted="answers that show claims",
         axes=("claims shown", "unsupported, of those shown"),
@@ -111,7 +111,7 @@ UNITS: Mapping[Subject, UnitTraits] = {
         parts=("generator", "verifier"),
         is_fixed_count=True,
         rate="of the runs that go through unattended, at most {} contain a wrong guarded call",
-        counts="It let {1:,} of {0:,} test runs through unattended, {2:,} of them with a wrong call.",
+        counts="It let {1:,} of {0:,} calibration runs through unattended, {2:,} of them with a wrong call.",
         cut="A run goes through unattended if no guarded turn has a score above {}.",
         single="run",
         axes=("runs let through", "wrong, of those let through"),
@@ -131,7 +131,7 @@ UNITS: Mapping[Subject, UnitTraits] = {
             "of the guarded calls before a run first leaves the unattended path, at most {} are wrong on "
             "average over runs with such calls"
         ),
-        counts="Of {:,} test runs {:,} have such calls; of one call drawn from each, {:,} are wrong.",
+        counts="Of {:,} calibration runs {:,} have such calls; of one call drawn from each, {:,} are wrong.",
         cut="A call runs unattended if no guarded turn up to it has a score above {}.",
         single="call",
         axes=("calls let through", "wrong, of those let through"),

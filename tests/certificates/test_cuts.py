@@ -431,7 +431,7 @@ def test_bot_chain_serves_the_counted_decisions_and_states_them(bot: Calibration
         assert one.guarantee.kind == "certified"
         assert one.guarantee.wrong_answers == certificate
         assert f"answered {everyone.answered} of " in one.explain()
-        assert f" test questions, {everyone.wrong} wrongly" in one.explain()
+        assert f" calibration questions, {everyone.wrong} wrongly" in one.explain()
         assert "reliable" in one.explain_reason()
         assert one.threshold is None
     # Nothing is promised about sets of which no level was asked for.

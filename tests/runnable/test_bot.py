@@ -113,7 +113,7 @@ def test_promises_side_by_side_are_those_of_each_alone(bot: CalibrationArtifact)
         assert CFCResult.model_validate_json(result.model_dump_json()) == result
         # End users of a bot read how often it is wrong and answers, and nothing about sets.
         assert "at most 5 % get a wrong answer" in result.explain()
-        assert "It answered 70 of 90 test questions" in result.explain()
+        assert "It answered 70 of 90 calibration questions" in result.explain()
     # Answer sets have the promise that they have without a bot, which does not speak of answers.
     plain = make_bot(bot, alpha="0.25").invoke("x")
     alone = make_artifact(alpha=["0.25", "0.5"], extracted=True).make_guarantee("0.25", "unbound")
