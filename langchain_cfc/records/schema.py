@@ -387,7 +387,8 @@ def _describe_problem(model: type[BaseModel], detail: ErrorDetails, flaw: Except
         return str(flaw)
     else:
         found = "missing" if kind == "missing" else f"found {short_repr(value)}"
-    return f"{found}; expected {owner.model_fields[name].description}"
+    expected = owner.model_fields[name].description if name else "names of fields"
+    return f"{found}; expected {expected}"
 
 
 def _locate_field(model: type[BaseModel], path: tuple[str | int, ...]) -> tuple[type[BaseModel], str]:

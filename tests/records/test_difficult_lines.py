@@ -87,6 +87,7 @@ DIFFICULT_LINES: list[object] = [
     make_fields(candidates=[{}, {}]),
     make_fields(candidates=["text", "score"]),
     make_fields(n=3),
+    {"\ud800": 3, **make_fields()},
     make_fields(id="fine"),
     HEADER,
     "",
