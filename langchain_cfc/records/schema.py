@@ -73,6 +73,9 @@ def _check_judged(one: Candidate | Claim, *, label: bool) -> None:
         raise ValueError(msg)
 
 
+_RARE_FIELDS = frozenset({"message", "no_answer", "no_verdict", "no_label"})
+
+
 class Candidate(_Model):
     """One sampled answer with its verifier score and its label.
 
@@ -100,6 +103,8 @@ class Candidate(_Model):
 
     @model_validator(mode="after")
     def _check_content(self) -> Candidate:
+        if self.text and _RARE_FIELDS.isdisjoint(self.__pydantic_fields_set__):
+            return self
         if (self.text is None) == (self.message is None):
             found = "neither" if self.text is None else "both"
             msg = f"found {found} of text and message; expected exactly one"
