@@ -11,7 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
+from itertools import chain
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -389,12 +389,14 @@ def encode_answers(answers: Iterable[str], n: int) -> tuple[IntArray, IntArray]:
         ([[0, 1, 0], [0, 1, 0]], [[4, 0, 5], [4, 4, 4]])
     """
     texts = list(answers)
-    forms = {text: normalise_answer(text) or text for text in set(texts)}
-    first: dict[str, int] = {}
-    numbers = np.fromiter(map(first.setdefault, map(forms.__getitem__, texts), count()), np.int64, len(texts))
-    shown = {text: 0 if is_invisible(text) else len(text) for text in forms}
-    lengths = np.fromiter(map(shown.__getitem__, texts), np.int64, len(texts))
-    return find_first_equal(numbers.reshape(-1, n)), lengths.reshape(-1, n)
+    forms: dict[str, int] = {}
+    numbers = {text: forms.setdefault(normalise_answer(text) or text, len(forms)) for text in set(texts)}
+    lengths = {text: 0 if is_invisible(text) else len(text) for text in numbers}
+    known, shown = (
+        np.fromiter(map(of_text.__getitem__, texts), np.int64, len(texts)).reshape(-1, n)
+        for of_text in (numbers, lengths)
+    )
+    return find_first_equal(known), shown
 
 
 def score_by_agreement(codes: IntArray, counts: IntArray | None = None) -> FloatArray:
