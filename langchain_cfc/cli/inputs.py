@@ -117,7 +117,7 @@ def open_records(paths: Sequence[str]) -> Iterator[Records]:
     """Open records files, and show how many records were read, and the steps that follow."""
     for path in paths:
         if _is_store(path):
-            export = f"langchain-cfc store export {path} records.jsonl"
+            export = f"langchain-cfc store export {shlex.quote(path)} records.jsonl"
             msg = f"{path} is a store: write its records to a file first, with `{export}`"
             raise InputError(msg)
     with make_progress() as progress:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,10 +65,10 @@ class Proposed:
     settings: Mapping[str, Any]
 
 
-def make_proposal(folder: Path, script: Script, path: str, reference: str | None = None) -> Proposed:
+def make_proposal(folder: Path, script: Script, path: str) -> Proposed:
     with serving(script) as url:
         model, connection = parse_model("local", url.removesuffix("/v1"))
-        table, _ = read_questions(open_rows(path), None, reference, None)
+        table, _ = read_questions(open_rows(path), None, None, None)
         choices = list_labelers(table.examples)
         prompt = propose_prompt(model, table.examples, choices)
         found = propose(model, table.examples, choices, prompt=prompt, connection=connection)
@@ -137,18 +136,6 @@ def test_detect_columns_recognises_json_lists() -> None:
 def test_detect_columns_refuses_a_prompt_that_is_no_template() -> None:
     with pytest.raises(InputError, match=r"the prompt '\{a\[b\]\}' cannot be used"):
         detect_columns(Rows.from_iterable([{"question": "x", "answer": "y"}]), prompt="{a[b]}")
-
-
-def test_init_reads_questions_and_answers_inside_objects(tmp_path: Path) -> None:
-    path = tmp_path / "squad.jsonl"
-    rows = [
-        {"inputs": {"question": one}, "outputs": {"text": ["Lima"], "answer_start": [1]}} for one in QUESTIONS
-    ]
-    path.write_text("".join(f"{json.dumps(one)}\n" for one in rows))
-    proposed = make_proposal(tmp_path, make_script(["Lima"] * 12), str(path), "outputs.text")
-    assert all(proposed.found.correct)
-    columns = read_back(proposed, tmp_path).source.columns
-    assert (columns.input, columns.reference) == ("inputs.question", "outputs.text")
 
 
 @pytest.mark.parametrize(

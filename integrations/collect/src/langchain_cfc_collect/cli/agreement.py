@@ -11,15 +11,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from langchain_cfc.cli.formatting import make_table, print_list, print_result, report_errors, track_progress
-from langchain_cfc.cli.inputs import AsJson
-from langchain_cfc.records import read_records
+from langchain_cfc.cli.formatting import make_table, print_list, print_result, report_errors
+from langchain_cfc.cli.inputs import AsJson, open_records
 from langchain_cfc.support.units import UNITS
 from langchain_cfc_collect.review import ReviewReport, create_review_report
 
 
 def agreement(
-    records: Annotated[list[Path], typer.Argument(help="Labelled records that the sheet was sampled from.")],
+    records: Annotated[list[str], typer.Argument(help="Labelled records that the sheet was sampled from.")],
     sheet: Annotated[Path, typer.Argument(help="Sheet that people filled in, CSV or JSON Lines.")],
     as_json: AsJson = False,
 ) -> None:
@@ -29,9 +28,8 @@ def agreement(
     `store export --sample-for-review` or by `write_review`. Rows that are not filled in yet are left out. To
     certify by people's labels how often an artifact is right, use `store certify`.
     """
-    with report_errors():
-        read = track_progress(read_records(*records).read_all(), "reading records")
-        report = create_review_report(read, sheet)
+    with report_errors(), open_records(records) as opened:
+        report = create_review_report(opened.read_all(), sheet)
     print_result(report, partial(_print_report, sheet=sheet.name), as_json=as_json)
 
 
