@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +27,9 @@ from langchain_cfc_monitor.sequential_tests import (
 from scipy import stats
 
 from integrations.monitor.tests.watching import calibrate_split, make_observations, swap_model
+from langchain_cfc import Candidate, PromptRecord, calibrate
 from langchain_cfc.demo import load_recording
-from langchain_cfc.records import tabulate
+from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from tests.lengths import mostly_long, repetitions
 
@@ -290,26 +293,6 @@ def test_mixture_of_dependent_tests_keeps_the_level_as_measured() -> None:
     assert (mean >= np.log(1.0 / LEVEL)).sum() <= stats.binom.isf(1e-6, streams, LEVEL)
 
 
-def test_mixture_finds_changes_of_several_tests_before_bonferroni() -> None:
-    """Eight independent rates of 0.9 fall to 0.75; Bonferroni waits for one of them to reach 8 / level."""
-    rng = np.random.default_rng(29)
-    streams, tests = 200, 8
-    capital, mean = EProcess.start([streams, tests], RATE_EXPERT_COUNT), MixtureEProcess.start([streams])
-    together, alone = np.full(streams, np.inf), np.full(streams, np.inf)
-    stated = np.full((streams, tests), 0.9)
-    for time in range(300):
-        capital = capital.update(
-            compute_rate_payoffs(rng.random((streams, tests)) < 0.75, stated), float(time)
-        )
-        mean = mean.update(capital, float(time))
-        largest = capital.peak.max(axis=1)
-        together = np.where(np.isinf(together) & (mean.peak >= np.log(1.0 / LEVEL)), time, together)
-        alone = np.where(np.isinf(alone) & (largest >= np.log(tests / LEVEL)), time, alone)
-    assert np.isfinite(together).all()
-    assert (together <= alone).all()
-    assert np.median(together) < np.median(alone)
-
-
 @mostly_long(("change", "found"), [(0.3, 0.9), (0.6, 0.999)], quick=1)
 def test_rank_test_finds_drift(change: float, found: float) -> None:
     # With 1e-6: half of the streams' results come after the change.
@@ -403,3 +386,28 @@ def test_drift_test_of_whole_artifacts_keeps_its_false_alarm_rate() -> None:
     assert alarms["same"] <= stats.binom.isf(1e-6, streams, level)
     # The negative control: answers of another model.
     assert alarms["other"] == streams
+
+
+def watch_runs(subject: Any, streams: int) -> int:
+    """How many drift tests of unchanged runs alarm; a run ends with its first score above the cut."""
+    named = Provenance(n=1, generator={"id": "agent"}, verifier={"id": "scores"}, subject=subject)
+    alarms = 0
+    for stream in range(streams):
+        turns = np.random.default_rng(stream).random((800, 4))
+        drawn = [(Candidate(text="act", score=one, correct=one < 0.6),) for one in turns.max(axis=1).tolist()]
+        runs = [PromptRecord(id=f"{row}", input=f"{row}", candidates=one) for row, one in enumerate(drawn)]
+        artifact = calibrate(runs[:400], provenance=named, max_wrong_rate=0.2)
+        certificate = artifact.certified_bot.certificates[0]
+        drift = DriftTest.start(artifact, 0.0)
+        for one, _ in make_observations(artifact, tabulate(runs[400:]), 0, certificate):
+            above = [score for score in turns[400 + int(one.at)].tolist() if score > certificate.cut]
+            drift = drift.update(replace(one, scores=(*above, *one.scores)[:1]))
+        alarms += drift.is_alarming(LEVEL)
+    return alarms
+
+
+def test_runs_that_end_above_the_cut_are_no_drift() -> None:
+    streams = repetitions(240, share=0.05)
+    assert watch_runs("runs", streams) <= stats.binom.isf(1e-6, streams, LEVEL)
+    # The negative control: scores above the cut compared as well, as for answers.
+    assert watch_runs(None, streams) > stats.binom.isf(1e-6, streams, LEVEL)

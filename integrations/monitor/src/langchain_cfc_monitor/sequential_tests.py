@@ -102,25 +102,28 @@ class Layout:
     """The quantity and the weighting of each of m tests, as arrays; the same for all results."""
 
     artifact: CalibrationArtifact
+    reference: list[ReferenceHistogram]  # the quantities
     tests: list[tuple[ReferenceHistogram, str]]  # a quantity, and the weighting that it is tested under
     counts: IntArray  # (m, b) number of calibration prompts in each bin of each test
     weights: WeightMatrix  # the g weightings
-    quantity: IntArray  # (m,) index of each test's quantity in the artifact's reference
+    quantity: IntArray  # (m,) index of each test's quantity in the reference
     group: IntArray  # (m,) index of each test's weighting among the g
 
     @classmethod
     def from_artifact(cls, artifact: CalibrationArtifact) -> Layout:
         """Return the layout of the tests of an artifact."""
-        varying = [watched for watched in artifact.reference if watched.name != "1"]  # never changes
+        reference = _list_comparable(artifact)
+        varying = [watched for watched in reference if watched.name != "1"]  # never changes
         tests = [(watched, group) for watched in varying for group in watched.counts]
         rows = [watched.counts[group] for watched, group in tests]
         width = max(map(len, rows), default=1)
         counts = np.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=np.int64)
         weights = artifact.feature_map.list_guaranteed_weights()
         groups = tuple(one.name for one in weights)
-        place = {id(watched): number for number, watched in enumerate(artifact.reference)}
+        place = {id(watched): number for number, watched in enumerate(reference)}
         return cls(
             artifact=artifact,
+            reference=reference,
             tests=tests,
             counts=counts.reshape(-1, width),
             weights=WeightMatrix.from_weights(weights),
@@ -138,26 +141,49 @@ class Layout:
             stops=self.artifact.draws is not None,
         )
         decided = {"threshold": one.threshold, "decision": float(one.decision)}
-        reference = self.artifact.reference
         values = [
             decided[watched.name] if watched.alpha is not None else float(computed[watched.name][0])
-            for watched in reference
+            for watched in self.reference
         ]
         bins = [
             int(watched.find_bins(np.array([value]))[0])
-            for watched, value in zip(reference, values, strict=True)
+            for watched, value in zip(self.reference, values, strict=True)
         ]
         # Thresholds and decisions are compared only with those under the same promise.
         promise = one.alpha, one.max_wrong_rate
         of_promise = [
             watched.alpha is None or (watched.alpha, watched.max_wrong_rate) == promise
-            for watched in reference
+            for watched in self.reference
         ]
         within = one.draw_uniforms("group", 1) < self.weights.compute_values(features)[0]
         return (
             np.array(bins, dtype=np.int64)[self.quantity],
             np.array(of_promise)[self.quantity] & within[self.group],
         )
+
+
+def _list_comparable(artifact: CalibrationArtifact) -> list[ReferenceHistogram]:
+    """Return the quantities that do not change unless prompts do.
+
+    A run has the largest score of its turns, and ends earlier, or goes on differently, once one is above the
+    cut. Recorded runs went on. So scores above the smallest cut are one bin, and without a cut that is the
+    same for all runs, scores are not compared.
+    """
+    if artifact.subject != "runs":
+        return artifact.reference
+    if any(term.statistics for term in artifact.feature_map.terms):  # groups depend on scores, too
+        return []
+    cut = min((one.cut for one in artifact.bot.certificates), default=-np.inf) if artifact.bot else -np.inf
+    comparable = []
+    for watched in artifact.reference:
+        top = int(watched.find_bins(np.array([cut]))[0])
+        if watched.name not in {"mean_score", "min_score"}:
+            comparable.append(watched)
+        elif top:
+            counts = {group: [*row[:top], sum(row[top:])] for group, row in watched.counts.items()}
+            merged = {"edges": watched.edges[:top], "counts": counts}
+            comparable.append(watched.model_copy(update=merged))
+    return comparable
 
 
 @dataclass(frozen=True)
