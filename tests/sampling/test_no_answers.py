@@ -272,6 +272,7 @@ def test_parser_exception_of_every_draw_is_no_error() -> None:
         "◁think▷Cusco?◁/think▷Lima",
         "<|begin_of_thought|>?<|end_of_thought|>\n<|begin_of_solution|>Lima<|end_of_solution|>",
         "<|channel|>analysis<|message|>?<|end|><|start|>assistant<|channel|>final<|message|>Lima<|return|>",
+        "Li<|channel|>analysis<|message|>?<|start|>assistant<|channel|>final<|message|>ma",
         "analysisWe need the capital.assistantfinalLima",
         "Here is my thought process: ?\nHere is my response: Lima",
     ],
