@@ -71,7 +71,7 @@ def test_failed_draw_of_later_wave_gives_draw_failed_error(server: Server, upstr
 )
 def test_request_names_one_of_the_promised_rates(option: str, rates: list[str], kind: str) -> None:
     records, promised = list_facts(), cast("dict[str, Any]", {option: rates})
-    bot = calibrate(records, features="group(topic)", **promised)
+    bot = calibrate(records, **promised)
     chain = make_replay_chain(bot, records, **{option: rates[0]})
     model = make_served_models({"bot": chain}, "I do not know.")["bot"]
     held = model.describe(0)["cfc"]
