@@ -96,10 +96,11 @@ def read_back(proposed: Proposed, folder: Path) -> CollectionConfig:
         (("question", "answer", "contexts", "Correct answer"), ("question", "Correct answer")),
         (("question", "A", "B", "key"), ("question", "key")),
         (("question", "choices", "key"), ("question", "key")),
+        (("question", "answers", "key"), ("question", "key")),
     ],
 )
 def test_detect_columns_finds_columns_by_name(names: tuple[str, ...], found: tuple[str, str]) -> None:
-    values: dict[str, Any] = {"choices": {"label": ["A", "B"]}, "key": "B"}
+    values: dict[str, Any] = {"choices": {"label": ["A", "B"]}, "answers": ["x", "y"], "key": "B"}
     rows = Rows.from_iterable([{name: values.get(name, "town") for name in names}])
     columns = detect_columns(rows)
     assert any("will not see" in one for one in describe_lists(rows, columns)) == ("key" in names)

@@ -32,6 +32,7 @@ QUESTION_NAMES, REFERENCE_NAMES = _QUESTION.split(), _REFERENCE.split()
 _OPTIONS = re.compile(
     "choice|option|distractor|incorrect|wrong|candidate|ending|(answer|ans|opt?|sol)[a-e1-5]$"
 )
+_CHOSEN = re.compile("correct|right|gold|key|label|(answer|choice|option)(key|index|idx|id|letter|number)")
 # How an answer names one of them.
 _OPTION_NAME = re.compile("[A-Za-z]|[0-9]")
 # Usual names of answers inside an object: all answers come before one of them.
@@ -162,10 +163,25 @@ def find_usual_name(
 
 
 def find_options(sample: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the columns of the options of multiple-choice questions, such as A, B and C, or choices."""
+    """Return the columns of the options of multiple-choice questions, such as A, B and C, or choices.
+
+    Lists of answers are options if another column seems to say which of them is right.
+    """
     plain = {name: _simplify(name) for row in sample[:1] for name in row}
     letters = {"a", "b", "c", "d", "e"} if {"a", "b"} <= set(plain.values()) else set()
-    return [name for name, one in plain.items() if one in letters or _OPTIONS.match(one)]
+    lists = {"answer", "answers"} if any(map(_CHOSEN.match, plain.values())) else set()
+    return [
+        name
+        for name, one in plain.items()
+        if one in letters
+        or _OPTIONS.match(one)
+        or (one in lists and all(_holds_several(row.get(name)) for row in sample))
+    ]
+
+
+def _holds_several(value: Any) -> bool:
+    parsed = _parse(value)
+    return isinstance(parsed, list) and len(parsed) > 1
 
 
 def _simplify(name: Any) -> str:
