@@ -29,16 +29,10 @@ def get_payoffs(fraction: float, target: float, prediction: float, inclusion: fl
     return np.array(compute_payoffs(*numbers))
 
 
-@given(
-    fraction=st.floats(0.0, 0.95),
-    target=st.floats(0.01, 0.99),
-    prediction=st.floats(0.001, 0.999),
-    inclusion=st.floats(0.01, 1.0),
-)
-def test_payoffs_are_fair_for_every_prediction_and_never_ruinous(
-    fraction: float, target: float, prediction: float, inclusion: float
-) -> None:
-    unlabelled, kept, broken = get_payoffs(fraction, target, prediction, inclusion)
+@given(st.tuples(st.floats(0.0, 0.95), st.floats(0.01, 0.99), st.floats(0.001, 0.999), st.floats(0.01, 1.0)))
+def test_payoffs_are_fair_for_every_prediction_and_never_ruinous(bet: tuple[float, ...]) -> None:
+    fraction, target, _, inclusion = bet
+    unlabelled, kept, broken = get_payoffs(*bet)
     assert min(unlabelled, kept, broken) > 0.0
     for label, pays in ((1.0, kept), (0.0, broken)):
         mean = inclusion * pays + (1.0 - inclusion) * unlabelled
@@ -49,17 +43,11 @@ def test_payoffs_are_fair_for_every_prediction_and_never_ruinous(
         assert mean <= 1.0 + 1e-9
 
 
-@given(
-    fraction=st.floats(0.01, 0.9),
-    target=st.floats(0.1, 0.9),
-    prediction=st.floats(0.05, 0.95),
-    inclusion=st.floats(0.05, 0.95),
-)
-def test_payoff_without_a_label_grows_fastest(
-    fraction: float, target: float, prediction: float, inclusion: float
-) -> None:
+@given(st.tuples(st.floats(0.01, 0.9), st.floats(0.1, 0.9), st.floats(0.05, 0.95), st.floats(0.05, 0.95)))
+def test_payoff_without_a_label_grows_fastest(bet: tuple[float, ...]) -> None:
+    fraction, target, prediction, inclusion = bet
     by_label = np.array([1.0 - fraction + fraction / target, 1.0 - fraction])
-    best = get_payoffs(fraction, target, prediction, inclusion)[0]
+    best = get_payoffs(*bet)[0]
 
     def growth(unlabelled: float) -> float:
         with np.errstate(invalid="ignore", divide="ignore"):

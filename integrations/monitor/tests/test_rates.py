@@ -239,10 +239,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "one rate": {"max_wrong_rate": "0.1"},
     "two rates": {"max_wrong_rate": ["0.05", "0.1"]},
     "beside sets": {"max_wrong_rate": "0.2", "alpha": "0.2"},
-    "draw rule": {
-        "max_wrong_rate": ["0.05", "0.1", "0.2"],
-        "draws": "below(0.5, at_most=10)",
-    },
+    "draw rule": {"max_wrong_rate": ["0.05", "0.1", "0.2"], "draws": "below(0.5, at_most=10)"},
 }
 
 
