@@ -295,13 +295,8 @@ def test_answers_among_other_content_are_used(tmp_path: Path, kind: Kind, mode: 
 
 
 def test_results_that_are_cut_off_are_read_again(tmp_path: Path) -> None:
-    parts = iter([2])
-    check_run(
-        tmp_path,
-        "anthropic",
-        lambda lines: (content := b"".join(map(write_line, lines)))[: len(content) // next(parts, 1)],
-        lost=0,
-    )
+    shown = iter([LINES // 2])
+    check_run(tmp_path, "anthropic", lambda lines: Provider().write(lines[: next(shown, LINES)]), lost=0)
 
 
 # No line can be read, or each is of another request.

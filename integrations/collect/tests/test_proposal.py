@@ -125,13 +125,9 @@ def test_detect_columns_names_the_flaw_if_no_row_can_be_used(tmp_path: Path) -> 
         detect_columns(open_rows(path))
 
 
-def test_detect_columns_recognises_json_lists() -> None:
-    row = {"question": "x", "answers": '["Lima", "the city"]'}
-    assert detect_columns(Rows.from_iterable([row])).cells == {"answers": "json"}
-    as_python = {"question": "x", "answers": "['Lima', \"the city\"]"}
-    assert detect_columns(Rows.from_iterable([row, as_python])).cells == {"answers": "json"}
-    other = {"question": "x", "answers": "[sic]"}
-    assert detect_columns(Rows.from_iterable([row, other])).cells == {}
+def test_detect_columns_takes_cells_for_json_only_if_all_are() -> None:
+    rows = [{"question": "x", "answers": '["Lima", "the city"]'}, {"question": "x", "answers": "[sic]"}]
+    assert detect_columns(Rows.from_iterable(rows)).cells == {}
 
 
 def test_detect_columns_refuses_a_prompt_that_is_no_template() -> None:

@@ -508,9 +508,8 @@ def sheet(records: Path) -> Path:
 
 def test_agreement_prints_the_report(records: Path, sheet: Path) -> None:
     (store := records.with_name("a store.db")).write_bytes(b"SQLite format 3\0")
-    assert f"store export '{store}' records.jsonl" in " ".join(
-        run("store", "agreement", store, sheet).err.split()
-    )
+    refusal = " ".join(run("store", "agreement", store, sheet).err.split())
+    assert f"store export '{store}' records.jsonl" in refusal
     ran = run("store", "agreement", records, sheet)
     assert (ran.code, ran.err) == (0, "")
     assert max(map(len, ran.out.splitlines())) <= 80

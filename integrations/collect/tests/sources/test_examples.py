@@ -357,6 +357,7 @@ NESTED: list[tuple[dict[str, Any], str | None, Any]] = [
     ({"question": "q", "answers": json.dumps({"text": ["Lima"], "start": [1]})}, "answers.text", ["Lima"]),
     ({"question": "q", "answers": str({"text": ["Lima"], "start": [1]})}, "answers.text", ["Lima"]),
     ({"question": "q", "answers": str(["Lima", "Cusco"])}, "answers", ["Lima", "Cusco"]),
+    ({"question": "q", "answers": '["Lima", "L."]'}, "answers", ["Lima", "L."]),
     ({"question": "q", "answer": json.dumps({"value": "x", "aliases": ["x"]})}, "answer.aliases", ["x"]),
     ({"inputs": '{"question": "q"}', "outputs": '{"answer": "x"}'}, "outputs.answer", "x"),
     ({"question": "q", "answer": '{"a": 1, "b": 2}'}, "answer", '{"a": 1, "b": 2}'),

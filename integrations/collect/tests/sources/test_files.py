@@ -126,6 +126,7 @@ DAMAGED = [
     ("a.json", b'{"data": []}', 0, "expected one list of objects"),
     ("a.json", b'{"question": "a"}\n{"question": "b"}\n', 0, "name it .jsonl if each line is an object"),
     ("a.json", b"[{}, \xe9]", 0, "not UTF-8: byte 0xe9 at position 6"),
+    ("a.json.gz", gzip.compress(b'[{"question": "a"}]', mtime=0)[:-10], 1, "damaged or cut off"),
     ("a.parquet", b"PAR1 but not really PAR1", 0, "damaged, or not Parquet"),
     ("a.parquet", b"", 0, "damaged, or not Parquet"),
 ]
@@ -139,13 +140,6 @@ def test_damaged_file_is_refused_under_any_bad_rows_policy(
     error = catch_damage(path)
     assert (error.source, error.line, error.field) == (str(path), line, "")
     assert words in error.problem
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
-def test_truncated_gzip_file_is_refused(tmp_path: Path, name: str) -> None:
-    whole = WRITERS[name](tmp_path / name, ROWS).read_bytes()
-    path = write(tmp_path / f"{name}.gz", gzip.compress(whole)[:-10])
-    assert "damaged or cut off" in catch_damage(path).problem
 
 
 def test_parquet_with_a_changed_byte_or_equal_columns_is_refused(tmp_path: Path) -> None:
