@@ -43,8 +43,7 @@ _UNSURE = r"""
 """
 _UNSURE_UNSPACED = "不知道 不确定 不清楚 わかりません 分かりません 모르겠 모릅니다"
 UNSURE = _compile_words(_UNSURE, _UNSURE_UNSPACED)
-# One of several answers or a step on the way ("the first root", "part (a)"), and what reports an opinion: not
-# "I think", "I'd say" or "we can say".
+# One of several answers, a step on the way ("part (a)"), and opinions of others, not "I think" or "I'd say".
 UNASSERTED = re.compile(
     r"\b(?:(?:one|another|first|second|third|other|next|old|former|previous|naive|tempting|possible)\s(?:\w+\s)?(?:root|solution"
     r"|possibilit|option|attempt|estimate|total|answer|result|value|part|step|question|half|claim|statement|thing|instinct|thought|guess)"
@@ -69,15 +68,17 @@ QUESTION = re.compile(
     r"\?[\s\"')\]}*$_]*$|(?:[吗嗎]|(?:です|ます|だろう|でしょう|の)か|(?:가요|나요|까요?|니까))[\s.。\"')*]*$"
 )
 SUPPOSITION = _compile_words(
-    r"if whether suppos\w+ assum\w+ let_[a-z] unless otherwise wenn falls если", "如果 假设 もし 만약"
+    r"if whether suppos\w+ assum\w+ let_[a-z] unless otherwise provided_(?:that|[a-z]_is) wenn falls если",
+    "如果 假设 もし 만약",
 )
 ALTERNATIVE = _compile_words("or either vs versus oder entweder ou oppure или либо", "或 または 또는 혹은")
 DENIED = re.compile("|".join(words.pattern for words in (NEGATION, DOUBT, ALTERNATIVE)), re.IGNORECASE)
 _TAKES_BACK = join_words(
     rf"""
-    {_UNSURE} wait actually sorry correction corrected scratch_that on_second_thought reconsider\w* oops
-    hmm+ (?:just_)?kidding edit(?=:) rather(?=,) i_was_wrong korrektur doch_nicht moment_mal
-    attende[zs] en_fait erratum espera en_realidad perdón aspetta anzi espere na_verdade подожди\w* ошибка
+    {_UNSURE} wait actually sorry correction corrected scratch_that on_second_thought reconsider\w* oops hmm+
+    (?:just_)?kidding edit(?=:) take_(?:that|it)_back on_reflection rather(?=,) i_was_wrong korrektur
+    doch_nicht moment_mal attende[zs] en_fait erratum espera en_realidad perdón aspetta anzi espere na_verdade
+    подожди\w* ошибка
     """,
     f"{_UNSURE_UNSPACED} 等等 等一下 不对 更正 待って いや、 잠깐 아니",
 )
@@ -90,7 +91,7 @@ SECOND_THOUGHT = re.compile(
 RETRACTION = re.compile(
     rf"{_TAKES_BACK}|{SECOND_THOUGHT.pattern}"
     # "That can't be right", and "no" alone at the beginning of a clause, which may also be an answer.
-    r"|\bthat(?:['’]s|\sis)\s(?:wrong|incorrect|not)\b"
+    r"|\b(?:that(?:['’]s|\sis)\s(?:wrong|incorrect|not)|which\s\w+\s(?:impossible|not))\b"
     r"|[.!?\n]\W{0,8}(?:(?:but|however)\b[^.!?\n]{0,60}?\s)?th(?:at|is)\s(?:contradict|\w+n['’]t|cannot|\w{2,6}\s(?:not|wrong)\b)"
     r"|(?:^|[.!?\n,;:–—-]\W{0,8})(?:no|nein|non|não|нет)(?=\s?[,.!?:;—-]|\swait|\s*$)",
     re.IGNORECASE,
@@ -101,7 +102,7 @@ UNDECIDED = re.compile(
 )
 # What stands before a word for "answer" that is not the answer given.
 OTHER_ANSWER = re.compile(
-    r"\b(?:first|second(?:-best)?|third|next|runner-up|initial|previous|earlier|other|another|alternative|opposite|worst|least|tempting|common|typical"
+    r"\b(?:first|second(?:-best)?|third|next|trick|runner-up|initial|previous|earlier|other|another|alternative|opposite|worst|least|tempting|common|typical"
     r"|naive|possible|plausible|(?!(?:that|here|it|what|there|let)['’])\w+['’]s|\w+s['’]|their|his|her|your)\s+(?:\w+\s+)?$",
     re.IGNORECASE,
 )

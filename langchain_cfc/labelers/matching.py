@@ -137,9 +137,9 @@ _BEFORE = re.compile(
 # What may follow it: the end of a sentence, a bracket, or one of these words, perhaps after a sign.
 _FOLLOWING = r"""
     (?:is|was|are|were)(?=\W*$|_(?:the|known|built|born|\w+ed)\b) ha[sd](?=_(?:the|more|been)\b) in on at by
-    with for(?!_(?:example|instance)) as(?!_well) which who that where when because since during while under
-    between via not itself became wrote won lies made led ran took gave died did does can could will would
-    said says began built serves belongs remains holds uses stands makes plays sits means
+    with for(?!_(?:example|instance)) as(?!_well) which who that where when because since during around about
+    while under between via not itself became wrote won lies made led ran took gave died did does can could
+    will would said says began built serves belongs remains holds uses stands makes plays sits means
     and_(?:its|it|is|was|has) [a-z]+ed the an? its? so liegt hat im am als seit dans depuis fue está
     (?:ist|est|es|era|è|é)_(?:d[aei][erns]|l[aeo]s?|el|il|une?|eine?|uma?|[ao]s?)
 """
@@ -158,9 +158,9 @@ _DENIED = re.compile(
     + join_words(
         r"""
         without might may could than instead former(?:ly)? previously originally until used_to possible
-        candidates unlike like near whose replaced renamed confused inspired attributed followed_by rival old
-        runner-up losing contender alternative mistake misconception belief myth legend rumou?r suggestion
-        example guess as_\w+_as such_as one_of_them ceased same surrounded
+        candidates unlike like near whose replaced renamed confused inspired influenced among attributed
+        followed_by rival old runner-up losing contender alternative mistake misconception belief myth legend
+        rumou?r suggestion example guess as_\w+_as such_as one_of_them ceased same surrounded
         (?:options?|distractors?|choice|second|loser)(?=:) (?:would|should)_have (?:meant|going)_to früher
         ehemal\w* autrefois ancien\w* antigu\w* anti[cg]\w+
         """
@@ -169,8 +169,7 @@ _DENIED = re.compile(
 )
 # What does not begin the clause: "Critics argue it is Lima", "In the film it is Lima".
 _REPORTED = re.compile(
-    r"\w(?<!think)(?<!believe)(?<!confident)(?<!sure)(?<!\bthat)(?<!\bso)(?<!\bthen)(?<!\bsay)\s(?:that\s(?:the|it)\b|(?:it|he|she)(?:['’]s|\s(?:is|was))\s)",
-    re.IGNORECASE,
+    r"(?i)\w(?<!think)(?<!believe)(?<!confident)(?<!sure)(?<!\bthat)(?<!\bso)(?<!\bthen)(?<!\bsay)\s(?:that\s(?:the|it)\b|(?:it|he|she)(?:['’]s|\s(?:is|was))\s)",
 )
 _CLAUSE = re.compile(r"[.!?;,\u3001\u060c\u061f\u061b]|\s-+\s|\b(?:but|because|since)\b")
 # Characters around an alias that are looked at.

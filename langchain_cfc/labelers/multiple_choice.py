@@ -75,7 +75,7 @@ _NAMED = rf"(?:(?:{join_words(_NAMES)})[\s*_:]{{1,4}}){{0,2}}(?:选项|選択肢
 # A letter as an option: a capital, or a small letter that brackets or the end of the answer set off. A and I
 # are also words.
 _LETTER = (
-    r"(?P<letter>[B-HJ-Z]|[AI](?!\s+[^\W\d_]|['’])"
+    r"(?P<letter>[B-HJ-Z]|[AI](?![^\S\n]+[^\W\d_]|['’])"
     rf"|[AI](?=\s+(?:{join_words('because since as here is was and or but due given oder')}))"
     rf"|(?<=[(\[])[a-z](?=[)\]])|[a-z](?=\)\s)|[a-z](?={_CLOSE}(?:[.,:;!](?!\w)|\s*$|\n)))"
     # Not part of a word or a name (`B12`, `B.1`), and not struck out.
@@ -117,7 +117,7 @@ _LISTED = re.compile(r"\n[\s*(\[]{0,8}([A-Z])\*{0,2}[.):\]]")
 _SIGN = re.compile(r"\s?[.:}、。,!]|\s\(|\s[-–—→]\s|\s?[–—]|\n|\s(?:because|since)\b|\s*$|(?<=[)\]])")
 # What may introduce a second answer in a later sentence.
 _ADDITION = re.compile(
-    rf"{DOUBT.pattern}|{ALTERNATIVE.pattern}|^\W*(?:but|however|alternatively)\b|"
+    rf"{DOUBT.pattern}|{ALTERNATIVE.pattern}|^\W*(?:but|however|alternatively)\b|^\W*(?:\w+\W+){{0,3}}[A-Z]\W*$|"
     + join_words(
         r"also too(?=\W*$|[.,;]) both equally could might may auch aussi también anche também также тоже",
         "也",

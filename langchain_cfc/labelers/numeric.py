@@ -205,7 +205,7 @@ _NOUN = rf"""
 _CONTINUATIONS = join_words(
     """
     per(?!_mil) each every left remaining remains? in_total in_all altogether total exactly now because since
-    so is_the_(?:correct_|right_|final_)?answer are_left AD CE as_the_result
+    is_the_(?:correct_|right_|final_)?answer are_left AD CE as_the_result
     of_(?:the|them|these|those|his|her|their|it)
     """,
     "です 입니다 이다 だ г(?:од|оду|ода|\\.)?\\b",
@@ -215,8 +215,8 @@ _LATER = join_words(
     (?<!degrees_)of in for to from on at after before during between until when with that which who by than
     they he she it a an i\.e was were (?:is|are)_(?:needed|required|used) this every today back away can got
     leftover needed old long tall high wide deep hoch lang breit alt tief (?:is|are)_(?:in|on|at|from|there)
-    yesterday tonight tomorrow last_(?:week|month|year|night) chance probability increase decrease discount
-    de d'\w+ difference oversee \w+ed \w+er
+    yesterday tonight tomorrow last_(?:week|month|year|night) chance probability increase decrease discount de
+    d'\w+ difference oversee \w+ed \w+er
     """
 )
 
@@ -287,6 +287,8 @@ _UNCERTAIN = re.compile(
     re.IGNORECASE,
 )
 _REASON = re.compile(rf",\s?(?:{EXPLANATION.pattern})|\b(?:because|since)\b", re.IGNORECASE)
+# What a text ends with if it gives its answer at its end: "In fact it is 9."
+_LAST = re.compile(r"(?:,|\bit(?:['’]s|\s(?:is|was|should\sbe)))\s\W?(\d[\d.,]*)(?<=\d)\D{0,12}$")
 # A line that is only a value: several are a list.
 _BARE = re.compile(r"[^\w=]*[\d.,' ]+[^\w=]*[^\W\d_]{0,12}\W*")
 _LEAD = compile_lead(choices=False)
@@ -461,7 +463,8 @@ def _read_sentence(sentence: str, *later: str) -> _Reading:
     # "If" may precede a calculation.
     supposed = terms[-1].rpartition(", ")[2] if terms else sentence
     rest = sentence[len(head) :] + "".join(later)
-    if QUESTION.search(sentence) or SUPPOSITION.search(supposed) or RETRACTION.search("\n" + rest):
+    taken_back = RETRACTION.search("\n" + rest) or ((last := _LAST.search(rest)) and last[1] not in sentence)
+    if QUESTION.search(sentence) or SUPPOSITION.search(supposed) or taken_back:
         return [None]
     return _read_place(head)
 

@@ -109,7 +109,7 @@ _ECHO = re.compile(
 _CONDITION = re.compile(
     r"\W{0,2}(?:only |but only )?"
     rf"(?:{SUPPOSITION.pattern}|{DOUBT.pattern}|(?:provided|as\slong\sas|sofern|sauf|à\smoins|a\smenos?|in(?!\sfact)|to|with|at|on|by"
-    r"|for|under|except|though|according\sto\ssome|depending|however|but\sno[tw]?|not\s(?:really|only)|part(?:ial)?ly|sometimes|sa(?:id|ys?)|i\s(?:guess|think))\b"
+    r"|for|under|except|though|according\sto\ssome|depending|however|but\sno[tw]?|not\s(?:really|only)|part(?:ial)?ly|sometimes|whenever|sa(?:id|ys?)|i\s(?:guess|think))\b"
     # One or two words that neither emphasise nor repeat the verdict: "Yes, almost."
     r"|(?<=,\s)(?!(?:\w+\s)?(?:it|s?he|th\w+|i|we|you|is|are|was|were|do|does|did|can|\w+n't|all|both|always|never|yes|no|definitely|absolutely"
     r"|certainly|exactly|indeed|totally|really|clearly|course|correct|right|true|false|wrong|incorrect|sure\w*)\b)[a-z']+(?:\s[a-z']+)?[.;,\n]*$)"
@@ -121,8 +121,7 @@ _ASIDE = re.compile(
 )
 # Labels before a colon that state an answer; "Cats: yes" answers for cats alone.
 _CONCLUSION = re.compile(
-    r"\b(?:so|therefore|thus|hence|then|short|question|antwort|réponse|respuesta|risposta|resposta|ответ)\s*:\s*$"
-    r"|(?:答案|回答|答え|정답|답)\s*:\s*$"
+    r"(?:\b(?:so|therefore|thus|hence|then|short|question|antwort|réponse|respuesta|risposta|resposta|ответ)|答案|回答|答え|정답|답)\s*:\s*$"
 )
 # Characters around a member that are looked at, apart from its clause.
 _NEAR = 200
@@ -214,9 +213,8 @@ class VerdictExtractor:
             ]
             mentions = [*opening, *stated, *(one for one in mentions if one.start > stated[-1].start)]
         decided = [one.end for one in mentions if one.decides]
-        if not decided or UNDECIDED.search(plain, stated[-1].end if stated else 0):
-            return None
-        if SECOND_THOUGHT.search(plain, stated[-1].end if stated else decided[0]):
+        end = stated[-1].end if stated else 0
+        if not decided or UNDECIDED.search(plain, end) or SECOND_THOUGHT.search(plain, end or decided[0]):
             return None
         named = {self._flip(one.member) if one.is_denied else one.member for one in mentions}
         return self._members[named.pop()] if len(named) == 1 else None
@@ -244,9 +242,8 @@ class VerdictExtractor:
             before = text[max(0, start - _NEAR) : start]
             stated = _STATEMENT.search(before)
             is_stated = stated is not None and not OTHER_ANSWER.search(before[: stated.start()])
-            is_other = (stated or text[cut - 1 : cut] == ":") and not (
-                is_stated or _CONCLUSION.search(before)
-            )
+            has_label = stated or text[cut - 1 : cut] == ":"
+            is_other = has_label and not (is_stated or _CONCLUSION.search(before))
             # An earlier member answers, and denies nothing: "No and yes".
             denying = text[max(last, cut, start - _NEAR) : start]
             is_denied = bool(_NEGATION.search(denying) or (is_stated and _WRONG_STATEMENT.search(before)))

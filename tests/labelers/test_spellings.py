@@ -48,11 +48,12 @@ def test_spellings_are_mostly_from_models_and_public_test_suites() -> None:
     assert sum(not row["source"].startswith("own") for row in rows) > len(rows) / 2
 
 
-# Sentences that a careful reader calls wrong or right, with the reference "5", "Lima", "yes" and "B".
+# Sentences that a careful reader calls wrong or right, with these references.
 LABELERS = {
     "5": NumericMatch(),
     "Lima": NormalisedMatch(anywhere=True),
     "yes": ClosedSet(["yes", "no"]),
+    "A": MultipleChoice(),
     "B": MultipleChoice(),
 }
 WRONG = {
@@ -65,7 +66,8 @@ WRONG = {
         Answer: 5. Let me fix that: 6. | Here are 5 examples. | Answer: 5. That can't be right. |
         Answer: 5. Hold on, it's 6. | Answer: 5. I made an error above. | Answer: 5. My mistake: 6. |
         Answer: 5. This contradicts the first line. | Answer: 5. Make that 6. | She began with 5. |
-        The exponent is 5.
+        The exponent is 5. | Answer: 5. In fact it is 6. | Bob has 5, so Ann has half as many. |
+        x = 5, which is impossible.
     """,
     "Lima": """
         The runner-up is Lima. | Others say: Lima. | The former capital is Lima. |
@@ -77,8 +79,8 @@ WRONG = {
         Lima is large. It is Cusco. | Lima is the largest city, but Cusco is the capital. |
         Lima! Just kidding, Cusco. | Lima is a nice place. | Lima. Hold on, Cusco. | Second choice: Lima |
         Distractor: Lima | Früher war es Lima. | Lima Incorporated | It was inspired by Lima. |
-        Lima followed by Cusco. | Cusco: Lima is in the east. | Loser: Lima | Lima ceased to be it. |
-        Cusco, surrounded by Lima.
+        Lima followed by Cusco. | Cusco: Lima is in the east. | Loser: Lima | Among them is Lima. |
+        Lima ceased to be it. | Cusco, surrounded by Lima.
     """,
     "yes": """
         Others say: yes | Cats: yes | Option 1: yes | First answer: yes | Yes, maybe. | Until 2006, yes. |
@@ -90,7 +92,8 @@ WRONG = {
     "B": """
         Others choose B. | Students often pick B. | Critics would select B. | Answer: B (wrong) |
         B. But C is right. | B looks right, but it isn't. | B. Let me check again: C. |
-        The next best answer is B. | B. Alternatively C.
+        The next best answer is B. | B. Alternatively C. | B. On reflection, C. | B. I take that back: C. |
+        The trick answer is B. | B, provided n is odd.
     """,
 }
 RIGHT = {
@@ -112,6 +115,7 @@ RIGHT = {
     "B": """
         I choose B. | We should choose B. | Let's go with B. | Therefore, I pick B. | B is correct.
     """,
+    "A": "A\n\nExplanation: it is on the coast.",
 }
 
 
