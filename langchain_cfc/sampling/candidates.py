@@ -23,6 +23,7 @@ from langchain_cfc.sampling.classification import (
     is_incomplete_json,
     read_visible_text,
 )
+from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.serialization import canonical_json
 
 # Keys of the output of `with_structured_output(include_raw=True)`.
@@ -227,6 +228,10 @@ class Description:
     """
 
     def __init__(self, answer: Target | None, metadata: Target | None) -> None:
+        for name, one in (("answer", answer), ("metadata", metadata)):
+            if one is not None and not isinstance(one, Runnable) and not callable(one):
+                msg = f"{name} is {short_repr(one)}; expected a function or a Runnable"
+                raise DescriptionError(msg)
         # A plain function takes less time than starting a thread for each text.
         self._is_plain = not (answer is None or isinstance(answer, Runnable) or is_async_callable(answer))
         extract = partial(_map_texts, answer) if self._is_plain else answer

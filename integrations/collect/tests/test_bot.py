@@ -19,8 +19,8 @@ from langchain_openai import ChatOpenAI
 
 from integrations.collect.tests.sharing import make_recorded_model
 from langchain_cfc import CalibrationArtifact, CFCRunnable
-from langchain_cfc.errors import CollectionError, InputError, StoreError, UnattainableTargetError
-from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.errors import CFCError, CollectionError, InputError, StoreError, UnattainableTargetError
+from langchain_cfc.labelers import NormalisedMatch, NumericMatch
 from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
 from tests.cli.running import run
 from tests.serving.openai_bodies import Answer
@@ -264,12 +264,14 @@ NOTHING_CORRECT = [(question, f"another {number}") for number, (question, _) in 
         (PAIRS, {"store": "none/bot.db", "out": "bot.json"}, "none/bot.db: the folder .* does not exist"),
         (17, {}, "expected pairs, mappings"),
         (pd.Series(["a"]), {}, "expected a pair"),
+        (PAIRS, {"labeler": NumericMatch()}, "the labeler cannot use the reference of 80 prompts"),
+        (PAIRS, {"answer": "strip"}, "answer is 'strip'; expected a function"),
     ],
 )
 def test_build_bot_refuses_what_cannot_work_before_asking(
     examples: Any, options: dict[str, Any], said: str, model: ChatOpenAI, script: Script
 ) -> None:
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(CFCError, match=said):
         build(model, examples, **options)
     assert script.requests == []
     assert list(Path.cwd().iterdir()) == []

@@ -41,7 +41,13 @@ from langchain_cfc.support.plugins import load_object
 from langchain_cfc.support.text import format_percent, pluralize
 from langchain_cfc.verifiers import SelfConsistency, Verifier, VerifierEnsemble
 from langchain_cfc_collect.calibrating import ChainOptions, ChainPlan, choose_store
-from langchain_cfc_collect.collecting import acollect, format_cost, print_line, run_in_kept_loop
+from langchain_cfc_collect.collecting import (
+    acollect,
+    check_references,
+    format_cost,
+    print_line,
+    run_in_kept_loop,
+)
 from langchain_cfc_collect.costs import Budget, ModelCalls, Stage, Usage
 from langchain_cfc_collect.proposal import (
     LabelerChoice,
@@ -149,6 +155,8 @@ async def abuild_bot(
     stand_in = labeler if labeler is not None else choices[0].create()
     plan = ChainPlan.make(generator, listed, verifier or SelfConsistency(), stand_in, given)
     plan.check()
+    for _ in check_references(plan.examples, stand_in):  # raises once all are read
+        pass
     _check_store(plan)
     passed = {name for name, part in (("verifier", verifier), ("labeler", labeler)) if part is not None}
     if passed < {*_PARTS.values()} or prompt is not None:
