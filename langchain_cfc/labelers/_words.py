@@ -47,7 +47,7 @@ UNSURE = _compile_words(_UNSURE, _UNSURE_UNSPACED)
 UNASSERTED = re.compile(
     r"\b(?:(?:one|another|first|second|third|other|next|old|former|previous|naive|tempting|possible)\s(?:\w+\s)?(?:root|solution"
     r"|possibilit|option|attempt|estimate|total|answer|result|value|part|step|question|half|claim|statement|thing|instinct|thought|guess)"
-    r"|(?:part|step|question)\s\(?[a-z0-9]\b|(?:one|two|both)\sof\sthe|(?:(?<!\bi\s)(?<!\bi['’]d\s)(?<!\bi\swould\s)(?<!can\s)"
+    r"|(?:part|step|question|statement|claim)\s\(?[a-z0-9]\b|(?:one|two|both)\sof\sthe|(?:(?<!\bi\s)(?<!\bi['’]d\s)(?<!\bi\swould\s)(?<!can\s)"
     r"(?:says?|thinks?|believes?)|said|thought|believed|claim(?:s|ed|(?=\s(?:that|it|the)\b))"
     r"|according\sto\s(?:\w+\s)?(?:legend|myths?|rumou?rs?|some|many|others))\b)",
     re.IGNORECASE,
@@ -102,7 +102,7 @@ UNDECIDED = re.compile(
 )
 # What stands before a word for "answer" that is not the answer given.
 OTHER_ANSWER = re.compile(
-    r"\b(?:first|second(?:-best)?|third|next|trick|runner-up|initial|previous|earlier|other|another|alternative|opposite|worst|least|tempting|common|typical"
+    r"\b(?:first|second(?:-best)?|third|next|trick|expected|rejected|runner-up|initial|previous|earlier|other|another|alternative|opposite|worst|least|tempting|common|typical"
     r"|naive|possible|plausible|(?!(?:that|here|it|what|there|let)['’])\w+['’]s|\w+s['’]|their|his|her|your)\s+(?:\w+\s+)?$",
     re.IGNORECASE,
 )

@@ -117,9 +117,9 @@ _ARTICLES = {
 }
 # What may stand directly before an alias in a sentence, apart from an article and marks of quotation.
 _LINKS = r"""
-    is are was were be been it's that's called named as means has have had contains uses? exactly only using
-    (?:made|full|composed|consists?|number|city|name)_of by answer through
-    (?:(?:is|are|was|were|be(?:en)?|ist|sind|war|wurde)(?:_\w+)?|lies?|liegt|stands?|sits?|died|lived|place|up)_(?:in|at|on)
+    is are was were be been it's that's called named as means has have had contains uses? exactly only
+    definitely certainly using (?:made|full|composed|consists?|number|city|name)_of by answer through
+    (?:(?:is|are|was|were|be(?:en)?|ist|sind|war|wurde)(?:_\w+)?|lies?|liegt|stands?|sits?|died|lived|happened|occurred|place|up)_(?:in|at|on)
     (?:stands?|symbol|looking)_for produces? releases? represents? ist sind war heißt est était es son era è
     sono é são foi это هي هو
 """
@@ -137,9 +137,9 @@ _BEFORE = re.compile(
 # What may follow it: the end of a sentence, a bracket, or one of these words, perhaps after a sign.
 _FOLLOWING = r"""
     (?:is|was|are|were)(?=\W*$|_(?:the|known|built|born|\w+ed)\b) ha[sd](?=_(?:the|more|been)\b) in on at by
-    with for(?!_(?:example|instance)) as(?!_well) which who that where when because since during around about
-    while under between via not itself became wrote won lies made led ran took gave died did does can could
-    will would said says began built serves belongs remains holds uses stands makes plays sits means
+    with of_course for(?!_(?:example|instance)) as(?!_well) which who that where when because since during
+    around about while under between via not itself became wrote won lies made led ran took gave died did does
+    can could will would said says began built serves belongs remains holds uses stands makes plays sits means
     and_(?:its|it|is|was|has) [a-z]+ed the an? its? so liegt hat im am als seit dans depuis fue está
     (?:ist|est|es|era|è|é)_(?:d[aei][erns]|l[aeo]s?|el|il|une?|eine?|uma?|[ao]s?)
 """

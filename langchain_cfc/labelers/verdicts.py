@@ -68,7 +68,7 @@ _WRONG_STATEMENT = re.compile(r"\b(?:incorrect|wrong|false|other|not the)\s+[\w'
 _LINKED = re.compile(
     join_words(
         r"""
-        is was are were (?:would|will|must|should|has_to)_be it's that's so then thus hence therefore in as
+        is was are were (?:will|must|should|has_to)_be it's that's so then thus hence therefore in as
         (?:the|my|i|i'd|i_would|correct|final)_answer (?:continent|kind|name|type)_of definitely clearly
         certainly indeed absolutely simply just surely i(?:'d|_would|_must)?_say i_think
         """
@@ -109,7 +109,7 @@ _ECHO = re.compile(
 _CONDITION = re.compile(
     r"\W{0,2}(?:only |but only )?"
     rf"(?:{SUPPOSITION.pattern}|{DOUBT.pattern}|(?:provided|as\slong\sas|sofern|sauf|à\smoins|a\smenos?|in(?!\sfact)|to|with|at|on|by"
-    r"|for|under|except|though|according\sto\ssome|depending|however|but\sno[tw]?|not\s(?:really|only)|part(?:ial)?ly|sometimes|whenever|sa(?:id|ys?)|i\s(?:guess|think))\b"
+    r"|for|under|except|though|according\sto\ssome|depending|however|but|from|so\sthey|it\s(?:seems|appears)|not\s(?:really|only)|part(?:ial)?ly|sometimes|whenever|sa(?:id|ys?)|i\s(?:guess|think|suppose))\b"
     # One or two words that neither emphasise nor repeat the verdict: "Yes, almost."
     r"|(?<=,\s)(?!(?:\w+\s)?(?:it|s?he|th\w+|i|we|you|is|are|was|were|do|does|did|can|\w+n't|all|both|always|never|yes|no|definitely|absolutely"
     r"|certainly|exactly|indeed|totally|really|clearly|course|correct|right|true|false|wrong|incorrect|sure\w*)\b)[a-z']+(?:\s[a-z']+)?[.;,\n]*$)"

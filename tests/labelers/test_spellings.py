@@ -87,7 +87,8 @@ WRONG = {
         Yes, it was until 2006. | At first glance, yes. | On paper, yes. | Before 1990, yes. | Yes, kind of. |
         Yes, in some cases. | Yes, I guess. | Yes, you are right to ask; it isn't. | Yes, great question. |
         Yes, I can help with that. | The author would answer yes. | The converse is true. | Yes. Hold on. |
-        Yes, almost. | Yes, historically. | Yes, by some definitions. | Her answer was yes.
+        Yes, almost. | Yes, historically. | Yes, by some definitions. | Her answer was yes. |
+        Yes, I suppose. | Yes, but the opposite holds in winter. | Expected answer: yes | Statement 1 is true.
     """,
     "B": """
         Others choose B. | Students often pick B. | Critics would select B. | Answer: B (wrong) |
@@ -105,7 +106,8 @@ RIGHT = {
     "Lima": """
         I think it is Lima. | The capital is Lima; it was founded in 1535. | It is located in Lima. |
         In Lima. | Sure! The capital is Lima. | Lima was founded in 1535. | It took place in Lima. |
-        It can be found in Lima. | I'm sure that it is Lima.
+        It can be found in Lima. | I'm sure that it is Lima. | Definitely Lima. | Lima, of course. |
+        It happened in Lima.
     """,
     "yes": """
         In short, yes. | According to the passage, yes. | Cats purr, so yes. | Yes, many birds can fly. |
