@@ -307,8 +307,8 @@ def _parse_url(where: str | os.PathLike[str]) -> URL:
     except (ArgumentError, ValueError, KeyError):
         # It is not quoted, because any part of it may be a password.
         msg = (
-            "the address of the store cannot be read: expected a path such as s.db, or "
-            "postgresql://user:password@host/database"
+            "the address of the store cannot be read: expected a path such as s.db, or a URL such as "
+            "postgresql://host/database"
         )
         raise StoreError(msg) from None
 
