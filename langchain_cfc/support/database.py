@@ -313,6 +313,12 @@ def _parse_url(where: str | os.PathLike[str]) -> URL:
         raise StoreError(msg) from None
 
 
+def find_store_file(where: str | os.PathLike[str]) -> Path | None:
+    """Return the path of a store in an SQLite file, None for one elsewhere; `StoreError` if it is neither."""
+    url = _parse_url(where)
+    return Path(str(url.database)) if url.get_backend_name() == "sqlite" else None
+
+
 def _check_single_name(path: Path) -> None:
     """Reject an SQLite file that has a second name: a hard link, or a mount of the file itself.
 

@@ -262,6 +262,7 @@ NOTHING_CORRECT = [(question, f"another {number}") for number, (question, _) in 
         (PAIRS, {"out": "bot.db"}, "out: bot.db is also the store"),
         (PAIRS, {"store": "."}, "cannot write .*: it is not a regular file"),
         (PAIRS, {"store": "none/bot.db", "out": "bot.json"}, "none/bot.db: the folder .* does not exist"),
+        (PAIRS, {"store": "me:secret@host/base"}, "^the address of the store cannot be read"),
         (17, {}, "expected pairs, mappings"),
         (pd.Series(["a"]), {}, "expected a pair"),
         (PAIRS, {"labeler": NumericMatch()}, "the labeler cannot use the reference of 80 prompts"),

@@ -26,7 +26,7 @@ from langchain_cfc.labelers import Labeler
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.records import Example, tabulate
 from langchain_cfc.sampling import SamplingName
-from langchain_cfc.support.database import StoreNotFoundError
+from langchain_cfc.support.database import StoreNotFoundError, find_store_file
 from langchain_cfc.support.files import check_target
 from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.support.units import Unit
@@ -235,12 +235,10 @@ class ChainPlan:
 
     def _check_targets(self) -> None:
         """Raise for paths that cannot be written to, or that are given twice."""
-        for path in (self.out, self.store):
-            if path is not None and "://" not in str(path):
+        for path in (find_store_file(self.store), self.out):
+            if path is not None:
                 check_target(path)
-        if self.out is None:
-            return
-        if os.path.realpath(self.out) == os.path.realpath(self.store):
+        if self.out is not None and os.path.realpath(self.out) == os.path.realpath(self.store):
             msg = f"out: {self.out} is also the store; give each its own path"
             raise InputError(msg)
 
