@@ -107,9 +107,12 @@ _ECHO = re.compile(
     r"will|would|has|have|had|should|must|ca|wo))(n't|\s+not)?\s*(?:[.!,;\n]|$)"
 )
 _CONDITION = re.compile(
-    r"\W{0,2}(?:only |but only )?"
+    r"\W{0,3}(?:only |but only )?"
     rf"(?:{SUPPOSITION.pattern}|{DOUBT.pattern}|(?:provided|as\slong\sas|sofern|sauf|à\smoins|a\smenos?|in(?!\sfact)|to|with|at|on|by"
-    r"|for|under|except|though|according\sto\ssome|depending|however|but|from|so\sthey|it\s(?:seems|appears)|not\s(?:really|only)|part(?:ial)?ly|sometimes|whenever|sa(?:id|ys?)|i\s(?:guess|think|suppose))\b"
+    r"|for|under|except|though|according\sto\ssome|depending|however|but|from|so\sthey|it\s(?:seems|appears)|not\s(?:really|only)|part(?:ial)?ly|sometimes|whenever|sa(?:id|ys?)|i\s(?:guess|think|suppose)"
+    r"|after|before|until|once|up\sto|during|almost|near?ly|rough\w+|approx\w+|(?:most|large|main|general|usual|typical|normal|part|broad|loose|strict"
+    r"|technical|nominal|theoretical|apparent|presumab|supposed|reported|alleged|arguab|hopeful)ly|often|rarely|barring|other\sthan"
+    r"|were\s(?:it|there)|(?:as|so)\sfar|last\si|give\sor|so\si|at\sleast)\b"
     # One or two words that neither emphasise nor repeat the verdict: "Yes, almost."
     r"|(?<=,\s)(?!(?:\w+\s)?(?:it|s?he|th\w+|i|we|you|is|are|was|were|do|does|did|can|\w+n't|all|both|always|never|yes|no|definitely|absolutely"
     r"|certainly|exactly|indeed|totally|really|clearly|course|correct|right|true|false|wrong|incorrect|sure\w*)\b)[a-z']+(?:\s[a-z']+)?[.;,\n]*$)"

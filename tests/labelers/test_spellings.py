@@ -88,7 +88,10 @@ WRONG = {
         Yes, in some cases. | Yes, I guess. | Yes, you are right to ask; it isn't. | Yes, great question. |
         Yes, I can help with that. | The author would answer yes. | The converse is true. | Yes. Hold on. |
         Yes, almost. | Yes, historically. | Yes, by some definitions. | Her answer was yes. |
-        Yes, I suppose. | Yes, but the opposite holds in winter. | Expected answer: yes | Statement 1 is true.
+        Yes, I suppose. | Yes, but the opposite holds in winter. | Expected answer: yes |
+        Statement 1 is true. | Yes, after 1990. | Yes - at least in part. | Yes, roughly half the time. |
+        Yes, so I hear. | Yes, were it not for one case. | Yes, give or take. | Yes, up to a point. |
+        Yes, strictly speaking it has two.
     """,
     "B": """
         Others choose B. | Students often pick B. | Critics would select B. | Answer: B (wrong) |
