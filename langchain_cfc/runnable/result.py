@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage
@@ -14,14 +14,10 @@ from langchain_core.messages.tool import invalid_tool_call
 from pydantic import BaseModel, ConfigDict
 from typing_extensions import Self
 
-from langchain_cfc.decision import Reason
 from langchain_cfc.errors import InputError
 from langchain_cfc.runnable.explanation import explain_reason, explain_result, summarise_result
 from langchain_cfc.runnable.result_data import ResultData, ScoredCandidate
 from langchain_cfc.support.display import Displayed, Summary, make_frame, shorten
-
-if TYPE_CHECKING:
-    from langchain_cfc.claims import Span
 
 # The fields of the result that messages hold by default.
 _MESSAGE_FIELDS: Any = {
@@ -217,49 +213,6 @@ class ClaimsResult(CFCResult):
     text: str | None
     claims: tuple[ScoredClaim, ...]
     full_text: str | None = None
-
-    @classmethod
-    def from_claims(
-        cls,
-        answer: str,
-        spans: Sequence[Span],
-        *,
-        kept: Sequence[bool],
-        scores: Sequence[float],
-        reason: Reason,
-        described: Mapping[str, Any],
-        hidden: bool,
-    ) -> ClaimsResult:
-        """Return the result for an answer with m claims.
-
-        `kept` and `scores` hold one value per claim, `described` the other fields of a result. `hidden` says
-        whether to leave out dropped text.
-        """
-        from langchain_cfc.claims import restore_text  # late: few chains split answers
-
-        text = restore_text(answer, spans, kept) or None
-        return cls.model_validate(
-            {
-                "abstained": text is None,
-                "reason": reason,
-                "answers": () if text is None else (text,),
-                "best": text,
-                "text": text,
-                "full_text": None if hidden else answer,
-                "candidates": (),
-                "claims": tuple(
-                    {
-                        "start": span.start,
-                        "end": span.end,
-                        "score": score,
-                        "kept": is_kept,
-                        "text": None if hidden and not is_kept else span.text,
-                    }
-                    for span, is_kept, score in zip(spans, kept, scores, strict=True)
-                ),
-                **described,
-            }
-        )
 
     def mark_dropped(self, before: str = "~~", after: str = "~~") -> str:
         """Return the whole answer with its dropped claims marked.

@@ -248,32 +248,46 @@ class ServingPipeline:
         return described
 
     def _decide_claims(self, promise: ServedPromise, one: ScoredPrompt) -> ClaimsResult:
-        answer = one.draws[0].text
-        if not one.spans:
-            nothing: dict[str, Any] = {
-                "threshold": math.inf if promise.cut is None else None,
-                "features": {},
-                "guarantee": promise.guarantees[None],
+        # Imported late: few chains split answers.
+        from langchain_cfc.claims import restore_text
+
+        kept: list[bool] = []
+        described: dict[str, Any] = {
+            "reason": "no_claims",
+            "threshold": math.inf if promise.cut is None else None,
+            "features": {},
+            "guarantee": promise.guarantees[None],
+        }
+        if one.spans:
+            decisions = decide(self.artifact, one.batch, promise.promise.level, cut=promise.cut)
+            kept = decisions.accepted[0].tolist()
+            described = {
+                "reason": decisions.find_reason(0),
+                **self._describe_decision(promise, decisions),
             }
-            return ClaimsResult.from_claims(
-                answer,
-                (),
-                kept=(),
-                scores=(),
-                reason="no_claims",
-                described={**nothing, **one.common},
-                hidden=not self.show_rejected,
-            )
-        decisions = decide(self.artifact, one.batch, promise.promise.level, cut=promise.cut)
-        kept = decisions.accepted[0].tolist()
-        return ClaimsResult.from_claims(
-            answer,
-            one.spans,
-            kept=kept,
-            scores=one.scored.scores,
-            reason=decisions.find_reason(0),
-            described={**self._describe_decision(promise, decisions), **one.common},
-            hidden=not self.show_rejected,
+        answer = one.draws[0].text
+        text = restore_text(answer, one.spans, kept) or None
+        return ClaimsResult.model_validate(
+            {
+                "abstained": text is None,
+                "answers": () if text is None else (text,),
+                "best": text,
+                "text": text,
+                "full_text": answer if self.show_rejected else None,
+                "candidates": (),
+                "claims": tuple(
+                    {
+                        "start": span.start,
+                        "end": span.end,
+                        "score": score,
+                        "kept": is_kept,
+                        "text": span.text if is_kept or self.show_rejected else None,
+                    }
+                    for span, is_kept, score in zip(one.spans, kept, one.scored.scores, strict=True)
+                ),
+                **described,
+                **one.common,
+            }
         )
 
     def _list_candidates(
