@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from langchain_cfc_collect.review import (
         ReviewReport,
         create_review_report,
-        read_people_claims,
         write_review,
     )
     from langchain_cfc_collect.run import CollectionOptions, CollectionResult
@@ -73,7 +72,6 @@ __all__ = [
     "parse_template",
     "read_config",
     "read_examples",
-    "read_people_claims",
     "rescore",
     "show_progress",
     "write_review",
@@ -95,7 +93,6 @@ _NAMES = {
     "review": (
         "ReviewReport",
         "create_review_report",
-        "read_people_claims",
         "write_review",
     ),
     "run": ("CollectionOptions", "CollectionResult"),

@@ -6,8 +6,7 @@ among all candidates, and counts are binomial. One prompt stands for a
 cluster (paraphrases, a conversation), as in calibration. More rows than prompts are refused, because a second
 candidate of the same prompt adds little information to the first, and costs people as much.
 
-For claims, a sheet holds all claims of each sampled answer, one row each: people read an answer once, and
-their labels of all its claims make a record that can be used for calibration.
+For claims, a sheet holds all claims of each sampled answer, one row each: people read an answer once.
 
 **Why the sheet is not balanced by label.** A sheet with half of its rows labelled correct and half labelled
 wrong would estimate the mistakes that matter less well where they are hard to find. A guarantee is overstated
@@ -48,18 +47,14 @@ from langchain_cfc.records import (
     ClaimsRecord,
     LabelledRecord,
     PromptRecord,
-    Provenance,
-    require_claims,
 )
 from langchain_cfc.records.dataset import check_records
 from langchain_cfc.records.splits import digest_inputs
-from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.support.files import atomic_writer
 from langchain_cfc.support.units import UNITS, Unit
 from langchain_cfc_collect.human import (
     MAX_CELL_SIZE,
     TEXT_MARK,
-    HumanLabels,
     Sheet,
     format_cell,
     format_input,
@@ -80,8 +75,7 @@ def write_review(
     The sheet is CSV in UTF-8 with the columns `'id`, `'input`, `'reference`, `'text` and `correct`. People
     fill in yes or no in the last column, and leave the others as they are. `HumanLabels` and
     `create_review_report` read the filled sheet. A sheet of claims has one row per claim, the further columns
-    `'answer` and `'span` (the part of the answer that makes the claim), and `supported` as its last column;
-    `read_people_claims` reads it.
+    `'answer` and `'span` (the part of the answer that makes the claim), and `supported` as its last column.
 
     Args:
         records: Any number of labelled records: only all ids and at most 2 k records are held in memory.
@@ -219,58 +213,6 @@ def _check_cell(record: LabelledRecord, labels: Sequence[tuple[str, bool]], slot
     if (key, not label) in labels:
         raise _make_contradiction_error(record, text)
     return text
-
-
-def read_people_claims(
-    records: Iterable[LabelledRecord], provenance: Provenance, sheet: str | os.PathLike[str]
-) -> tuple[Iterator[ClaimsRecord], Provenance]:
-    """Return the claim records on a filled sheet, with people's labels in place of the recorded ones.
-
-    Records that are not on the sheet are left out. Because `write_review` chooses answers at random, the
-    remaining ones are a valid sample for calibration.
-
-    Args:
-        records: The records that the sheet is a sample of; their labels do not matter.
-        provenance: Provenance of the records.
-        sheet: The sheet, with every row filled in: leaving out answers that are hard to judge would make the
-            chain look better than it is.
-
-    Returns:
-        The records on the sheet in their original order, and a provenance that names the sheet as labeler.
-        Iterating raises a RecordError if a row is not from these records or the sheet lacks a claim of one
-        of its answers, and an InputError if the records hold candidates.
-
-    Raises:
-        InputError: If the sheet cannot be read.
-        RecordError: If a row is not filled in.
-    """
-    people = read_sheet(Path(sheet))
-    labeler = compute_fingerprint(HumanLabels(Path(sheet)))
-    return _label_claims(records, people), provenance.model_copy(update={"labeler": labeler})
-
-
-def _label_claims(records: Iterable[LabelledRecord], people: Sheet) -> Iterator[ClaimsRecord]:
-    names = {name for name, _ in people.rows}
-    found: set[tuple[str, str]] = set()
-    for record in map(require_claims, check_records(records)):
-        name = record.id
-        if name not in names:
-            continue
-        check_input(people, record)
-        keys = [(name, make_key(one.text)) for one in record.claims]
-        missing = next((text for _, text in keys if (name, text) not in people.rows), None)
-        if missing is not None:
-            problem = (
-                f"no row has the claim {missing!r:.80} of {name!r:.80}; expected all claims of an answer"
-            )
-            raise RecordError(people.source, 0, "text", problem)
-        found.update(keys)
-        claims = [
-            one.model_copy(update={"supported": people.rows[key].correct, "no_label": None})
-            for one, key in zip(record.claims, keys, strict=True)
-        ]
-        yield record.model_copy(update={"claims": tuple(claims)})
-    check_all_found(people, found, {name for name, _ in found}, "claim")
 
 
 def _make_contradiction_error(record: LabelledRecord, text: str) -> InputError:

@@ -23,7 +23,7 @@ from langchain_cfc.cli.formatting import (
 )
 from langchain_cfc.cli.inputs import AsJson
 from langchain_cfc.errors import InputError
-from langchain_cfc.records import LabelledRecord, read_records, write_records
+from langchain_cfc.records import read_records, write_records
 from langchain_cfc.support.text import pluralize
 from langchain_cfc_collect.cli._collection import run_rescoring
 from langchain_cfc_collect.cli.agreement import agreement
@@ -32,7 +32,7 @@ from langchain_cfc_collect.cli.people import certify
 from langchain_cfc_collect.cli.status import print_status, summarize_status
 from langchain_cfc_collect.config import ImportConfig, ScoringConfig, read_settings
 from langchain_cfc_collect.importing import ImportReport, import_samples
-from langchain_cfc_collect.review import read_people_claims, write_review
+from langchain_cfc_collect.review import write_review
 from langchain_cfc_collect.sources.samples import holds_records
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store
@@ -79,31 +79,18 @@ def export(
             help="Write a CSV sheet for people to label instead: K candidates, or the claims of K answers.",
         ),
     ] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="SHEET",
-            help="Write only the answers on a filled-in sheet of claims, with the sheet's labels.",
-        ),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the finished records of a store to a file, all or nothing."""
-    with report_errors():
-        if sample_for_review is not None and labels is not None:
-            msg = "--sample-for-review writes a sheet and --labels reads one: give one of them"
-            raise InputError(msg)
-        with Store(store) as collection:
-            finished: Iterable[LabelledRecord] = track_progress(collection.read_all(), "writing records")
-            what, provenance = "records", collection.read_provenance()
-            if labels is not None:
-                finished, provenance = read_people_claims(finished, provenance, labels)
-            if sample_for_review is None:
-                written = write_records(records, finished, provenance)
-            else:
-                write_review(finished, sample_for_review, records)
-                written = sample_for_review
-                what = "answers" if collection.unit == "claims" else "candidates"
+    with report_errors(), Store(store) as collection:
+        finished = track_progress(collection.read_all(), "writing records")
+        if sample_for_review is None:
+            written = write_records(records, finished, collection.read_provenance())
+            what = "records"
+        else:
+            write_review(finished, sample_for_review, records)
+            written = sample_for_review
+            what = "answers" if collection.unit == "claims" else "candidates"
     _print_written(records, written, as_json=as_json, what=what)
 
 
