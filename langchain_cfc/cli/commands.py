@@ -60,14 +60,6 @@ _KNOWN = {
 _OBJECT_NAMES = {name: place for name, (_, place, _) in _KNOWN.items() if ":" in place}
 
 
-def _hide_flag_types(params: list[Any]) -> list[Any]:
-    """Return parameters whose help names no type for switches, which take no value."""
-    for one in params:
-        if getattr(one, "is_flag", False):
-            one.metavar = ""
-    return params
-
-
 # The flags of the command that runs, by the names of its parameters.
 FLAGS: ContextVar[Mapping[str, str]] = ContextVar("FLAGS", default=MappingProxyType({}))
 # The error of wrong usage: of click, or of the copy of click that newer releases of typer hold.
@@ -75,7 +67,7 @@ _UsageError: Any = typer.BadParameter.__base__
 
 
 @contextmanager
-def _shorten_usage_errors(ctx: Any) -> Iterator[None]:
+def _shorten_usage_errors() -> Iterator[None]:
     """Print an error of usage as one line, and below it the command that shows the help; then exit."""
     try:
         yield
@@ -83,7 +75,7 @@ def _shorten_usage_errors(ctx: Any) -> Iterator[None]:
         if type(error).__name__ == "NoArgsIsHelpError":  # typer prints the help
             raise
         said = " ".join(error.format_message().split()).replace("Value error, ", "")
-        _print_error(f"{said}\n  {ctx.command_path} --help")
+        _print_error(f"{said}\n  {error.ctx.command_path} --help")
         raise typer.Exit(error.exit_code) from None
 
 
@@ -91,53 +83,29 @@ def _print_error(text: str) -> None:
     typer.echo(f"{typer.style('error:', fg='red', bold=True)} {escape_controls(text)}", err=True)
 
 
-# What else people call the column of the questions, whose option has one name in every command.
-_QUESTION, _OTHER_NAMES = "--question", {"--column", "--input", "--prompt", "--questions", "--query"}
+class _NamesNoFlagTypes:
+    """Command whose help names no type for switches, which take no value."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters, with the help option."""
+        params = super().get_params(ctx)  # type: ignore[misc]  # of the class beside this one
+        for one in params:
+            if getattr(one, "is_flag", False):
+                one.metavar = ""
+        return params
 
 
-class Command(TyperCommand):
-    """Command whose help names no type for switches, and whose errors name the option that was meant."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; the error for another name of `--question` names that."""
-        known = {name for one in self.params for name in one.opts}
-        with _shorten_usage_errors(ctx):
-            for name in (one.partition("=")[0] for one in args):
-                if _QUESTION in known and name in _OTHER_NAMES - known:
-                    ctx.fail(f"No such option: {name}. The column of the questions is {_QUESTION}.")
-            try:
-                return super().parse_args(ctx, args)
-            except _UsageError as error:
-                if "--source" in known and "unexpected extra argument" in error.message:
-                    ctx.fail(f"{error.message.rstrip('.')}. The file of the questions is --source.")
-                raise
+class Command(_NamesNoFlagTypes, TyperCommand):
+    """Command whose messages call its options by their flags."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, whose messages call its options by their flags."""
+        """Run the command."""
         FLAGS.set({one.name: max(one.opts, key=len) for one in self.params if one.opts[0].startswith("-")})
         return super().invoke(ctx)
 
-    def get_params(self, ctx: Any) -> Any:
-        """Return the parameters, with the help option."""
-        return _hide_flag_types(super().get_params(ctx))
 
-
-class Group(TyperGroup):
-    """Command group whose help names no type for switches, and whose errors take two lines."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the options before the command."""
-        with _shorten_usage_errors(ctx):
-            return super().parse_args(ctx, args)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return name, command and other arguments of the command that the first argument names."""
-        with _shorten_usage_errors(ctx):
-            return super().resolve_command(ctx, args)
-
-    def get_params(self, ctx: Any) -> Any:
-        """Return the parameters, with the help option."""
-        return _hide_flag_types(super().get_params(ctx))
+class Group(_NamesNoFlagTypes, TyperGroup):
+    """Command group of a companion."""
 
 
 class CommandGroup(Group):
@@ -154,6 +122,16 @@ class CommandGroup(Group):
         found = entry_points(group=_ENTRY_POINT_GROUP)
         return {one.name: one for one in found if one.name in _KNOWN and one.name not in _OBJECT_NAMES}
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options before the command."""
+        with _shorten_usage_errors():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Find the command, parse its arguments and run it."""
+        with _shorten_usage_errors():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of installed commands, in the table's order; their stubs have the summaries."""
         del ctx  # the same in every context
@@ -165,24 +143,18 @@ class CommandGroup(Group):
         return name, command if name is None else self.load_command(ctx, name), rest
 
     def load_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import a command and return it; return None if no command has that name."""
-        del ctx  # the same in every context
+        """Import a command and return it; a usage error if its companion is missing or cannot be loaded."""
         if cmd_name in _OBJECT_NAMES:
             place = EntryPoint(cmd_name, f"langchain_cfc.cli.{_OBJECT_NAMES[cmd_name]}", _ENTRY_POINT_GROUP)
             return _make_command(cmd_name, place.load())
-        if cmd_name not in _KNOWN:
-            return None
         home = f"langchain-cfc-{_KNOWN[cmd_name][1]}"
-        msg = (
-            f"{cmd_name} comes with {home}: pip install {home}, or in a checkout pip install "
-            f"./integrations/{_KNOWN[cmd_name][1]}"
-        )
-        if cmd_name in self._of_companions:
-            try:
-                return _make_command(cmd_name, self._of_companions[cmd_name].load())
-            except Exception as error:  # noqa: BLE001 - another release of the companion may do anything
-                msg = f"this command of {home} cannot be loaded: {type(error).__name__}: {error}"
-        return _make_failing_command(cmd_name, home, msg)
+        if cmd_name not in self._of_companions:
+            local = f"pip install ./integrations/{_KNOWN[cmd_name][1]}"
+            ctx.fail(f"{cmd_name} comes with {home}: pip install {home}, or in a checkout {local}")
+        try:
+            return _make_command(cmd_name, self._of_companions[cmd_name].load())
+        except Exception as error:  # noqa: BLE001 - another release of the companion may do anything
+            ctx.fail(f"this command of {home} cannot be loaded: {type(error).__name__}: {error}")
 
 
 class _App(typer.Typer):
@@ -201,25 +173,14 @@ def make_app(**settings: Any) -> typer.Typer:
     return _App(**{**shared, **settings})
 
 
-def _make_command(name: str, loaded: Any, settings: dict[str, Any] | None = None) -> Any:
+def _make_command(name: str, loaded: Any) -> Any:
     if not isinstance(loaded, typer.Typer):
         app = make_app()
-        app.command(name, context_settings=settings)(loaded)
+        app.command(name)(loaded)
         loaded = app
     command = typer.main.get_command(loaded)
     command.name = name
     return command
-
-
-def _make_failing_command(name: str, home: str, msg: str) -> Any:
-    """Return a stand-in for a command that cannot be loaded; it fails and says why."""
-
-    def fail() -> None:
-        _print_error(msg)
-        raise typer.Exit(2)
-
-    fail.__doc__ = f"Cannot be loaded; see {home}."
-    return _make_command(name, fail, {"ignore_unknown_options": True, "allow_extra_args": True})
 
 
 app = make_app(

@@ -62,11 +62,3 @@ def test_certificates_of_yes_no_questions_are_true_or_refused(
     assert all(label == true for label, true in labels)
     # The control: a model that says the truth gets its certificate.
     assert run("calibrate", "r.jsonl", "--max-wrong-rate", "0.05").code == (1 if share_yes else 0)
-
-
-@pytest.mark.parametrize("command", ["init", "collect"])
-@pytest.mark.parametrize("name", ["--column", "--input"])
-def test_other_names_of_the_column_of_questions_lead_to_its_option(command: str, name: str) -> None:
-    ran = run(command, "questions.csv", name, "question")
-    assert ran.code == 2
-    assert "column of the questions is --question" in " ".join(ran.err.split())
