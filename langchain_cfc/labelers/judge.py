@@ -7,7 +7,7 @@ from functools import partial
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.errors import LabelerError, VerifierError
-from langchain_cfc.execution import Steps, Target, map_distinct
+from langchain_cfc.execution import Steps, map_distinct
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.verifiers.base import combine_fingerprints
 from langchain_cfc.verifiers.evaluators import Evaluator, EvaluatorCall
@@ -31,16 +31,15 @@ class JudgeLabels(BaseLabeler):
     Args:
         judge: A function or Runnable, plain or async, that returns True or False, or 1 or 0. Wrap one that
             returns grades: `lambda prompt, reference, text: grade(reference, text) >= 7`.
-        arguments: See `from_evaluator`.
 
     Raises:
         InputError: As `from_evaluator`.
     """
 
-    def __init__(self, judge: Evaluator, *, arguments: Target | None = None) -> None:
+    def __init__(self, judge: Evaluator) -> None:
         self.name = "judge-labels"
-        self._judge = EvaluatorCall(judge, arguments, ("prompt", "reference"))
-        self.fingerprint = combine_fingerprints(self.name, {}, {"judge": judge, "arguments": arguments})
+        self._judge = EvaluatorCall(judge, ("prompt", "reference"))
+        self.fingerprint = combine_fingerprints(self.name, {}, {"judge": judge})
 
     def __repr__(self) -> str:
         """Return the form of the call that makes the labeler."""

@@ -13,9 +13,8 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import Call, Steps, Target, call_by_keys
+from langchain_cfc.execution import Call, Steps, call_by_keys
 from langchain_cfc.sampling import make_silent_call
-from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.support.normalisation import normalise_answer
 from langchain_cfc.support.text import quote
 from langchain_cfc.verifiers.base import TextVerifier, combine_fingerprints, to_python_scalar
@@ -29,19 +28,13 @@ class EvaluatorCall:
 
     Args:
         evaluator: See `from_evaluator`.
-        arguments: See `from_evaluator`.
         names: What else it is asked with: `prompt`, and offline `reference`.
 
     Raises:
         InputError: As `from_evaluator`.
     """
 
-    def __init__(
-        self,
-        evaluator: Evaluator,
-        arguments: Target | None,
-        names: tuple[str, ...] = ("prompt",),
-    ) -> None:
+    def __init__(self, evaluator: Evaluator, names: tuple[str, ...] = ("prompt",)) -> None:
         # Which keywords it takes besides `outputs`; None if it takes no keywords.
         self._keywords = _find_keywords(evaluator)
         function: Any = evaluator
@@ -50,10 +43,6 @@ class EvaluatorCall:
             if self._keywords is None
             else Call("evaluator", call_by_keys(function, None), VerifierError)
         )
-        self._arguments = make_optional_call("arguments function", arguments, VerifierError)
-        if self._arguments is not None and self._keywords is None and not isinstance(evaluator, Runnable):
-            msg = "arguments= is for Runnables and functions with a keyword outputs=; this is neither"
-            raise InputError(msg)
 
     def rate(
         self, given: Mapping[str, Any], config: RunnableConfig, texts: list[str]
@@ -62,12 +51,10 @@ class EvaluatorCall:
 
         `given` maps the names besides the candidate to values.
         """
-        further = yield from self._make_arguments(given["prompt"], config)
         if self._keywords is None:
-            shared = {**given, **({"arguments": further} if further else {})}
-            requests = [{**shared, "candidate": text} for text in texts]
+            requests = [{**given, "candidate": text} for text in texts]
         else:
-            requests = [{**self._offer(given), "outputs": text, **further} for text in texts]
+            requests = [{**self._offer(given), "outputs": text} for text in texts]
         results = yield from self._call.invoke_each(requests, config)
         numbers = list(map(_read_number, results))
         unread = [slot for slot, number in enumerate(numbers) if number is None]
@@ -85,15 +72,6 @@ class EvaluatorCall:
         if "reference" in given:
             offered["reference_outputs"] = given["reference"]
         return {name: value for name, value in offered.items() if name in (self._keywords or ())}
-
-    def _make_arguments(self, prompt: Any, config: RunnableConfig) -> Steps[dict[str, Any]]:
-        if self._arguments is None:
-            return {}
-        arguments = yield from self._arguments.invoke_one(prompt, config)
-        if not isinstance(arguments, Mapping):
-            msg = f"arguments= returned a {type(arguments).__name__}; expected a mapping of keyword arguments"
-            raise VerifierError(msg)
-        return dict(arguments)
 
 
 def _make_error(value: Any) -> VerifierError:
@@ -123,17 +101,12 @@ class EvaluatorVerifier(TextVerifier):
     values are better.
     """
 
-    def __init__(self, evaluator: Evaluator, higher_is_better: bool, arguments: Target | None) -> None:
+    def __init__(self, evaluator: Evaluator, higher_is_better: bool) -> None:
         self.name = "evaluator"
         self.higher_is_better = higher_is_better
-        settings = {
-            "better": "higher" if higher_is_better else "lower",
-            "arguments": "none" if arguments is None else "own",
-        }
-        self.fingerprint = combine_fingerprints(
-            self.name, settings, {"evaluator": evaluator, "arguments": arguments}
-        )
-        self._evaluate = EvaluatorCall(evaluator, arguments)
+        settings = {"better": "higher" if higher_is_better else "lower"}
+        self.fingerprint = combine_fingerprints(self.name, settings, {"evaluator": evaluator})
+        self._evaluate = EvaluatorCall(evaluator)
 
     def __repr__(self) -> str:
         """State how the value is read."""
@@ -145,14 +118,13 @@ class EvaluatorVerifier(TextVerifier):
         return [1.0 - one if self.higher_is_better and one is not None else one for one in numbers]
 
 
-def from_evaluator(
-    evaluator: Evaluator, *, higher_is_better: bool = True, arguments: Target | None = None
-) -> EvaluatorVerifier:
+def from_evaluator(evaluator: Evaluator, *, higher_is_better: bool = True) -> EvaluatorVerifier:
     """Make a verifier from an evaluator of one candidate: a function of yours, or one of openevals.
 
     An evaluator with a parameter `outputs` is called with keywords, as those of openevals are: `inputs` is
     the prompt, `outputs` the candidate's text. A Runnable is invoked with `{"prompt": ..., "candidate":
-    text}`, any other function is called with `(prompt, text)`. All may be async.
+    text}`, any other function is called with `(prompt, text)`. All may be async. Wrap one that needs more,
+    such as a context: `lambda prompt, text: judge(outputs=text, context=retrieve(prompt))`.
 
     It returns a number from 0 to 1, a bool, a mapping or object with a `score`, a list with one such mapping,
     or text that states a verdict, also as JSON. Wrap one that returns several results or numbers in another
@@ -165,17 +137,14 @@ def from_evaluator(
         evaluator: A function or Runnable, plain or async.
         higher_is_better: Whether larger values are better, as throughout openevals; the score is then 1 - the
             value. Pass False for an evaluator of a defect, such as toxicity.
-        arguments: Function or Runnable, plain or async, from a prompt to further keyword arguments, such as
-            `reference_outputs` or `context`; called once per prompt. A Runnable gets them as `arguments`.
 
     Returns:
         A verifier. Evaluations of a prompt run concurrently, and candidates with equal texts share one.
 
     Raises:
-        InputError: If the evaluator cannot be called, its parameters cannot be read, or `arguments` are given
-            to a function that takes no keywords.
+        InputError: If the evaluator cannot be called, or its parameters cannot be read.
     """
-    return EvaluatorVerifier(evaluator, higher_is_better, arguments)
+    return EvaluatorVerifier(evaluator, higher_is_better)
 
 
 def _find_keywords(evaluator: Evaluator) -> frozenset[str] | None:

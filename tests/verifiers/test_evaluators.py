@@ -36,20 +36,22 @@ from tests.serving.openai_server import Fault, Script, serving
 GIVEN = verifier_input("where?", "lima", "quito", "lima")
 
 
-def reference(prompt: Any) -> dict[str, Any]:
-    assert prompt == "where?"
-    return {"reference_outputs": "lima"}
+def is_lima(*, outputs: str) -> Any:
+    return exact_match(outputs=outputs, reference_outputs="lima")
 
 
 # --- openevals
 
 
 def test_from_evaluator_takes_exact_match_of_openevals(invoke: Invoke) -> None:
-    assert invoke(from_evaluator(exact_match, arguments=reference), GIVEN) == [0.0, 1.0, 0.0]
+    assert invoke(from_evaluator(is_lima), GIVEN) == [0.0, 1.0, 0.0]
 
 
 def test_async_evaluator_of_openevals_works_only_under_ainvoke() -> None:
-    verifier = from_evaluator(exact_match_async, arguments=reference)
+    async def judge(_: Any, text: str) -> Any:
+        return await exact_match_async(outputs=text, reference_outputs="lima")
+
+    verifier = from_evaluator(judge)
     assert invoke_async(verifier, GIVEN) == [0.0, 1.0, 0.0]
     with pytest.raises(VerifierError, match="evaluator is async: use ainvoke"):
         invoke_sync(verifier, GIVEN)
@@ -62,7 +64,7 @@ def test_missing_evaluator_argument_raises_verifier_error(invoke: Invoke) -> Non
 
 def test_levenshtein_distance_of_openevals_is_read_as_similarity(invoke: Invoke) -> None:
     # Its score is 1 for equal texts, whatever its name says; "lime" differs in one letter of four.
-    verifier = from_evaluator(levenshtein_distance, arguments=reference)
+    verifier = from_evaluator(lambda _, text: levenshtein_distance(outputs=text, reference_outputs="lima"))
     assert invoke(verifier, verifier_input("where?", "lima", "lime")) == pytest.approx([0.0, 0.25])
 
 
@@ -223,32 +225,6 @@ def test_from_evaluator_refuses_results_without_a_score(invoke: Invoke, result: 
         invoke(from_evaluator(lambda *_: result), GIVEN)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        lambda prompt: {"context": prompt["docs"]},
-        RunnableLambda(lambda prompt: {"context": prompt["docs"]}),
-    ],
-)
-def test_evaluator_arguments_are_computed_once_per_prompt(invoke: Invoke, arguments: Any) -> None:
-    asked: list[Any] = []
-
-    def grounded(*, outputs: str, context: str) -> bool:
-        asked.append(context)
-        return outputs in context
-
-    verifier = from_evaluator(grounded, arguments=arguments)
-    assert invoke(verifier, verifier_input({"docs": "lima and cusco"}, "lima", "quito")) == [0.0, 1.0]
-    assert asked == ["lima and cusco"] * 2
-
-
-def test_invalid_evaluator_arguments_raise_verifier_error(invoke: Invoke) -> None:
-    with pytest.raises(VerifierError, match="arguments= returned a str; expected a mapping"):
-        invoke(from_evaluator(exact_match, arguments=lambda _: "lima"), GIVEN)
-    with pytest.raises(VerifierError, match="arguments function failed with KeyError"):
-        invoke(from_evaluator(exact_match, arguments=lambda prompt: {}[prompt]), GIVEN)
-
-
 def test_evaluator_receives_prompt_values_as_text_or_messages(invoke: Invoke) -> None:
     seen: list[Any] = []
 
@@ -306,26 +282,15 @@ def make_judge_chain(model: FakeListChatModel) -> Runnable[Any, Any]:
 
 
 @pytest.mark.parametrize(
-    ("evaluator", "settings", "message"),
+    ("evaluator", "message"),
     [
-        ("exact_match", {}, "expected an evaluator, a function or Runnable, got a str"),
-        (_grade, {"arguments": reference}, "arguments= is for Runnables and functions"),
-        (dict, {}, "the parameters of the evaluator cannot be read"),
+        ("exact_match", "expected an evaluator, a function or Runnable, got a str"),
+        (dict, "the parameters of the evaluator cannot be read"),
     ],
 )
-def test_from_evaluator_refuses_invalid_arguments(
-    evaluator: Any, settings: dict[str, Any], message: str
-) -> None:
+def test_from_evaluator_refuses_invalid_arguments(evaluator: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        from_evaluator(evaluator, **settings)
-
-
-def test_runnable_evaluator_gets_its_arguments() -> None:
-    def grade(given: dict[str, Any]) -> bool:
-        return bool(given["arguments"]["reference_outputs"] == given["candidate"])
-
-    verifier = from_evaluator(RunnableLambda(grade), arguments=reference)
-    assert invoke_sync(verifier, GIVEN) == [0.0, 1.0, 0.0]
+        from_evaluator(evaluator)
 
 
 class Named(CallableEvaluator):
@@ -338,7 +303,6 @@ def test_evaluator_fingerprint_names_its_settings() -> None:
         "class": "langchain_cfc.EvaluatorVerifier",
         "id": "evaluator",
         "better": "higher",
-        "arguments": "none",
         "evaluator.class": "Named",
         "evaluator.id": "my-judge",
     }
@@ -347,12 +311,10 @@ def test_evaluator_fingerprint_names_its_settings() -> None:
     with pytest.raises(Exception, match="not the one that the artifact was calibrated for"):
         compare_fingerprints("verifier", compute_fingerprint(verifier), compute_fingerprint(other))
     # openevals says nothing of its evaluators, so nothing vouches for them.
-    assert "id" not in compute_fingerprint(from_evaluator(exact_match, arguments=reference))
+    assert "id" not in compute_fingerprint(from_evaluator(exact_match))
 
 
-@pytest.mark.parametrize(
-    "verifier", [from_evaluator(CallableEvaluator()), from_evaluator(exact_match, arguments=reference)]
-)
+@pytest.mark.parametrize("verifier", [from_evaluator(CallableEvaluator()), from_evaluator(is_lima)])
 def test_copied_evaluator_verifiers_score_alike(verifier: BaseVerifier) -> None:
     for copied in copies_of(verifier):
         assert invoke_sync(copied, GIVEN) == invoke_sync(verifier, GIVEN)

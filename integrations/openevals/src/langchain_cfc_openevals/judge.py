@@ -11,7 +11,6 @@ import json
 import math
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, TypeAlias, TypedDict
 
@@ -27,7 +26,6 @@ from openevals.types import FewShotExample
 from typing_extensions import Unpack
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import Target
 from langchain_cfc.extend import combine_fingerprints, to_evaluator_inputs, to_python_scalar
 from langchain_cfc.labelers import JudgeLabels
 from langchain_cfc.sampling import resolve_generator, without_streaming_and_cache
@@ -35,8 +33,6 @@ from langchain_cfc.verifiers import EvaluatorVerifier, from_evaluator
 
 INPUTS, OUTPUTS, REFERENCE = "inputs", "outputs", "reference_outputs"
 Prompt: TypeAlias = str | BasePromptTemplate[Any]
-# Further keywords of a judge: a function or Runnable from the prompt, or fields of the prompt by keyword.
-Arguments: TypeAlias = Mapping[str, str] | Target
 _DIGESTED = ("few_shot_examples", "output_schema", "structured_output_kwargs", "system")
 
 
@@ -63,36 +59,10 @@ class JudgeSettings(TypedDict, total=False):
     structured_output_kwargs: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class PromptFields:
-    """Reads the further keywords of a judge from fields of a prompt that is a mapping."""
-
-    fields: Mapping[str, str]
-
-    @property
-    def fingerprint(self) -> dict[str, str]:
-        """The fields by keyword."""
-        return {"id": "prompt-fields", **self.fields}
-
-    def __call__(self, prompt: Any) -> dict[str, Any]:
-        """Return the keywords for a prompt.
-
-        Raises:
-            InputError: If the prompt has no such field.
-        """
-        held = prompt if isinstance(prompt, Mapping) else {}
-        missing = [field for field in self.fields.values() if field not in held]
-        if missing:
-            found = ", ".join(map(repr, held)) or f"a {type(prompt).__name__}"
-            msg = f"the prompt holds no {', '.join(map(repr, missing))}; it is {found}"
-            raise InputError(msg)
-        return {name: prompt[field] for name, field in self.fields.items()}
-
-
 class Judge(Runnable[Mapping[str, Any], Any]):
-    """A judge of openevals; its input has `prompt`, `candidate` and, if there are any, `arguments`.
+    """A judge of openevals; its input has `prompt` and `candidate`, and offline the `reference`.
 
-    Models that it calls inherit the config. Offline, its input has the `reference` as well.
+    Models that it calls inherit the config.
 
     Args:
         model: A chat model, or the name of one, such as `openai:gpt-4o`.
@@ -100,7 +70,7 @@ class Judge(Runnable[Mapping[str, Any], Any]):
             `openevals.prompts`, or a LangChain template.
         settings: Settings of the judge.
         offline: Whether it gets the reference, which does not exist when serving.
-        arguments: Source of further keywords of the prompt.
+        arguments: Fields of the input that are further keywords of the prompt, by keyword.
         candidate: The prompt's keyword for the candidate.
         key: Which field of the output to read.
         range: Smallest and largest value of that field; by default the scale's own.
@@ -119,7 +89,7 @@ class Judge(Runnable[Mapping[str, Any], Any]):
         settings: JudgeSettings,
         *,
         offline: bool,
-        arguments: Arguments | None,
+        arguments: Mapping[str, str] | None,
         candidate: str,
         key: str | None = None,
         range: Sequence[float] | None = None,  # noqa: A002 - what evaluators call it
@@ -142,7 +112,7 @@ class Judge(Runnable[Mapping[str, Any], Any]):
         }
         self._evaluate: Any = create_llm_as_judge(**options)
         self._aevaluate: Any = create_async_llm_as_judge(**options)
-        self._settings, self._candidate = settings, candidate
+        self._settings, self._candidate, self._arguments = settings, candidate, arguments or {}
         self._needs_reference = REFERENCE in shown
         choices = None if self._is_structured else settings.get("choices")
         ends = (0.0, 1.0) if choices is None else (float(min(choices)), float(max(choices)))
@@ -159,6 +129,7 @@ class Judge(Runnable[Mapping[str, Any], Any]):
         stated = {
             **_state_settings(resolved, settings),
             "candidate": candidate,
+            "arguments": dict(self._arguments),
             "scale": "schema" if self._is_structured else _describe_scale(settings),
             **({} if key is None else {"key": key}),
             **({} if range is None else {"range": list(self.ends)}),
@@ -190,12 +161,16 @@ class Judge(Runnable[Mapping[str, Any], Any]):
         return self._read(self._check(await self._aevaluate(**self._make_keywords(given))))
 
     def _make_keywords(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        further = given.get("arguments", {})
-        if self._candidate in further:
-            msg = f"arguments= returned {self._candidate!r}, which is reserved for the candidate"
+        prompt = given["prompt"]
+        held = prompt if isinstance(prompt, Mapping) else {}
+        missing = [field for field in self._arguments.values() if field not in held]
+        if missing:
+            found = ", ".join(map(repr, held)) or f"a {type(prompt).__name__}"
+            msg = f"the prompt holds no {', '.join(map(repr, missing))}; it is {found}"
             raise VerifierError(msg)
+        further = {name: held[field] for name, field in self._arguments.items()}
         reference = {REFERENCE: given["reference"]} if "reference" in given else {}
-        offered = {INPUTS: to_evaluator_inputs(given["prompt"]), **reference, **further}
+        offered = {INPUTS: to_evaluator_inputs(prompt), **reference, **further}
         if self._needs_reference and offered.get(REFERENCE) is None:
             msg = "the judge's prompt shows a reference, but there is none"
             raise VerifierError(msg)
@@ -243,7 +218,7 @@ def make_judge_verifier(
     model: BaseChatModel | str,
     prompt: Prompt,
     *,
-    arguments: Arguments | None = None,
+    arguments: Mapping[str, str] | None = None,
     candidate: str = OUTPUTS,
     key: str | None = None,
     higher_is_better: bool = True,
@@ -259,9 +234,8 @@ def make_judge_verifier(
         model: A chat model, or the name of one, such as `openai:gpt-4o`.
         prompt: Name of a text in `openevals.prompts`, such as `RAG_GROUNDEDNESS_PROMPT`; your own text with
             `{inputs}` and `{outputs}` in it; or a LangChain template. It must not need a reference.
-        arguments: Source of further keywords of the prompt, such as `context`: a function or Runnable from
-            the prompt to a mapping, called once per prompt; or, for prompts that are mappings, a mapping from
-            keywords to fields, such as `{"context": "documents"}`. May include `inputs`.
+        arguments: Further keywords of the prompt, each with the field of the input that holds it, such as
+            `{"context": "documents"}`. May include `inputs`.
         candidate: The prompt's keyword for the candidate; `context` if the candidate is retrieved text.
         key: Which field to read if `output_schema` has several.
         higher_is_better: False for a prompt that asks for a fault, such as toxicity.
@@ -281,9 +255,7 @@ def make_judge_verifier(
         key=key,
         range=range,
     )
-    return from_evaluator(
-        judge, higher_is_better=higher_is_better, arguments=_to_function(arguments, candidate)
-    )
+    return from_evaluator(judge, higher_is_better=higher_is_better)
 
 
 def make_judge_labeler(
@@ -292,7 +264,7 @@ def make_judge_labeler(
     *,
     at_least: float | None = None,
     at_most: float | None = None,
-    arguments: Arguments | None = None,
+    arguments: Mapping[str, str] | None = None,
     candidate: str = OUTPUTS,
     key: str | None = None,
     range: Sequence[float] | None = None,  # noqa: A002 - what evaluators call it
@@ -338,7 +310,7 @@ def make_judge_labeler(
         low, high = judge.ends
         msg = f"scores lie from {low:g} to {high:g}: pass at_least= or at_most= to say which mean correct"
         raise InputError(msg)
-    return JudgeLabels(judge, arguments=_to_function(arguments, candidate))
+    return JudgeLabels(judge)
 
 
 def _check_range(ends: Sequence[float]) -> tuple[float, float]:
@@ -347,19 +319,6 @@ def _check_range(ends: Sequence[float]) -> tuple[float, float]:
         msg = f"range must be two finite numbers, the smaller one first, got {ends!r}"
         raise InputError(msg)
     return (float(ends[0]), float(ends[1]))
-
-
-def _to_function(given: Arguments | None, candidate: str) -> Target | None:
-    """Return the function that computes an evaluator's further keywords from a prompt."""
-    if isinstance(given, Mapping):
-        if candidate in given or not given:
-            msg = f"arguments={dict(given)!r} must name keywords other than the candidate's, {candidate!r}"
-            raise InputError(msg)
-        return PromptFields(given)
-    if given is None or callable(given) or isinstance(given, Runnable):
-        return given
-    msg = f"arguments= is a {type(given).__name__}; expected a function of the prompt, or its fields by name"
-    raise InputError(msg)
 
 
 def _resolve_chat_model(given: BaseChatModel | str) -> BaseChatModel:
@@ -401,7 +360,16 @@ def _find_keywords(resolved: str | BasePromptTemplate[Any]) -> set[str]:
     return {field.partition(".")[0].partition("[")[0] for field in fields}
 
 
-def _check_keywords(shown: set[str], arguments: Arguments | None, candidate: str, *, offline: bool) -> None:
+def _check_keywords(
+    shown: set[str], arguments: Mapping[str, str] | None, candidate: str, *, offline: bool
+) -> None:
+    is_mapping = isinstance(arguments, Mapping) or arguments is None
+    if not is_mapping or candidate in (arguments or ()):
+        msg = (
+            f"arguments is {arguments!r}; expected fields of the prompt by keyword, without {candidate!r}. "
+            "Wrap a judge that needs more in a function for from_evaluator"
+        )
+        raise InputError(msg)
     if candidate not in shown:
         listed = ", ".join(f"{{{one}}}" for one in sorted(shown)) or "nothing"
         msg = (
@@ -409,9 +377,6 @@ def _check_keywords(shown: set[str], arguments: Arguments | None, candidate: str
             "a prompt would get the same score. Pass candidate= to name the candidate's keyword"
         )
         raise InputError(msg)
-    if arguments is not None and not isinstance(arguments, Mapping):
-        # The keywords that a function returns are only known when it is called.
-        return
     given = {INPUTS, candidate, *(arguments or ()), *([REFERENCE] if offline else ())}
     missing = sorted(shown - given)
     if not missing:
