@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
+from contextlib import suppress
 from typing import Any
 
 from langchain_cfc.errors import CFCError
@@ -48,7 +47,7 @@ def follows_answer(error: BaseException) -> bool:
 def read_retry_after(error: Any) -> float | None:
     """Return the seconds that a server asks clients to wait, from the headers on a client's exception.
 
-    None if there is no such header, or it cannot be parsed.
+    None if there is no such header, or it holds no number of seconds.
     """
     while isinstance(error, CFCError) and error.__cause__ is not None:
         error = error.__cause__
@@ -56,20 +55,7 @@ def read_retry_after(error: Any) -> float | None:
     if not isinstance(headers, Mapping):
         return None
     values = {str(name).lower(): str(value) for name, value in headers.items()}
-    units = {"retry-after-ms": 0.001, "retry-after": 1.0}
-    waits = (_parse_seconds(values[name], unit) for name, unit in units.items() if name in values)
-    return next((seconds for seconds in waits if seconds is not None), None)
-
-
-def _parse_seconds(text: str, unit: float) -> float | None:
-    try:
-        return max(0.0, float(text) * unit)
-    except ValueError:
-        pass
-    try:
-        when = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    if when.tzinfo is None:  # HTTP dates are UTC
-        when = when.replace(tzinfo=timezone.utc)
-    return max(0.0, (when - datetime.now(tz=timezone.utc)).total_seconds())
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        with suppress(KeyError, ValueError):
+            return max(0.0, float(values[name]) * unit)
+    return None
