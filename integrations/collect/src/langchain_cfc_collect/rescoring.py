@@ -190,7 +190,7 @@ class Rescorer(Executor):
     async def try_verifier(self, stage: Stage) -> None:
         """Score the first prompts that have finished a stage until one succeeds, and keep the outcomes.
 
-        Raises `CollectionError` if none succeeds. Prompts whose messages were removed come first.
+        Raises `CollectionError` if none succeeds.
         """
         source, unit, score_prompt = self._source, self._unit, super().score
 
@@ -202,8 +202,7 @@ class Rescorer(Executor):
             return outcome
 
         what = f"the verifier cannot score what is in {source.name}, so nothing was written"
-        prompts = source.read_finished(stage, source.find_stripped())
-        await try_stage(source, prompts, score, MAX_FAILURES_AT_START, what)
+        await try_stage(source, source.read_finished(stage), score, MAX_FAILURES_AT_START, what)
 
     def copy_prompts(
         self, target: Store, stage: Stage, options: CollectionOptions

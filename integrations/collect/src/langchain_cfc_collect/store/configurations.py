@@ -65,7 +65,12 @@ def explain_differences(
     made_with = f"{name} was made with another configuration: {'; '.join(lines[:_MOST_LISTED])}{more}.\n"
     others = replace_parts(given, known, VERIFIER_KEYS)
     if all(known.get(key) == others.get(key) for key in different):  # only the verifier differs
-        return f"{name} was made with another verifier ({lines[0]}). {_advise_rescoring(name, given)}"
+        new = "NEW" if "://" in name else str(Path(name).with_name(f"{Path(name).stem}-rescored.db"))
+        command = shlex.join(["langchain-cfc", "store", "rescore", name, "--out", new])
+        return (
+            f"{name} was made with another verifier ({lines[0]}). To score its answers again, into the store "
+            f"{new}, add the verifier (--verifier or --config) to this:\n{command}"
+        )
     if list(different) == ["generator"] and IMPORTED in known:
         return made_with + (
             "If this generator drew the imported answers, name it, here and in the bot: "
@@ -91,37 +96,6 @@ def replace_parts(
     if _MADE_BY in configuration:
         replaced[_MADE_BY] = replace(configuration[_MADE_BY], source.get(_MADE_BY, {}))
     return replaced
-
-
-def is_changed(name: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Return whether a key that two configurations have has different values."""
-    if name in {IMPORTED, CHOICE}:
-        return False
-    if name == _MADE_BY and not _list_verifiers(known):
-        # A store that was rescored in Python names its verifier only by the fingerprint.
-        given = replace_parts(given, known, VERIFIER_KEYS)
-    return bool(known[name] != given[name])
-
-
-def _list_verifiers(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how verifiers are made, by name."""
-    made = configuration.get(_MADE_BY) or {}
-    return {name: one for name, one in made.items() if name.partition(".")[0] in VERIFIER_KEYS}
-
-
-def _advise_rescoring(name: str, given: Mapping[str, Any]) -> str:
-    made = _list_verifiers(given)
-    options = [
-        part.partition(".")[2] + "=" * ("." in part) + str(one["factory"]) for part, one in made.items()
-    ]
-    new = "NEW" if "://" in name else str(Path(name).with_name(f"{Path(name).stem}-rescored.db"))
-    command = ["langchain-cfc", "store", "rescore", name, "--out", new]
-    command += [word for option in options or ["MODULE:NAME"] for word in ("--verifier", option)]
-    verifier = given.get("verifier") or {}
-    has_arguments = any({"arguments", "model"} & set(one) for one in made.values())
-    has_weights = "*" in str(verifier.get("method", verifier.get("id")))
-    more = " (with its arguments and weights, by --config and --set)" if has_arguments or has_weights else ""
-    return f"To score its answers again{more}, for --store {shlex.quote(new)}:\n{shlex.join(command)}"
 
 
 def _list_differences(key: str, known: Any, given: Any) -> Iterator[str]:

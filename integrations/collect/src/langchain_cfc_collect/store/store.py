@@ -36,10 +36,10 @@ from langchain_cfc_collect.costs import Budget, BudgetTracker, RequestHistory, S
 from langchain_cfc_collect.provenance import MODEL_VERSION, PROVENANCE_FIELDS, make_provenance
 from langchain_cfc_collect.store import batches, calls, rows, schema
 from langchain_cfc_collect.store.configurations import (
+    CHOICE,
     IMPORTED,
     add_given_ids,
     explain_differences,
-    is_changed,
 )
 from langchain_cfc_collect.store.dataset import add_prompts, make_record_writes
 from langchain_cfc_collect.store.rows import PAGE_SIZE, StoredPrompt, make_stored_record, read_prompt
@@ -158,7 +158,8 @@ class Store(DatabaseStore):
         known = add_given_ids(self.configuration, given)
         if not known:
             return given
-        different = [name for name in known if name in given and is_changed(name, known, given)]
+        compared = [name for name in known if name in given and name not in {IMPORTED, CHOICE}]
+        different = [name for name in compared if known[name] != given[name]]
         different += [
             name
             for name in (*PROVENANCE_FIELDS, "endpoint")
@@ -253,10 +254,10 @@ class Store(DatabaseStore):
                 yield prompt
 
     def read_finished(
-        self, stage: Stage = Stage.LABELLED, first: int = 0, *, messages: bool = True
+        self, stage: Stage = Stage.LABELLED, *, messages: bool = True
     ) -> Iterator[StoredPrompt]:
-        """Yield the prompts that have finished a stage, in order from position `first`."""
-        return self._read_prompts(_prompts.c.stage >= stage, _prompts.c.position >= first, messages=messages)
+        """Yield the prompts that have finished a stage, in order."""
+        return self._read_prompts(_prompts.c.stage >= stage, messages=messages)
 
     def _read_prompts(self, *conditions: Any, messages: bool = True) -> Iterator[StoredPrompt]:
         """Yield the prompts that satisfy conditions in order, with their messages if these are wanted."""
@@ -353,13 +354,6 @@ class Store(DatabaseStore):
             for prompt in self.read_finished(messages=False):
                 if (record := make_stored_record(prompt)) is not None:
                     yield record
-
-    def find_stripped(self) -> int:
-        """Return the position of the first drawn prompt without messages, or 0 if there is none."""
-        position = _prompts.c.position
-        has_rows = select(_draws.c.prompt).where(schema.match_draws(position, position)).exists()
-        query = select(func.min(_prompts.c.position)).where(_prompts.c.stage >= Stage.DRAWN, ~has_rows)
-        return int(self.read_rows(query)[0][0] or 0)
 
     def read_failures(self) -> list[Failure]:
         """Return the failed prompts in order."""
