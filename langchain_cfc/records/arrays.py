@@ -43,7 +43,7 @@ def tabulate(
         records: At least one record. A `Records` is streamed, so that only numbers, ids and metadata stay in
             memory. A table (`LabelledBatch`) is checked and reduced to n slots.
         n: Use only the first n slots of every record, 1 <= n <= the recorded number; by default all.
-        provenance: What the records must agree with, if they have no header of their own.
+        provenance: What the records must agree with, if they have no header of their own; not for a table.
         shortened: Whether the caller supports draw rules, so that prompts may have fewer candidates than n.
         claims: Whether the caller supports claims, so that records may hold them in place of candidates.
 
@@ -53,12 +53,11 @@ def tabulate(
 
     Raises:
         RecordError: If the records are not one dataset (none, unequal numbers of candidates, equal ids).
-        InputError: If n is less than 1 or more than was recorded, a table contradicts the provenance, or the
-            caller does not support the claims or draw rule of the records.
+        InputError: If n is less than 1 or more than was recorded, or the caller does not support the claims
+            or draw rule of the records.
     """
     if isinstance(records, LabelledBatch):
         labelled = records
-        _check_provenance(labelled, provenance)
     else:
         labelled = LabelledBatch.concatenate(_stack_records(records, provenance))
     if not claims:
@@ -132,19 +131,6 @@ def _stack(rows: Sequence[tuple[Any, ...]], at_most: int | None) -> LabelledBatc
             table = replace(table, draws=replace(table.draws, lengths=lengths))
         table = table.keep_drawn(drawn)
     return replace(table, inputs=digest_inputs(inputs))
-
-
-def _check_provenance(labelled: LabelledBatch, provenance: Provenance | None) -> None:
-    """Refuse a table of another unit or number of candidates than its provenance states."""
-    if provenance is None:
-        return
-    recorded = labelled.recorded or labelled.draws.n
-    if (provenance.unit or "answers") != labelled.unit:
-        msg = f"the table holds {labelled.unit}; expected {provenance.unit or 'answers'}, by the provenance"
-        raise InputError(msg)
-    if UNITS[labelled.unit].is_fixed_count and recorded != provenance.n:
-        msg = f"the table has {recorded} recorded candidates; expected {provenance.n}, by the provenance"
-        raise InputError(msg)
 
 
 def _keep_first_candidates(labelled: LabelledBatch, n: int | None) -> LabelledBatch:

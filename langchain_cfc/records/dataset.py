@@ -39,16 +39,12 @@ def check_dataset(
         found = len(record.candidates) if isinstance(record, PromptRecord) else _CLAIMS
         if n is None:
             n, origin = found, f"{source}, line {line}"
-        elif found != n and _CLAIMS in {found, n}:
-            kind, expected = ("claims", "candidates") if found == _CLAIMS else ("candidates", "claims")
-            problem = f"found {kind}; expected {expected} for every prompt, by {origin}"
-            if found == _CLAIMS:
-                problem += ' (a header of claims says "unit": "claims")'
-            raise RecordError(source, line, kind, problem)
-        elif found != n and not (is_shortened and found < n):
+        elif found != n and not (is_shortened and _CLAIMS < found < n):
             at_most = "at most " if is_shortened else ""
-            problem = f"found {found}; expected {at_most}{n} for every prompt, by {origin}"
-            raise RecordError(source, line, "candidates", problem)
+            problem = (
+                f"found {found or 'claims'}; expected {at_most}{n or 'claims'} for every prompt, by {origin}"
+            )
+            raise RecordError(source, line, "candidates" if found else "claims", problem)
         if record.id in ids:
             problem = f"{short_repr(record.id)} is the id of an earlier record too; expected unique ids"
             raise RecordError(source, line, "id", problem)

@@ -196,12 +196,9 @@ def check_records_target(path: str | os.PathLike[str]) -> None:
     """Refuse to replace a file that holds something other than records, such as a dataset or a store.
 
     Raises:
-        InputError: If the file exists and is neither empty nor a records file, or its name is one of Parquet.
+        InputError: If the file exists and is neither empty nor a records file.
     """
     target = Path(path)
-    if target.suffix == ".parquet":
-        msg = f"{target}: records are JSON Lines: give a name that ends in .jsonl"
-        raise InputError(msg)
     if not target.is_file() or not target.stat().st_size:
         return
     try:

@@ -21,13 +21,6 @@ from langchain_cfc.records.schema import (
 )
 from langchain_cfc.support.json_text import parse_object, read_lines
 
-_TABLES = {".csv", ".tsv"}
-_PARQUET = b"PAR1"
-_PARQUET_CURE = (
-    "found Parquet; expected JSON Lines. In Python:\n"
-    '  pandas.read_parquet("records.parquet").to_json("records.jsonl", orient="records", lines=True)'
-)
-
 
 def read_header(path: Path) -> tuple[int, Provenance | None]:
     """Return the number of the first line that is not blank, and the provenance if it holds one."""
@@ -36,9 +29,6 @@ def read_header(path: Path) -> tuple[int, Provenance | None]:
         fields = parse_object(content, source, line)
         if not _is_provenance(fields):
             return line, None
-        # The model has a default, for records of this release; a file may come from another release.
-        if "version" not in fields:
-            raise RecordError(source, line, "version", "missing; expected 1")
         return line, validate_fields(Provenance, fields, source, line)
     raise make_empty_dataset_error(source)
 
@@ -90,13 +80,8 @@ def _read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield numbers and contents of the lines that are not blank."""
     for line, raw in read_lines(path):
         if content := raw.rstrip():
-            if line == 1 and path.suffix.lower() in _TABLES:
+            if line == 1 and not content.lstrip().startswith(b"{"):  # a table, or another format
                 raise RecordError(str(path), line, "candidates", NO_CANDIDATES)
-            if line == 1 and content.startswith(_PARQUET):
-                raise RecordError(str(path), line, "", _PARQUET_CURE)
-            if line == 1 and content == b"{":
-                problem = "one object over several lines, as artifacts are; expected one record per line"
-                raise RecordError(str(path), line, "", problem)
             yield line, content
 
 

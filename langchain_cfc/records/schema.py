@@ -27,7 +27,7 @@ from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.no_answers import NoAnswer
 from langchain_cfc.support.json_text import NotJsonError, check_json, short_repr
 from langchain_cfc.support.serialization import OmitsDefaults, canonical_json
-from langchain_cfc.support.suggestions import find_nearest, suggest_name
+from langchain_cfc.support.suggestions import suggest_name
 
 _Item = TypeVar("_Item")
 
@@ -342,7 +342,8 @@ def validate_fields(model: type[ModelT], fields: dict[str, Any], source: str, li
     is_record = model in {PromptRecord, ClaimsRecord}
     if is_record and line == 1 and not fields.keys() & {"candidates", "claims"}:
         raise RecordError(source, line, "candidates", NO_CANDIDATES)
-    detail = _find_misspelling(details) or details[0]
+    # A misspelt field is missing too, but its unknown name says more.
+    detail = next((one for one in details if one["type"] == "extra_forbidden"), details[0])
     flaw = _find_flaw(detail)
     path = detail["loc"]
     if path[:1] == ("metadata",):
@@ -361,19 +362,6 @@ def _find_flaw(detail: ErrorDetails) -> Exception | None:
             return error
     flaw: Exception | None = detail.get("ctx", {}).get("error")
     return flaw
-
-
-def _find_misspelling(details: list[ErrorDetails]) -> ErrorDetails | None:
-    """Return the error about an unknown field whose name resembles the first missing field, if any."""
-    if details[0]["type"] != "missing":
-        return None
-    *parent, missing = details[0]["loc"]
-    for detail in details:
-        if detail["type"] == "extra_forbidden":
-            *here, name = detail["loc"]
-            if here == parent and find_nearest(str(name), [str(missing)]):
-                return detail
-    return None
 
 
 def _describe_problem(model: type[BaseModel], detail: ErrorDetails, flaw: Exception | None) -> str:

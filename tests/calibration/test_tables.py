@@ -10,8 +10,8 @@ import pytest
 from langchain_cfc import CalibrationArtifact, calibrate, evaluate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.demo import load_recording
-from langchain_cfc.errors import AttainabilityWarning, InputError
-from langchain_cfc.records import Provenance, Records, tabulate
+from langchain_cfc.errors import AttainabilityWarning
+from langchain_cfc.records import Records, tabulate
 from tests.lengths import mostly_long
 
 ALPHA = 0.4
@@ -48,13 +48,6 @@ def test_table_gives_the_artifact_and_report_of_its_records(
     without = {"artifact_digest"}
     assert report.model_dump(exclude=without) == evaluate(expected, records).model_dump(exclude=without)
     assert dump_without_date(calibrate(records, **options | {"seed": 1})) != dump_without_date(expected)
-
-
-def test_calibrate_refuses_a_table_that_does_not_match_its_provenance(records: Records) -> None:
-    with pytest.raises(
-        InputError, match="the table has 10 recorded candidates; expected 3, by the provenance"
-    ):
-        calibrate(tabulate(records), alpha=ALPHA, provenance=Provenance(n=3))
 
 
 def test_calibrate_does_not_depend_on_the_order_of_table_rows(records: Records) -> None:

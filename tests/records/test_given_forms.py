@@ -38,38 +38,21 @@ def calibrate_quietly(records: Any) -> CalibrationArtifact:
         return calibrate(records, alpha=0.3, features="1", test_fraction=0.3)
 
 
-@pytest.mark.parametrize("form", ["dicts", "frame", "x.csv", "x.TSV", "x.jsonl"])
+@pytest.mark.parametrize("form", ["dicts", "frame", "x.csv", "x.parquet", "x.jsonl"])
 def test_table_of_answers_is_refused_with_the_command_that_imports_it(form: str, tmp_path: Path) -> None:
     frame = pytest.importorskip("pandas").DataFrame(
         {"question": ["Which?"], "answer": ["Lima"], "score": [0.1]}
     )
     given: Any = {"dicts": frame.to_dict("records"), "frame": frame}.get(form, tmp_path / form)
-    if form in {"x.csv", "x.TSV"}:
+    if form == "x.csv":
         frame.to_csv(given)
+    elif form == "x.parquet":
+        pytest.importorskip("pyarrow")
+        frame.to_parquet(given)
     elif form == "x.jsonl":
         frame.to_json(given, orient="records", lines=True)
     with pytest.raises(RecordError, match=r"candidates: missing.*\n  langchain-cfc store import"):
         calibrate_quietly(given)
-
-
-def test_parquet_is_refused_with_the_line_that_converts_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pandas: Any = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
-    monkeypatch.chdir(tmp_path)
-    dicts = [one.model_dump(mode="json", exclude_defaults=True) for one in RECORDS]
-    pandas.DataFrame(dicts).to_parquet("records.parquet")
-    with pytest.raises(RecordError, match="found Parquet; expected JSON Lines") as refused:
-        list(read_records("records.parquet"))
-    eval(refused.value.problem.splitlines()[-1], {"pandas": pandas})  # noqa: S307 - our own line
-    assert list(read_records("records.jsonl")) == list(RECORDS)
-
-
-def test_artifact_in_place_of_records_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text('{\n  "format": "other"\n}\n')
-    with pytest.raises(RecordError, match=r"line 1: one object over several lines, as artifacts are"):
-        calibrate_quietly(tmp_path / "a.json")
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -220,9 +220,3 @@ def test_write_records_replaces_only_files_of_records(tmp_path: Path, name: str)
         with pytest.raises(InputError, match=r"exists and (holds no records|cannot be read)"):
             write_records(path, [make_record()])
         assert path.read_bytes() == content
-
-
-def test_write_records_refuses_a_name_of_parquet(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="records are JSON Lines"):
-        write_records(tmp_path / "records.parquet", [make_record()])
-    assert not list(tmp_path.iterdir())
