@@ -134,7 +134,7 @@ def _calibrate(
     records, provenance = open_records(records, provenance)
     prompts = read_prompts(records, config, provenance)
     needs_answers = any(part is not None and part.needs_answers for part in (given, rule, config.draw_rule))
-    check_answers(prompts, provenance, needed=needs_answers)
+    check_answers(prompts, needed=needs_answers)
     parts = split_prompts(prompts, plan)
     labelled = select_independent(parts["calibration"], plan, "calibration")
     announce_step("fitting features")

@@ -12,7 +12,6 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning, UnattainableTargetError
 from langchain_cfc.features import FeatureMap, GuaranteedWeight, name_group
 from langchain_cfc.features.statistics import SCORE_STATISTICS
-from langchain_cfc.records import Provenance
 from langchain_cfc.scoring import compute_auroc
 from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.thresholds import Level, compute_conformal_rank, compute_tau
@@ -80,22 +79,14 @@ def compute_smallest_size(alpha: Level, attainable: float | Fraction) -> int | N
 
 # Uninformative scores cause a false warning once in 2,000 calibrations.
 ORIENTATION_CONFIDENCE = 0.999
-# Largest number of groups that a warning names.
-MAX_LISTED_GROUPS = 10
 
 
-def check_answers(labelled: LabelledBatch, provenance: Provenance | None, *, needed: bool) -> None:
+def check_answers(labelled: LabelledBatch, *, needed: bool) -> None:
     """Refuse answers that serving could not extract in the same way."""
     if needed and labelled.extracted is None:
         msg = (
             "the set rule, features or draw rule compare answers, but only some candidates have an "
             "extracted `answer`: give every candidate one, or none"
-        )
-        raise InputError(msg)
-    if needed and provenance is not None and provenance.answer is not None and not labelled.extracted:
-        msg = (
-            f"the provenance names the answer extractor {provenance.answer}, but not every candidate has an "
-            "`answer`"
         )
         raise InputError(msg)
 
@@ -160,15 +151,10 @@ def check_attainable(
         raise UnattainableTargetError(msg)
     hopeless = [group for group in groups[1:] if promised and not group.is_attainable(strictest)]
     if hopeless:
-        worst = sorted(hopeless, key=lambda group: -group.smallest_alpha)[:MAX_LISTED_GROUPS]
-        listed = "; ".join(
-            f"{name_group(group.words, group.name)} (smallest {option} {group.smallest_alpha:.3f})"
-            for group in worst
-        )
-        if len(hopeless) > len(worst):
-            listed += f"; and {len(hopeless) - len(worst)} more"
+        worst = max(hopeless, key=lambda group: group.smallest_alpha)
         msg = (
             f"{option} = {strictest} is out of reach for {len(hopeless)} guaranteed group(s), whose prompts "
-            f"will often be flagged: {listed}"
+            f"will often be flagged. The worst is {name_group(worst.words, worst.name)} (smallest {option} "
+            f"{worst.smallest_alpha:.3f})"
         )
         warnings.warn(msg, AttainabilityWarning, stacklevel=4)  # the call of `calibrate`

@@ -221,11 +221,8 @@ class CalibrationConfig:
             "features: the map came with adaptive levels, so adaptive_alpha must be true": (
                 self.given_levels is not None and not self.is_adaptive
             ),
-            "adaptive_alpha: with claims give the share of an answer's claims to keep, such as 0.3": (
-                self.is_adaptive and self.unit == "claims" and self.kept_share is None
-            ),
-            "adaptive_alpha: a share is about claims, so it needs unit='claims'; for answers it "
-            "is true": self.kept_share is not None and self.unit != "claims",
+            "adaptive_alpha: true for answers; with claims the share of an answer's claims to keep, such as "
+            "0.3": self.is_adaptive and (self.unit == "claims") != (self.kept_share is not None),
             "adaptive_alpha: must be the share that the levels of the feature map were fitted to keep": (
                 self.given_levels is not None and self.kept_share != self.given_levels.share
             ),
@@ -243,9 +240,6 @@ class CalibrationConfig:
             "max_wrong_rate with claims: give one rate and no alpha; make an artifact for each": (
                 self.certifies_claims and (len(self.wrong_rates) > 1 or self.alpha is not None)
             ),
-            "at_most: it counts unsupported claims, and max_wrong_rate bounds their share: leave it out": (
-                self.certifies_claims and self.at_most != 0
-            ),
             "features, set_rule and pac are about sets: leave them out, or give an alpha as well. For rates "
             "in each group of the features there is wrong_rate_groups": not self.alphas
             and (
@@ -259,8 +253,8 @@ class CalibrationConfig:
             "claims cannot be combined with set_rule or draws: these are about several answers to a prompt": (
                 self.unit == "claims" and (self.set_rule != "all" or self.draws is not None)
             ),
-            "at_most: it counts unsupported claims, so it needs unit='claims'": self.at_most != 0
-            and self.unit != "claims",
+            "at_most: it counts unsupported claims, so it needs unit='claims', and no max_wrong_rate, which "
+            "bounds their share": self.at_most != 0 and (self.unit != "claims" or self.certifies_claims),
         }
         for problem, is_wrong in problems.items():
             if is_wrong:

@@ -137,7 +137,7 @@ def test_calibrate_warns_of_an_unattainable_group_by_name() -> None:
     named = f"topic: b (smallest alpha {group.smallest_alpha:.3f})"
     assert len(caught) == 1
     assert caught[0].filename == __file__  # the caller of `calibrate` is shown
-    assert f"1 guaranteed group(s), whose prompts will often be flagged: {named}" in message
+    assert f"1 guaranteed group(s), whose prompts will often be flagged. The worst is {named}" in message
     assert group.name == "group(topic)=b"
     assert "topic: a" not in message
     # The warning is correct: these prompts are flagged, and no others.

@@ -212,7 +212,7 @@ def test_calibrate_notes_groups_out_of_reach_on_standard_error(records: Path, tm
     )
     assert ran.code == 0
     assert "note:" in ran.err
-    assert "topic: multiplication" in ran.err
+    assert "The worst is hard questions" in ran.err
     assert "note:" not in ran.out
 
 
