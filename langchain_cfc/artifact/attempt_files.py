@@ -74,8 +74,7 @@ class AttemptFiles:
     def check_writable(self) -> None:
         """Raise an `InputError` if a file cannot be written, before a long computation."""
         for path in self.paths:
-            with _advise_copy():
-                check_target(path)
+            check_target(path)
 
     @contextmanager
     def _update(self) -> Iterator[AttemptLedger]:
@@ -87,7 +86,7 @@ class AttemptFiles:
                 if set(self.ledger.attempts) != set(there.attempts):
                     attempts = [one.model_dump(mode="json") for one in self.ledger.attempts]
                     data = {**_HEADER, "digest": _compute_digest(attempts), "attempts": attempts}
-                    with _advise_copy(), atomic_writer(path) as file:
+                    with atomic_writer(path) as file:
                         file.write((json.dumps(data, indent=1) + "\n").encode())
 
 
@@ -136,18 +135,6 @@ def _find_path(records: str | os.PathLike[str]) -> Path | None:
         return None if target.is_relative_to(_PACKAGE) else target.with_name(target.name + _SUFFIX)
     address = given.split("://")[-1].split("@")[-1].split("?")[0]
     return Path(re.sub(r"[^\w.-]+", "-", address).strip("-") + _SUFFIX).resolve()
-
-
-@contextmanager
-def _advise_copy() -> Iterator[None]:
-    try:
-        yield
-    except InputError as error:
-        msg = (
-            f"{error}. It keeps what was shown of these labels: copy the records, and this file if there is "
-            "one, to a folder that can be written"
-        )
-        raise InputError(msg) from error
 
 
 def _compute_digest(attempts: list[dict[str, object]]) -> str:

@@ -65,8 +65,9 @@ class LevelState(ArtifactData):
 class ArtifactContent(ArtifactData):
     """The fields of a calibration artifact; `CalibrationArtifact` documents them."""
 
-    library_version: str
-    created_at: str
+    # These two texts are printed without being parsed.
+    library_version: Annotated[str, Field(pattern=files.RELEASE_PATTERN)]
+    created_at: Annotated[str, Field(pattern=r"^[0-9-]{10}T[0-9:]{8}\+00:00$")]
     n: int
     set_rule: str
     features: dict[str, Any]

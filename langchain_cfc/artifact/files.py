@@ -21,7 +21,7 @@ VERSION = 2
 _TAIL_BYTES = 256
 # Far beyond any artifact: a million calibration prompts kept with twenty features take 200 MiB.
 MAX_BYTES = 1 << 30
-RELEASE_PATTERN = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,63}")
+RELEASE_PATTERN = "^[0-9][0-9A-Za-z.+!-]{0,63}$"
 
 
 def compute_digest(content: Mapping[str, Any]) -> str:
@@ -78,7 +78,7 @@ def explain_writer(content: object) -> str:
     """Explain which release wrote unreadable content; empty if it was this release, or is unknown."""
     release = content.get("library_version") if isinstance(content, dict) else None
     # The file is not trusted here: only a well-formed release is printed.
-    if not isinstance(release, str) or not RELEASE_PATTERN.fullmatch(release) or release == __version__:
+    if not isinstance(release, str) or not re.fullmatch(RELEASE_PATTERN, release) or release == __version__:
         return ""
     return (
         f"; langchain-cfc {release} wrote it, and this is {__version__}: use that release or a later one, or "

@@ -106,9 +106,7 @@ def build_bot_guarantee(
         sentence=" ".join([certificate.sentence, *(one.sentence for one in people)]),
         alpha=certificate.alpha,
         target_coverage=float(compute_tau(certificate.alpha)),
-        stated_coverage=None,
         set_rule=artifact.set_rule,
-        weightings=(),
         assumptions=_list_assumptions(artifact, binding, independent=True, chosen="rate"),
         not_promised=(
             f"Nothing is promised about one {traits.single} by itself, or about how many are {traits.shown}.",
@@ -147,9 +145,7 @@ def build_batch_guarantee(
         sentence=f"{claim} {counts}",
         alpha=answered.max_wrong_share,
         target_coverage=float(compute_tau(answered.max_wrong_share)),
-        stated_coverage=None,
         set_rule=artifact.set_rule,
-        weightings=(),
         assumptions=_list_assumptions(artifact, binding, independent=False, chosen="share"),
         not_promised=(
             (

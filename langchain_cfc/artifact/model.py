@@ -20,7 +20,6 @@ from langchain_cfc.artifact.facts import (
     make_threshold_rule,
 )
 from langchain_cfc.artifact.guarantee import (
-    build_batch_guarantee,
     build_bot_guarantee,
     build_guarantee,
     list_conditions,
@@ -30,7 +29,7 @@ from langchain_cfc.artifact.signatures import PublicKey, check_signature
 from langchain_cfc.artifact.validation import find_problems
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
-from langchain_cfc.guarantee import AnsweredBatch, Binding, Guarantee
+from langchain_cfc.guarantee import Binding, Guarantee
 from langchain_cfc.records import Provenance
 from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.support.display import Summary
@@ -389,18 +388,6 @@ class CalibrationArtifact(ArtifactContent):
             InputError: If the artifact holds no certified rate, not this one, or several and none is given.
         """
         return build_bot_guarantee(self, self.certified_bot.find_certificate(max_wrong_rate), binding)
-
-    def make_batch_guarantee(self, answered: AnsweredBatch, binding: Binding | None = None) -> Guarantee:
-        """Return the guarantee about the answers of a batch.
-
-        Args:
-            answered: The share of wrong answers and the size of the batch.
-            binding: As in `make_guarantee`.
-
-        Returns:
-            The guarantee as data.
-        """
-        return build_batch_guarantee(self, answered, binding)
 
     @property
     def batch_scores(self) -> BatchScores:

@@ -30,12 +30,7 @@ def check_separate_scores(provenance: Provenance | None) -> None:
     """Raise an `InputError` unless the recorded scores are those of any number of first candidates."""
     if has_separate_scores(provenance):
         return
-    if has_separate_scores(provenance) is False:
-        msg = (
-            "draws: the verifier compares the candidates of a prompt, so its scores of fewer candidates are "
-            "not in these records: collect by this rule, with collect --draws"
-        )
-        raise InputError(msg)
+    _refuse_compared(provenance)
     named = None if provenance is None or provenance.verifier is None else dict(provenance.verifier)
     msg = (
         f"draws: the records do not say whether their verifier ({named or 'not named'}) scores each "
@@ -43,6 +38,15 @@ def check_separate_scores(provenance: Provenance | None) -> None:
         'first line of the records: "separate_scores": true'
     )
     raise InputError(msg)
+
+
+def _refuse_compared(provenance: Provenance | None) -> None:
+    if has_separate_scores(provenance) is False:
+        msg = (
+            "draws: the verifier compares the candidates of a prompt, so its scores of fewer candidates are "
+            "not in these records: collect that number, or by this rule (collect --draws)"
+        )
+        raise InputError(msg)
 
 
 def check_first_candidates(labelled: LabelledBatch, provenance: Provenance | None) -> None:
@@ -55,15 +59,8 @@ def check_first_candidates(labelled: LabelledBatch, provenance: Provenance | Non
     Raises:
         InputError: If fewer candidates than recorded are used, and a verifier compared them all.
     """
-    if labelled.recorded in (None, labelled.draws.n):
-        return
-    if has_separate_scores(provenance) is False:
-        msg = (
-            f"n = {labelled.draws.n}: the verifier compares the candidates of a prompt, so "
-            f"{labelled.draws.n} candidates get other scores in serving than among the {labelled.recorded} "
-            f"recorded: record {labelled.draws.n}"
-        )
-        raise InputError(msg)
+    if labelled.recorded not in (None, labelled.draws.n):
+        _refuse_compared(provenance)
 
 
 def replay_prefixes(

@@ -8,9 +8,7 @@ someone who changes the counts too.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 
-from langchain_cfc.artifact import files
 from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.artifact.facts import CertifiedBot, Confidence
 from langchain_cfc.artifact.prefixes import are_drawn_by, check_separate_scores
@@ -20,25 +18,12 @@ from langchain_cfc.guarantee import Certificate, TestedCertificate
 
 def find_problems(artifact: ArtifactContent) -> Iterator[str]:
     """Yield a description of each part of an artifact that does not fit the others."""
-    yield from _check_header(artifact)
     yield from _check_references(artifact)
     yield from _check_weightings(artifact)
     yield from _check_draw_rule(artifact)
     if artifact.bot is not None:
         yield from _check_bot(artifact, artifact.bot)
     yield from _check_people(artifact)
-
-
-def _check_header(artifact: ArtifactContent) -> Iterator[str]:
-    """Check the texts that are printed without being parsed."""
-    if not files.RELEASE_PATTERN.fullmatch(artifact.library_version):
-        yield "library_version is not a version"
-    try:
-        is_utc = datetime.fromisoformat(artifact.created_at).utcoffset() == timedelta(0)
-    except ValueError:
-        is_utc = False
-    if not is_utc:
-        yield "created_at is not a time in UTC"
 
 
 def _check_references(artifact: ArtifactContent) -> Iterator[str]:

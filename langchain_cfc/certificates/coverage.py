@@ -46,6 +46,18 @@ class PromptGroup:
     words: str
     members: BoolArray  # (m,) which of the held-out prompts represent it
 
+    def count_answers(self, answered: BoolArray, wrong: BoolArray, *, certified: bool) -> CertifiedAnswers:
+        """Count answers and wrong answers in the group, given (m,) which prompts got one."""
+        answers = answered & self.members
+        return CertifiedAnswers(
+            name=self.name,
+            words=self.words,
+            prompts=int(self.members.sum()),
+            answered=int(answers.sum()),
+            wrong=int((answers & wrong).sum()),
+            certified=certified,
+        )
+
 
 def sample_groups(
     artifact: CalibrationArtifact, labelled: LabelledBatch, features: FloatArray
@@ -85,18 +97,6 @@ class Outcomes:
     def count_answers(self, answered: BoolArray) -> tuple[int, int]:
         """Count answered prompts, and those of them with a wrong best answer."""
         return int(answered.sum()), int((self.wrong & answered).sum())
-
-    def certify_group(self, group: PromptGroup, answered: BoolArray, *, certified: bool) -> CertifiedAnswers:
-        """Return the counts of a group, of which the prompts flagged in `answered` (m,) were answered."""
-        count, wrong = self.count_answers(answered & group.members)
-        return CertifiedAnswers(
-            name=group.name,
-            words=group.words,
-            prompts=int(group.members.sum()),
-            answered=count,
-            wrong=wrong,
-            certified=certified,
-        )
 
 
 def compute_outcomes(
@@ -162,8 +162,7 @@ def certify(
         artifact: The artifact.
         records: Labelled records with at least the artifact's number of candidates, independent and
             identically distributed with the prompts to come. Of the records that the artifact was calibrated
-            on, the test part is used. One prompt of each cluster counts. If the promise
-            is conditional on a correct candidate, prompts without one are left out.
+            on, the test part is used. One prompt of each cluster counts.
         alpha: Error level; by default every level of the artifact, each with its own certificate.
         delta: Probability that any bound of a certificate is wrong, 0 < delta < 1.
         provenance: Header of the records, if they do not carry one themselves.

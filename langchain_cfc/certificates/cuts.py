@@ -162,12 +162,8 @@ def certify_mean_score(
         if certificate is not None:
             certificates.append(certificate)
             continue
-        stricter = [one for one in certificates if Fraction(one.max_wrong_rate) < Fraction(rate)]
-        refused[rate] = (
-            _explain_stricter_rate(rate, stricter[-1])
-            if stricter
-            else _explain_refusal(rate, first, artifact.traits)
-        )
+        needed = explain_needed(rate, first, artifact.traits)
+        refused[rate] = f"{_name_refused(rate, artifact.traits)}: {needed}"
     if not (artifact.levels or certificates):
         largest = max(max_wrong_rates, key=Fraction)
         tied = _explain_ties(ranking, artifact)
@@ -328,9 +324,9 @@ def _certify_rate(
         max_mean_score=0.0 if answers_zeros else ranking.find_cut(size),
         prompts=len(certification),
         groups=(
-            seen.certify_group(everyone, answered, certified=True),
+            everyone.count_answers(answered, seen.wrong, certified=True),
             *(
-                seen.certify_group(group, answered, certified=bool(certified[size]))
+                group.count_answers(answered, seen.wrong, certified=bool(certified[size]))
                 for group, certified in zip(groups, within, strict=True)
             ),
         ),
@@ -361,11 +357,6 @@ def _name_refused(rate: str, traits: UnitTraits) -> str:
     return f"A rate of {float(rate):g} {traits.wrong} {traits.single}s is not certified"
 
 
-def _explain_refusal(rate: str, level: float, traits: UnitTraits) -> str:
-    """Say that a rate is not certified, and what its test needs."""
-    return f"{_name_refused(rate, traits)}: {explain_needed(rate, level, traits)}"
-
-
 def _explain_ties(ranking: _Ranking, artifact: CalibrationArtifact) -> str | None:
     """Name the likely cause if many prompts share the smallest mean score; this needs no labels."""
     everyone = len(ranking.scores)
@@ -378,14 +369,4 @@ def _explain_ties(ranking: _Ranking, artifact: CalibrationArtifact) -> str | Non
     return (
         f"{tied} of {everyone} {traits.prompt}s share the best score, so all of them are {traits.shown}, or "
         f"none ({cure})"
-    )
-
-
-def _explain_stricter_rate(rate: str, stricter: WrongRateCertificate) -> str:
-    """Say that the cut certified for a smaller rate also keeps a rate that has no cut of its own."""
-    return (
-        f"A rate of {float(rate):g} {stricter.traits.wrong} {stricter.traits.single}s could not be certified "
-        "separately: none of its cuts passed. "
-        f"The cut certified for {stricter.max_wrong_rate} also keeps this rate, with the same confidence: "
-        f"choose {stricter.max_wrong_rate}."
     )

@@ -184,15 +184,9 @@ def _test_group(
     group: PromptGroup, answered: BoolArray, wrong: BoolArray, rate: Fraction, level: float
 ) -> CertifiedAnswers:
     """Test one cut in one group, given (m,) which answers show a claim, and draw an unsupported one."""
-    count, among = int((answered & group.members).sum()), int((wrong & group.members).sum())
-    return CertifiedAnswers(
-        name=group.name,
-        words=group.words,
-        prompts=int(group.members.sum()),
-        answered=count,
-        wrong=among,
-        certified=binomial_p_value(among, count, rate) <= level,
-    )
+    seen = group.count_answers(answered, wrong, certified=False)
+    passes = binomial_p_value(seen.wrong, seen.answered, rate) <= level
+    return seen.model_copy(update={"certified": passes})
 
 
 def _list_groups(artifact: CalibrationArtifact, labelled: LabelledBatch) -> list[PromptGroup]:

@@ -180,8 +180,7 @@ def _report_answers(
     artifact: CalibrationArtifact, labelled: LabelledBatch, certificate: WrongRateCertificate
 ) -> AnswersReport:
     outcomes = compute_outcomes(artifact, labelled, None, cut=certificate.cut)
-    answered = int(outcomes.decisions.answered.sum())
-    wrong = int((outcomes.wrong & outcomes.decisions.answered).sum())
+    answered, wrong = outcomes.count_answers(outcomes.decisions.answered)
     rate = float(certificate.max_wrong_rate)
     return AnswersReport(
         max_wrong_rate=rate,

@@ -95,9 +95,9 @@ class Guarantee(Displayed, OmitsDefaults):
     sentence: str
     alpha: str
     target_coverage: float
-    stated_coverage: float | None
+    stated_coverage: float | None = None
     set_rule: str
-    weightings: tuple[Weighting, ...]
+    weightings: tuple[Weighting, ...] = ()
     assumptions: tuple[str, ...]
     not_promised: tuple[str, ...]
     calibration_size: int

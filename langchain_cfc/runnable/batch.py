@@ -18,6 +18,7 @@ from langchain_core.messages import BaseMessage, convert_to_messages, convert_to
 from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.artifact import CalibrationArtifact, Promise
+from langchain_cfc.artifact.guarantee import build_batch_guarantee
 from langchain_cfc.decision import compute_bot_scores
 from langchain_cfc.errors import CFCError, FeatureError, InputError, PromptKindError, ServingError
 from langchain_cfc.guarantee import AnsweredBatch, Binding, Guarantee
@@ -165,7 +166,7 @@ class QuestionBatch:
             questions=len(outcomes),
             answered=int((scores <= selected.max_mean_score).sum()),
         )
-        guarantee = self.artifact.make_batch_guarantee(answered, binding)
+        guarantee = build_batch_guarantee(self.artifact, answered, binding)
         named = Promise("max_wrong_share", self.max_wrong_share)
         promise = ServedPromise(named, selected.max_mean_score, {None: guarantee})
         decided = [

@@ -179,7 +179,7 @@ def test_labels_of_a_database_or_a_pipe_have_their_ledger_in_the_current_folder(
 
 @pytest.mark.skipif(os.name != "posix", reason="a folder that cannot be written")
 @pytest.mark.parametrize("command", ["evaluate", "calibrate", "certify"])
-def test_command_that_cannot_record_says_to_copy_the_records(
+def test_command_that_cannot_record_is_refused(
     command: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = calibrate(MORE, alpha="0.5", features="1")
@@ -192,7 +192,7 @@ def test_command_that_cannot_record_says_to_copy_the_records(
         "calibrate": ["--max-wrong-rate", "0.2"],
         "certify": ["--out", str(tmp_path.parent / "certified.json")],
     }
-    run(command, *map(str, given), *options.get(command, [])).assert_refused("copy the records")
+    run(command, *map(str, given), *options.get(command, [])).assert_refused(".attempts.json")
     # What rests on no labels that certify needs no ledger.
     with monkeypatch.context() as patch:
         patch.chdir(tmp_path.parent)

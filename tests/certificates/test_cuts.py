@@ -266,7 +266,7 @@ def test_mean_score_bot_answers_unanimous_prompts_together(
         certify(0.1)
 
 
-def test_refused_rate_names_the_smaller_rate_that_is_certified(
+def test_rate_may_be_refused_beside_a_smaller_certified_one(
     table: LabelledBatch, bot: CalibrationArtifact
 ) -> None:
     # Ties leave cuts behind 78, 84 and 85 prompts alone. At a rate of 0.1 no test answers 78.
@@ -280,11 +280,7 @@ def test_refused_rate_names_the_smaller_rate_that_is_certified(
     ).certified_bot
     assert [one.max_wrong_rate for one in made.certificates] == ["0.05"]
     assert made.certificates[0].groups[0].answered == 78
-    assert "The cut certified for 0.05 also keeps this rate" in made.refused["0.1"]
-    assert "is not certified" not in made.refused["0.1"]
-    # Control: a smaller rate than the certified one has no such cut.
-    stricter = certify_mean_score(bot, plan_first_test(tied), max_wrong_rates=["0.01", "0.05"], delta="0.05")
-    assert "0.01 wrong answers is not certified" in stricter.certified_bot.refused["0.01"]
+    assert "0.1 wrong answers is not certified" in made.refused["0.1"]
 
 
 def test_mean_score_refusal_prints_nothing_from_labels(

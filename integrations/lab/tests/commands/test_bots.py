@@ -71,7 +71,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.skipif(os.name != "posix", reason="a folder that cannot be written")
 @pytest.mark.parametrize("command", ["compare", "plan", "suggest", "report"])
-def test_command_that_cannot_record_says_to_copy_the_records(
+def test_command_that_cannot_record_is_refused(
     command: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = calibrate(MORE, alpha="0.5", features="1")
@@ -81,7 +81,7 @@ def test_command_that_cannot_record_says_to_copy_the_records(
     monkeypatch.setattr(os, "access", lambda name, mode: os.fspath(name) != folder and access(name, mode))
     given = [tmp_path / "artifact.json", path] if command == "report" else [path]
     options = ["--max-wrong-rate", "0.2"] if command == "plan" else []
-    run(command, *map(str, given), *options).assert_refused("copy the records")
+    run(command, *map(str, given), *options).assert_refused(".attempts.json")
 
 
 def test_every_command_that_shows_figures_by_setting_is_a_look(path: Path) -> None:
