@@ -34,7 +34,7 @@ from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.support.text import join_names
 from langchain_cfc_collect.sources.files import IN_MEMORY, BadRow, Row, Rows, open_rows, to_plain
-from langchain_cfc_collect.sources.templates import Template, parse_template
+from langchain_cfc_collect.sources.templates import Prompt, Template, parse_template
 
 # Name of a reference column, or of several.
 References: TypeAlias = str | tuple[str, ...]
@@ -46,10 +46,6 @@ _MISSING = object()
 _PLACEHOLDER_ID = "?"
 
 
-def _to_tuples(value: Any) -> Any:
-    return tuple(map(_to_tuples, value)) if isinstance(value, list | tuple) else value
-
-
 def _check_format(how: str) -> str:
     if how not in {_TEXT, _JSON} and (not how or any(map(str.isalnum, how))):
         msg = f"found {how!r}; expected json, text, or a separator such as ; or |"
@@ -58,35 +54,23 @@ def _check_format(how: str) -> str:
 
 
 def _unpack_single(value: Any) -> Any:
-    names = _to_tuples(value)
-    return names[0] if isinstance(names, tuple) and len(names) == 1 else names
+    return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
 
 
-def _validate_prompt(value: Any) -> Any:
-    if value is None:
-        return None
-    prompt = value if isinstance(value, str) else _to_tuples(value)
-    if not isinstance(prompt, str):
-        for pair in prompt if isinstance(prompt, tuple) else (value,):
-            if not isinstance(pair, tuple) or [type(part) for part in pair] != [str, str]:
-                msg = f"found {short_repr(pair)}; expected template text, or a list of [role, text]"
-                raise ValueError(msg)
-    parse_template(prompt)
+def _check_prompt(prompt: Prompt | None) -> Prompt | None:
+    if prompt is not None:
+        parse_template(prompt)
     return prompt
 
 
 _Column: TypeAlias = Annotated[str, Field(min_length=1)]
-_ColumnList: TypeAlias = Annotated[tuple[_Column, ...], BeforeValidator(_to_tuples)]
+_ColumnList: TypeAlias = tuple[_Column, ...]
 _TEXT, _JSON = "text", "json"
 # What cells with several answers look like, in the order tried.
 _LIKELY_FORMATS = (_JSON, "|", ";")
 _CellFormat: TypeAlias = Annotated[str, AfterValidator(_check_format)]
 _References: TypeAlias = Annotated[
     _Column | Annotated[tuple[_Column, ...], Field(min_length=1)], BeforeValidator(_unpack_single)
-]
-_Prompt: TypeAlias = Annotated[
-    str | tuple[tuple[str, str], ...] | None,
-    BeforeValidator(_validate_prompt),
 ]
 
 
@@ -118,18 +102,16 @@ class Columns(BaseModel):
             as a list, by the separator of its parts, such as `;` or `|`; or as `text`, the default.
     """
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    input: _Column | None = Field(default=None, description="the name of a column")
-    prompt: _Prompt = Field(default=None, description="template text, or a list of [role, text]")
-    inputs: Annotated[_ColumnList, Field(min_length=1)] | None = Field(
-        default=None, description="a list of at least one column"
-    )
-    id: _Column | None = Field(default=None, description="the name of a column")
-    reference: _References | None = Field(default=None, description="the name of a column, or a list of them")
-    metadata: _ColumnList = Field(default=(), description="a list of columns")
-    cluster: _Column | None = Field(default=None, description="the name of a column")
-    cells: dict[_Column, _CellFormat] = Field(default={}, description="json, text or a separator, by column")
+    input: _Column | None = None
+    prompt: Annotated[Prompt | None, AfterValidator(_check_prompt)] = None
+    inputs: Annotated[_ColumnList, Field(min_length=1)] | None = None
+    id: _Column | None = None
+    reference: _References | None = None
+    metadata: _ColumnList = ()
+    cluster: _Column | None = None
+    cells: dict[_Column, _CellFormat] = {}
 
     @model_validator(mode="after")
     def _check_columns(self) -> Columns:
