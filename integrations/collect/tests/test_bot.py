@@ -189,9 +189,8 @@ def test_build_bot_and_init_go_on_with_the_store_of_the_other(
         monkeypatch.setenv("OPENAI_BASE_URL", url)
         for step in steps if first == "init" else reversed(steps):
             step()
-    # Each answer was drawn once; both choose by five trial answers, unless the store holds the choice.
-    trials = {"init": 5, "build_bot": 10}[first]
-    assert len(script.requests) == N * SIZE + trials + N
+    # Each answer was drawn once; both choose by five trial answers.
+    assert len(script.requests) == N * SIZE + 10 + N
     assert "verifier: SequenceProbability" in capsys.readouterr().err
 
 

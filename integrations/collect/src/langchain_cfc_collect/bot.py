@@ -2,8 +2,7 @@
 
 It is `calibrate_chain` with defaults for everything that a first bot needs, each printed before it is paid
 for. Verifier and labeler are chosen from a few trial answers, as `langchain-cfc init` does. The choice is
-kept in the store, so that a call that resumes, or goes on with a collection that `init` proposed, makes the
-same one without asking again.
+kept in the store, so that a call that resumes makes the same one without asking again.
 
 *What limits a bot.* Three figures bound the share that a bot can answer, each at most the next: what is
 certified; what the same scores would allow with any number of labels, the largest point of the curve whose
@@ -223,7 +222,7 @@ def _check_store(plan: ChainPlan) -> None:
 
 
 def _read_choice(store: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Return the choice of an earlier call, or of `init` for the collection; None if there is none."""
+    """Return the choice of an earlier call; None if there is none."""
     with suppress(StoreNotFoundError), Store(store) as opened:
         kept: dict[str, Any] | None = opened.configuration.get(CHOICE)
         return kept
@@ -256,7 +255,7 @@ def _choose(
 
 
 def _read_trial(choice: Mapping[str, Any]) -> Usage:
-    """Return what the trial answers took; nothing for a choice of `init`, whose trial was its own."""
+    """Return what the trial answers took; nothing if nothing was chosen."""
     calls = [ModelCalls(**one) for one in choice.get("calls", ())]
     return Usage(tuple(calls), len(calls))
 
@@ -317,15 +316,14 @@ def _describe_plan(plan: ChainPlan, passed: Collection[str]) -> Iterator[str]:
     requests = (len(plan.examples) - done) * (plan.components.n or 0)
     cost = ""
     if choice := plan.collection.settings.get(CHOICE):
-        made, reasons = choice["generator"], choice.get("reasons", {})
+        made, reasons = choice["generator"], choice["reasons"]
         if "prompt" in made:
             yield f"prompt: {made['prompt']!r}; for another one pass the chain prompt | model"
         if "arguments" in made:
             stated = ", ".join(f"{name}={value!r}" for name, value in made["arguments"].items())
             yield f"model: {stated}; for others pass the model itself"
         for name in (one for one in _PARTS if one in choice and _PARTS[one] not in passed):
-            reason = reasons.get(f"{name}.factory")
-            yield f"{name}: {format_part(choice[name])}" + (f", because {reason}" if reason else "")
+            yield f"{name}: {format_part(choice[name])}, because {reasons[f'{name}.factory']}"
         trial = _read_trial(choice)
         if trial.tokens and requests:
             cost = f", about {trial.tokens * requests // trial.answered:,} tokens"

@@ -28,9 +28,8 @@ from langchain_cfc.verifiers import VerifierEnsemble
 from langchain_cfc_collect.calls import CallPolicy
 from langchain_cfc_collect.costs import Budget, Price
 from langchain_cfc_collect.executor import Components
-from langchain_cfc_collect.proposal import CHOSEN_ARGUMENTS, add_prompt
+from langchain_cfc_collect.proposal import add_prompt
 from langchain_cfc_collect.sources import BadRowPolicy, Columns, Examples, Rows, open_rows, read_examples
-from langchain_cfc_collect.store.configurations import CHOICE
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -313,23 +312,7 @@ class CollectionConfig(ScoringConfig):
             "made_by": {name: _describe_table(table) for name, table in tables.items() if table is not None},
             "columns": columns,
             **source,
-            **self._describe_choice(),
         }
-
-    def _describe_choice(self) -> dict[str, Any]:
-        """Return the parts as `build_bot` chooses them; nothing if they are others or may hold secrets."""
-        given = self.generator
-        parts = [one for one in (self.verifier, self.labeler, self.answer) if one is not None]
-        are_ours = all(one.model is None and one.factory.startswith("langchain_cfc.") for one in parts)
-        arguments = {
-            name: value for name, value in given.arguments.items() if not _CONNECTION_ARGUMENT.search(name)
-        }
-        names = {*arguments, *(name for one in parts for name in one.arguments)}
-        if given.model is None or self.verifier is None or not are_ours or names - CHOSEN_ARGUMENTS:
-            return {}
-        prompt = {} if given.prompt is None else {"prompt": given.prompt}
-        tables = self.model_dump(include={"verifier", "labeler", "answer"}, exclude_defaults=True)
-        return {CHOICE: {"generator": {**prompt, "arguments": arguments}, **tables}}
 
 
 def _describe_table(table: GeneratorTable | ComponentTable) -> dict[str, Any]:

@@ -66,8 +66,6 @@ _TOKEN_LIMIT_FACTOR = 4
 _CHARACTERS_PER_TOKEN = 3
 # Sampling settings in the order in which they are tried: models refuse settings that they do not support.
 _SETTINGS: tuple[Mapping[str, Any], ...] = ({"temperature": 0.7, "logprobs": True}, {"temperature": 0.7}, {})
-# Every argument of the model and of the parts that is ever proposed.
-CHOSEN_ARGUMENTS = frozenset({"temperature", "logprobs", "max_tokens", "anywhere", "articles", "members"})
 _LOCAL_HOSTS = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compared, never bound
 _PLACEHOLDER_KEY = "none"
 

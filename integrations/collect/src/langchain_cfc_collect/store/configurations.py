@@ -22,8 +22,8 @@ _MOST_LISTED = 2
 _SHOWN = 40
 # The files that answers were imported from, each with its format. They do not affect records.
 IMPORTED = "imported"
-# Tables of the parts that `build_bot` or `init` chose, so that `build_bot` can make them again. Their
-# fingerprints are compared instead.
+# Tables of the parts that `build_bot` chose, so that it can make them again. Their fingerprints are compared
+# instead.
 CHOICE = "choice"
 
 
