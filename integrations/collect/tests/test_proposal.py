@@ -13,6 +13,7 @@ from langchain_cfc_collect.config import CollectionConfig, read_config
 from langchain_cfc_collect.proposal import (
     Proposal,
     draw_answers,
+    format_part,
     format_toml,
     list_labelers,
     make_settings,
@@ -155,7 +156,7 @@ def test_prompt_of_one_column_is_part_of_the_bot(
 
 # Labelers
 
-TEXT_LABELERS = ["NormalisedMatch()", "NormalisedMatch(articles='en')", "NormalisedMatch(anywhere=True)"]
+TEXT_LABELERS = ["NormalisedMatch", "NormalisedMatch(articles='en')", "NormalisedMatch(anywhere=True)"]
 
 
 def examples(*references: Any) -> list[Example]:
@@ -165,28 +166,28 @@ def examples(*references: Any) -> list[Example]:
 @pytest.mark.parametrize(
     ("references", "names"),
     [
-        (("8", "1,250", "-3.5"), ["NumericMatch()"]),
-        ((8, 2.5), ["NumericMatch()"]),
-        (("A", "c"), ["MultipleChoice()"]),
+        (("8", "1,250", "-3.5"), ["NumericMatch"]),
+        ((8, 2.5), ["NumericMatch"]),
+        (("A", "c"), ["MultipleChoice"]),
         (("Lima", "8"), TEXT_LABELERS),
         (("007", "8"), TEXT_LABELERS),
         (("Apollo 11", "5 km"), TEXT_LABELERS),
         ((["Lima", "the city"],), TEXT_LABELERS),
-        (({"total": 3}, {"total": 4}), ["NormalisedMatch()"]),
+        (({"total": 3}, {"total": 4}), ["NormalisedMatch"]),
         (("yes", "No", "no"), ["ClosedSet(members=['yes', 'no'])"]),
         ((True, True), ["ClosedSet(members=[True, False])"]),
         (("false",), ["ClosedSet(members=['true', 'false'])"]),
         ((0, 1), ["ClosedSet(members=[1, 0])"]),
-        ((1, 2), ["NumericMatch()"]),
+        ((1, 2), ["NumericMatch"]),
         (("spam", "ham") * 5, ["ClosedSet(members=['spam', 'ham'])"]),
         (("spam", "ham") * 4, TEXT_LABELERS),
-        (("3", "4") * 9, ["NumericMatch()"]),
+        (("3", "4") * 9, ["NumericMatch"]),
     ],
 )
 def test_list_labelers_returns_those_that_read_every_reference(
     references: Sequence[Any], names: list[str]
 ) -> None:
-    assert [one.name for one in list_labelers(examples(*references))] == names
+    assert [format_part(one.table) for one in list_labelers(examples(*references))] == names
 
 
 @pytest.mark.parametrize("reference", ["", None, "!."])
@@ -233,7 +234,7 @@ def test_propose_searches_sentences_for_the_reference(tmp_path: Path) -> None:
     }
     assert found.found.correct == [True] * 5
     reason = found.found.reasons["labeler.factory"]
-    assert "labels 5 of 5 trial answers correct (others: 0 by NormalisedMatch()" in reason
+    assert "labels 5 of 5 trial answers correct (others: 0 by NormalisedMatch," in reason
     assert "arguments = { anywhere = true }" in format_toml(found.settings, {})
 
 

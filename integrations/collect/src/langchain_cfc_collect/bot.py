@@ -36,7 +36,6 @@ from langchain_cfc.runnable import CFCRunnable
 from langchain_cfc.sampling import resolve_generator
 from langchain_cfc.support.database import StoreNotFoundError
 from langchain_cfc.support.json_text import short_repr
-from langchain_cfc.support.plugins import load_object
 from langchain_cfc.support.text import format_percent, pluralize
 from langchain_cfc.verifiers import SelfConsistency, Verifier, VerifierEnsemble
 from langchain_cfc_collect.calibrating import ChainOptions, ChainPlan, choose_store
@@ -52,6 +51,7 @@ from langchain_cfc_collect.proposal import (
     LabelerChoice,
     Proposal,
     add_prompt,
+    create_part,
     format_part,
     list_labelers,
     name_store,
@@ -151,7 +151,7 @@ async def abuild_bot(
     choices = _list_choices(listed, labeler)
     prompt = propose_prompt(generator, listed, choices)
     # All that can be refused is refused before the trial, whatever it will choose.
-    stand_in = labeler if labeler is not None else choices[0].create()
+    stand_in = labeler if labeler is not None else create_part(choices[0].table)
     plan = ChainPlan.make(generator, listed, verifier or SelfConsistency(), stand_in, given)
     plan.check()
     for _ in check_references(plan.examples, stand_in):  # raises once all are read
@@ -292,19 +292,15 @@ def _apply_choice(plan: ChainPlan, choice: Mapping[str, Any], passed: Collection
     model = resolve_generator(plan.components.generator, given.get("arguments"))
     made: dict[str, Any] = {"generator": add_prompt(given.get("prompt"), model)}
     if "verifier" not in passed:
-        made["verifier"] = _create(choice["verifier"])
+        made["verifier"] = create_part(choice["verifier"])
     if "labeler" not in passed and "labeler" in choice:
-        made["labeler"] = _create(choice["labeler"])
+        made["labeler"] = create_part(choice["labeler"])
         if plan.components.answer is None and "answer" in choice:
-            made |= {"answer": _create(choice["answer"]), "answer_id": choice["answer"].get("id")}
+            made |= {"answer": create_part(choice["answer"]), "answer_id": choice["answer"].get("id")}
     settings = {**plan.collection.settings, CHOICE: choice}
     budget = _charge(plan.collection.budget, _read_trial(choice))
     collection = replace(plan.collection, settings=settings, budget=budget)
     return replace(plan, components=replace(plan.components, **made), collection=collection)
-
-
-def _create(table: Mapping[str, Any]) -> Any:
-    return load_object(table["factory"], table.get("arguments"))
 
 
 # What is printed

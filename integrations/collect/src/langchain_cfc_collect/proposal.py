@@ -16,7 +16,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from langchain_core.runnables import Runnable
 from langchain_cfc.errors import CFCError, CollectionError, DrawError, InputError, LabelerError
 from langchain_cfc.execution import describe_error, run_flow
 from langchain_cfc.labelers import LabelerInput
-from langchain_cfc.labelers.matching import TextMatcher, list_aliases
+from langchain_cfc.labelers.matching import list_aliases
 from langchain_cfc.labelers.verdicts import Member, VerdictExtractor, write_member
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate, Sampler, resolve_generator
@@ -227,34 +227,30 @@ def draw_answers(
 # The labeler
 
 
+def create_part(table: Mapping[str, Any]) -> Any:
+    """Create the component that a table describes."""
+    return load_object(table["factory"], table.get("arguments"))
+
+
 @dataclass(frozen=True)
 class LabelerChoice:
-    """Labeler of this package, with its arguments, the references that it reads, and its extractor."""
+    """Labeler of this package, the references that it reads, and the extractor for longer answers."""
 
-    factory: str
-    arguments: Mapping[str, Any]
+    table: Mapping[str, Any]  # factory and arguments
     reads: str
-    extractor: str | None = None
-    # Arguments of the extractor; one without names itself by its path.
-    extractor_arguments: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The labeler as a Python expression."""
-        arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
-        return f"{self.factory}({arguments})"
-
-    def create(self) -> TextMatcher:
-        """Create the labeler."""
-        made: TextMatcher = load_object(self.factory, self.arguments)
-        return made
+    extractor: Mapping[str, Any] | None = None  # its table; one without arguments has an id
 
 
-_MULTIPLE_CHOICE = LabelerChoice("MultipleChoice", {}, "letters", "extract_choice")
-_NUMERIC_MATCH = LabelerChoice("NumericMatch", {}, "numbers", "extract_number")
-_EXACT_MATCH = LabelerChoice("NormalisedMatch", {}, "texts")
-_MATCH_WITHOUT_ARTICLE = LabelerChoice("NormalisedMatch", {"articles": "en"}, "texts")
-_MATCH_ANYWHERE = LabelerChoice("NormalisedMatch", {"anywhere": True}, "texts")
+_MULTIPLE_CHOICE = LabelerChoice(
+    {"factory": "MultipleChoice"}, "letters", {"factory": "extract_choice", "id": "extract_choice"}
+)
+_NUMERIC_MATCH = LabelerChoice(
+    {"factory": "NumericMatch"}, "numbers", {"factory": "extract_number", "id": "extract_number"}
+)
+_EXACT_MATCH, _MATCH_WITHOUT_ARTICLE, _MATCH_ANYWHERE = (
+    LabelerChoice({"factory": "NormalisedMatch", **more}, "texts")
+    for more in ({}, {"arguments": {"articles": "en"}}, {"arguments": {"anywhere": True}})
+)
 # A letter, or a zero that numbers lack and codes need.
 _NO_NUMBER = re.compile(r"[^\W\d_]|(?<![\d.,])0\d")
 
@@ -265,10 +261,10 @@ def list_labelers(examples: Sequence[Example]) -> list[LabelerChoice]:
         return [_MULTIPLE_CHOICE]
     members = find_members(examples)
     if members is not None:
-        given = {"members": members}
-        listed = join_names([write_member(one) for one in members])
-        reads = f"one of {listed}"
-        return [LabelerChoice("ClosedSet", given, reads, "VerdictExtractor", given)]
+        given = {"arguments": {"members": members}}
+        reads = f"one of {join_names([write_member(one) for one in members])}"
+        extractor = {"factory": "VerdictExtractor", **given}
+        return [LabelerChoice({"factory": "ClosedSet", **given}, reads, extractor)]
     if _can_read(_NUMERIC_MATCH, examples) and not any(map(_is_more_than_number, examples)):
         return [_NUMERIC_MATCH]
     if _can_read(_EXACT_MATCH, examples):
@@ -315,7 +311,7 @@ def _can_read(choice: LabelerChoice, examples: Sequence[Example]) -> bool:
 
 def _find_problem(choice: LabelerChoice, example: Example) -> str | None:
     try:
-        choice.create().read_reference(example.reference)
+        create_part(choice.table).read_reference(example.reference)
     except LabelerError as error:
         return str(error)
     return None
@@ -328,7 +324,7 @@ def _is_more_than_number(example: Example) -> bool:
 
 def label_answers(choice: LabelerChoice, answers: Sequence[TrialAnswer]) -> list[bool]:
     """Return for each answer whether a labeler calls it correct."""
-    labeler = choice.create()
+    labeler = create_part(choice.table)
     labels: list[bool] = []
     for answer in answers:
         example = answer.example
@@ -420,36 +416,29 @@ def propose(
     )
     if not choices:
         return Proposal(tables, reasons, trial.answers, ())
-    labels = {choice.name: label_answers(choice, trial.answers) for choice in choices}
-    choice = max(choices, key=lambda one: sum(labels[one.name]))
-    tables["labeler"] = _make_table(choice.factory, choice.arguments)
-    reasons["labeler.factory"] = _explain_labeler(choice, choices, labels)
+    labels = [label_answers(one, trial.answers) for one in choices]
+    found = max(labels, key=sum)
+    choice = choices[labels.index(found)]
+    tables["labeler"] = dict(choice.table)
+    others = [
+        f"{sum(one)} by {format_part(other.table)}"
+        for one, other in zip(labels, choices, strict=True)
+        if other is not choice
+    ]
+    reasons["labeler.factory"] = (
+        f"all references are {choice.reads}; it labels {sum(found)} of {len(found)} trial answers correct"
+    ) + (f" (others: {', '.join(others)})" if others else "")
     # The letter or number must be extracted from an answer of more than one word.
     if choice.extractor is not None and any(len(one.candidate.text.split()) > 1 for one in trial.answers):
-        tables["answer"] = _make_table(choice.extractor, choice.extractor_arguments)
-        if not choice.extractor_arguments:
-            tables["answer"]["id"] = choice.extractor
+        tables["answer"] = dict(choice.extractor)
         reasons["answer.factory"] = "some answers hold more than one word"
-    return Proposal(tables, reasons, trial.answers, labels[choice.name])
-
-
-def _make_table(factory: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {"factory": factory, **({"arguments": arguments} if arguments else {})}
+    return Proposal(tables, reasons, trial.answers, found)
 
 
 def format_part(table: Mapping[str, Any]) -> str:
     """Format the component that a table describes as it is written in Python."""
     arguments = ", ".join(f"{name}={value!r}" for name, value in table.get("arguments", {}).items())
     return f"{table['factory'].rpartition(':')[2]}{f'({arguments})' if arguments else ''}"
-
-
-def _explain_labeler(
-    choice: LabelerChoice, choices: Sequence[LabelerChoice], labels: Mapping[str, Sequence[bool]]
-) -> str:
-    found = labels[choice.name]
-    text = f"all references are {choice.reads}; it labels {sum(found)} of {len(found)} trial answers correct"
-    others = [f"{sum(labels[one.name])} by {one.name}" for one in choices if one is not choice]
-    return f"{text} (others: {', '.join(others)})" if others else text
 
 
 def name_store(path: str) -> str:
