@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import warnings
@@ -33,17 +32,13 @@ from rich.text import Text
 from langchain_cfc.cli.commands import FLAGS
 from langchain_cfc.errors import CFCError, CFCWarning, UnattainableTargetError
 from langchain_cfc.features import name_group
-from langchain_cfc.support.text import escape_controls, escape_controls_in_json, redact_addresses
+from langchain_cfc.support.text import escape_controls, redact_addresses
 
 Item = TypeVar("Item")
 Printed = TypeVar("Printed", bound=BaseModel)
 
 # Longest text of a table cell, in characters; a longer one is cut, and what is left wraps in its column.
 _LONGEST_CELL = 72
-# The space of "10 %" while rich breaks lines, which breaks at no-break spaces too. Unicode reserves this
-# character for internal use.
-_KEPT_SPACE = "\ufdd0"
-_PERCENT = re.compile(r"(?<=\d) %")
 
 # What messages say of Python and of the command line.
 _IN_PYTHON = re.compile(r" \(in Python (?:[^()]|\([^()]*\))*\)")
@@ -58,7 +53,6 @@ _KEYWORD = re.compile(
 EXIT_NO = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130  # as shells report them; 1 would read as "no"
-EXIT_BROKEN_PIPE = 141
 
 
 class _SafeConsole(Console):
@@ -66,38 +60,21 @@ class _SafeConsole(Console):
 
     Escape sequences in answers, records or errors of providers could write to the clipboard, change the title
     or clear the screen. rich removes some control characters, but not the escape character.
-
-    It breaks no line between a number and its sign of percent.
     """
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Escape a string before rich measures it or removes anything."""
-        return super().render_str(_PERCENT.sub(f"{_KEPT_SPACE}%", escape_controls(text)), **options)
+        return super().render_str(escape_controls(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Escape every text that is printed; rich's own control sequences stay."""
         for segment in super().render(renderable, options):
-            text = escape_controls(segment.text).replace(_KEPT_SPACE, " ")
-            yield segment if segment.control else Segment(text, segment.style)
-
-
-class _ResultConsole(_SafeConsole):
-    """A console whose reader may close the pipe early, as `head` does."""
-
-    def on_broken_pipe(self) -> None:
-        """Exit without a message."""
-        _exit_broken_pipe()
-
-
-def _exit_broken_pipe() -> NoReturn:
-    """Exit with standard output redirected, so that Python does not flush it into the closed pipe."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    raise SystemExit(EXIT_BROKEN_PIPE)
+            yield segment if segment.control else Segment(escape_controls(segment.text), segment.style)
 
 
 def get_console() -> Console:
     """Return a console on standard output for results; a new one each time, to follow redirection."""
-    return _ResultConsole(highlight=False, emoji=False)
+    return _SafeConsole(highlight=False, emoji=False)
 
 
 def get_error_console() -> Console:
@@ -106,15 +83,8 @@ def get_error_console() -> Console:
 
 
 def emit_json(data: Any) -> None:
-    """Write strict JSON to standard output."""
-    # If standard output is not UTF-8, JSON's own escapes keep the output valid.
-    escaped = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    try:
-        text = json.dumps(data, indent=2, ensure_ascii=escaped, allow_nan=False)
-        sys.stdout.write(escape_controls_in_json(text) + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _exit_broken_pipe()
+    """Write strict JSON in ASCII, which every terminal shows, to standard output."""
+    sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
 @contextmanager

@@ -549,5 +549,5 @@ def test_broken_pipe_of_a_command_prints_no_traceback(artifact: Path) -> None:
     script = Path(sys.executable).with_name("langchain-cfc")
     line = f"{script} inspect {artifact} | head -1; exit ${{PIPESTATUS[0]}}"
     ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
-    assert ran.returncode in {0, 141}
+    assert ran.returncode in {0, 1}
     assert "Traceback" not in ran.stderr

@@ -9,7 +9,6 @@ import pytest
 
 from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli.formatting import get_console, make_table
 from langchain_cfc.demo import ALPHA, SET_RULE, TEST_FRACTION, load_recording
 from langchain_cfc.demo import FEATURES as DEMO_FEATURES
 from tests.cli.running import run
@@ -146,17 +145,3 @@ def test_calibrate_exits_with_1_if_max_wrong_rate_is_out_of_reach(tmp_path: Path
 )
 def test_calibrate_refuses_options_that_conflict(options: list[str], message: str, tmp_path: Path) -> None:
     run("calibrate", RECORDING, "-o", tmp_path / "a.json", *options).assert_refused(message)
-
-
-@pytest.mark.parametrize("width", range(20, 40))
-def test_lines_never_break_before_a_sign_of_percent(
-    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    sentence = "6.3 % are wrong, and the limit is [bold]10 %[/], with confidence 95 %."
-    table = make_table("facts")
-    table.add_row(sentence)
-    get_console().print(sentence, table)
-    lines = capsys.readouterr().out.splitlines()
-    assert not any(line.startswith("%") for line in lines)
-    assert " ".join(" ".join(lines).split()).count("limit is 10 %, with") == 2
