@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from langchain_cfc.sampling.token_counts import read_count
 from langchain_cfc_collect.batches.models import Client
 from langchain_cfc_collect.costs import ModelCalls
+from langchain_cfc_collect.store.batches import Answer
 
 HTTP_OK = 200
 # Seconds by which clocks may differ: a batch may seem to have been created that long before its submission.
@@ -56,16 +58,6 @@ class BatchState:
     total: int  # number of all requests
     reason: str = ""  # why the batch was refused
     files: tuple[str, ...] = ()  # ids of the files with its results
-
-
-@dataclass(frozen=True)
-class BatchResult:
-    """Result of one request of a batch."""
-
-    id: str  # id of the request
-    status: int  # HTTP status; 0 if the request was not processed, or its answer cannot be read
-    body: Mapping[str, Any] | None = None  # body of an answer with status 200
-    calls: ModelCalls | None = None  # usage that the answer reports, whether it can be read or not
 
 
 def make_id(key: str, line: int | str) -> str:
@@ -186,20 +178,20 @@ class Provider(ABC):
         """Return the progress of a batch."""
 
     @abstractmethod
-    def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[BatchResult]:
-        """Yield the results of a batch that has ended, in any order."""
+    def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[tuple[str, Answer]]:
+        """Yield the ids of the requests of a batch that has ended, with their answers, in any order."""
 
     @abstractmethod
     def count_tokens(self, used: Mapping[str, int]) -> tuple[int, int] | None:
         """Return the tokens of request and answer, counted as LangChain does; None unless both are stated."""
 
-    def read_answer(self, id_: str, body: object) -> BatchResult:
+    def read_answer(self, body: object, *, live: bool = False) -> Answer:
         """Return the answer in a body, whose usage holds numbers of tokens only.
 
         A body that the models' clients cannot read leaves the request to a live call, and was charged.
         """
         if not isinstance(body, dict):
-            return BatchResult(id_, 0)
+            return Answer(0, live)
         used = _keep_counts(body.get("usage"))
         tokens = self.count_tokens(used)
         name = body.get("model") if isinstance(body.get("model"), str) else ""
@@ -208,8 +200,9 @@ class Provider(ABC):
             next(part for name, part in self.answers.items() if name in body).model_validate(body)
             str(name).encode()
         except (StopIteration, ValidationError, UnicodeEncodeError):
-            return BatchResult(id_, 0, calls=replace(calls, model=""))
-        return BatchResult(id_, HTTP_OK, {**body, "usage": used if tokens else self.no_usage}, calls)
+            return Answer(0, live, calls=replace(calls, model=""))
+        read = json.dumps({**body, "usage": used if tokens else self.no_usage})
+        return Answer(HTTP_OK, live, zlib.compress(read.encode()), calls)
 
 
 def _read_id(made: Any) -> str:
@@ -332,24 +325,24 @@ class OpenAIBatches(Provider):
             tuple(one for one in (batch.output_file_id, batch.error_file_id) if one),
         )
 
-    async def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[BatchResult]:
+    async def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[tuple[str, Answer]]:
         """Yield the results in the files of answers and errors."""
         del provider_id
         for file in state.files:
             content = await self._retrying_client.files.content(file)
             for text in content.content.splitlines():
                 if (found := _parse_line(text)) is not None:
-                    yield self._read_result(*found)
+                    yield found[0], self._read_result(found[1])
 
-    def _read_result(self, id_: str, given: Mapping[str, Any]) -> BatchResult:
+    def _read_result(self, given: Mapping[str, Any]) -> Answer:
         response = given.get("response")
         if not isinstance(response, dict):
-            return BatchResult(id_, 0)
+            return Answer(0, live=False)
         stated = _STATUS.match(str(response.get("status_code")))
         status = int(stated[1]) if stated else 0
         if given.get("error") or status not in {0, HTTP_OK}:
-            return BatchResult(id_, 0 if status == HTTP_OK else status)
-        return self.read_answer(id_, response.get("body"))
+            return Answer(0 if status == HTTP_OK else status, live=False)
+        return self.read_answer(response.get("body"))
 
     def count_tokens(self, used: Mapping[str, int]) -> tuple[int, int] | None:
         """Return the tokens that an answer of either endpoint states."""
@@ -419,7 +412,7 @@ class AnthropicBatches(Provider):
             ending = "cancelled"
         return BatchState(ending, done, done + _count(batch.request_counts, "processing"))
 
-    async def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[BatchResult]:
+    async def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[tuple[str, Answer]]:
         """Yield the results of a message batch."""
         del state
         # The client's own decoder fails on the first line that it cannot read.
@@ -428,9 +421,8 @@ class AnthropicBatches(Provider):
             if (found := _parse_line(text)) is not None:
                 result = found[1].get("result")
                 given = result if isinstance(result, dict) else {}
-                yield self.read_answer(
-                    found[0], given.get("message") if given.get("type") == "succeeded" else None
-                )
+                message = given.get("message") if given.get("type") == "succeeded" else None
+                yield found[0], self.read_answer(message)
 
     def count_tokens(self, used: Mapping[str, int]) -> tuple[int, int] | None:
         """Return the tokens that an answer states, with tokens of caches."""

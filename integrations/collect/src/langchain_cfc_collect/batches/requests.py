@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from langchain_cfc_collect.batches.providers import BatchResult, Body, Headers, Provider
+from langchain_cfc_collect.batches.providers import Body, Headers, Provider
 from langchain_cfc_collect.costs import (
     CHARACTERS_PER_TOKEN,
     BudgetTracker,
@@ -172,21 +171,13 @@ def split_requests(route: Route, requests: Sequence[PendingRequest]) -> Iterator
         yield part
 
 
-def make_answer(result: BatchResult | None, *, live: bool = False) -> Answer:
-    """Return the answer in a result; one without a body leaves the request to a live call."""
-    if result is None:
-        return Answer(0, live=live)
-    packed = None if result.body is None else zlib.compress(json.dumps(result.body).encode())
-    return Answer(result.status, live, packed, result.calls)
-
-
 def read_live_answer(provider: Provider, content: bytes) -> Answer:
     """Return the answer of a live call with status 200."""
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
         body = None
-    return make_answer(provider.read_answer("", body), live=True)
+    return provider.read_answer(body, live=True)
 
 
 def estimate_usage(requests: Sequence[PendingRequest], outputs: Mapping[Stage, Usage]) -> Usage:

@@ -14,7 +14,6 @@ from langchain_cfc.execution import describe_error, is_permanent
 from langchain_cfc.support.text import quote
 from langchain_cfc_collect.batches.providers import (
     HTTP_OK,
-    BatchResult,
     BatchState,
     Headers,
     Provider,
@@ -25,7 +24,6 @@ from langchain_cfc_collect.batches.requests import (
     OpenRequests,
     PendingRequest,
     Route,
-    make_answer,
 )
 from langchain_cfc_collect.costs import Usage
 from langchain_cfc_collect.failures import is_transient
@@ -34,8 +32,6 @@ from langchain_cfc_collect.store.batches import Answer, BatchRow
 
 T = TypeVar("T")
 
-# Number of answers that are written in one transaction.
-_ANSWERS_PER_WRITE = 1000
 # Attempts to upload a batch, and to get a reply that can be read; nothing is charged for either.
 _MAX_ATTEMPTS = 8
 _MAX_REREADS = 3
@@ -242,13 +238,14 @@ class Submissions:
         # Those that were processed may be charged, although no line about them can be read.
         lost = {*missing[: max(0, state.done - len(results))]}
         answers = [
-            (pending, Answer(0, live=False, lost=True) if line in lost else make_answer(results.get(line)))
+            (pending, results.get(line, Answer(0, live=False, lost=line in lost)))
             for line, pending in batch.requests.items()
         ]
         answered = sum(answer.status == HTTP_OK for _, answer in answers)
         said = f"{batch.name} has ended: {answered:,} of {len(answers):,} requests are answered"
         if state.ending == "cancelled":
-            await self._write_pages(batch, [pair for pair in answers if pair[1].status])
+            del self._batches[batch.row.number]
+            await self.requests.write_answers([pair for pair in answers if pair[1].status])
             with self.writer.store.begin_write() as connection:
                 batches.delete_unanswered(connection, batch.row.number)
             msg = (
@@ -259,34 +256,23 @@ class Submissions:
         live = len(answers) - answered
         self.on_batch(said + (f"; the other {live:,} are sent live, at full price" if live else ""))
         end = batches.set_id(batch.row.number, batch.name) + batches.set_ended(batch.row.number)
-        await self._write_pages(batch, answers, *end)
-
-    async def _write_pages(
-        self, batch: OpenBatch, answers: Sequence[tuple[PendingRequest, Answer]], *end: Any
-    ) -> None:
-        """Write and hand on the answers of a batch in pages; the last page is written together with `end`."""
-        last = max(0, len(answers) - 1) // _ANSWERS_PER_WRITE * _ANSWERS_PER_WRITE
-        for start in range(0, last, _ANSWERS_PER_WRITE):
-            await self.requests.write_answers(answers[start : start + _ANSWERS_PER_WRITE])
         del self._batches[batch.row.number]
-        await self.requests.write_answers(answers[last:], *end)
+        await self.requests.write_answers(answers, *end)
 
-    async def _read_results(
-        self, batch: OpenBatch, state: BatchState
-    ) -> tuple[dict[int, BatchResult], list[str]]:
+    async def _read_results(self, batch: OpenBatch, state: BatchState) -> tuple[dict[int, Answer], list[str]]:
         """Return the first answer of each line of a batch, and the ids of other batches' requests.
 
         Raises a `ValueError` if nothing can be read: live calls in place of all answers would be paid twice.
         """
         key, foreign = batch.row.key, list[str]()
-        results: dict[int, BatchResult] = {}
+        results: dict[int, Answer] = {}
         lines = {make_id(key, line): line for line in batch.requests}
-        async for one in batch.provider.read_results(batch.name, state):
-            line = lines.get(one.id)
-            if line is not None and (line not in results or results[line].body is None):
-                results[line] = one
-            elif not one.id.startswith(make_id(key, "")):
-                foreign.append(one.id)
+        async for id_, answer in batch.provider.read_results(batch.name, state):
+            line = lines.get(id_)
+            if line is not None and (line not in results or results[line].packed is None):
+                results[line] = answer
+            elif not id_.startswith(make_id(key, "")):
+                foreign.append(id_)
         if not (results or foreign) and (state.done or state.files):
             msg = "none of its results can be read"
             raise ValueError(msg)
