@@ -79,7 +79,7 @@ class StrippedCandidate(DrawnCandidate):
         msg = (
             f"the message of the candidate {self.text!r:.80} was removed from the store when its prompt was "
             "labelled; only its text and data were kept. Label and score by these, or collect into another "
-            "store with keep_payloads (on the command line --keep-payloads)"
+            "store with keep_payloads (--set run.keep_payloads=true)"
         )
         raise CollectionError(msg)
 

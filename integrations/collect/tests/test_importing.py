@@ -237,7 +237,7 @@ def test_samples_of_the_harness_lead_to_a_bot_by_commands(tmp_path: Path) -> Non
     for words in ("of lm-evaluation-harness", "question from doc.question", "60 prompts with 4 answers"):
         assert words in " ".join(done.out.split())
     here = "integrations.collect.tests.test_importing"
-    options = f"--question doc.question --reference target -n {N} --set-aside-bad-rows"
+    options = f"--question doc.question --reference target -n {N} --set source.bad_rows=set_aside"
     parts = f"--generator {here}:make_generator --verifier SelfConsistency --labeler NormalisedMatch"
     command: list[Any] = ["collect", "--store", store, "--source", samples, *options.split(), *parts.split()]
     command += ["--set", 'source.metadata=["doc.topic"]', "--out", records]

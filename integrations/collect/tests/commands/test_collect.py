@@ -276,10 +276,11 @@ def test_collect_refuses_or_sets_aside_bad_rows(collect: Collect, folder: Path) 
     path = folder / "questions.csv"
     path.write_text(path.read_text() + "What?,no json,topic\n")
     collect().assert_refused("line 14")
+    aside = ("--set", "source.bad_rows=set_aside")
     for out in ("nowhere/records.jsonl", "questions.db"):  # before anything is paid for
-        collect("--set-aside-bad-rows", "--store", "questions.db", "--out", out).assert_refused(out)
+        collect(*aside, "--store", "questions.db", "--out", out).assert_refused(out)
         assert not (folder / "questions.db").exists()
-    ran = collect("--set-aside-bad-rows")
+    ran = collect(*aside)
     assert ran.code == 0
     assert "1 rows of" in ran.err
     assert "14: reference" in ran.err
@@ -335,7 +336,7 @@ def test_collect_of_claims_prints_a_next_command_that_works(
     monkeypatch.chdir(folder)
     options = (*MANY_FACTS, "--store", "claims.db")
     splitter = "integrations.collect.tests.claiming:find_lines"
-    of_claims = ("-n", "1", "--unit", "claims", "--splitter", splitter)
+    of_claims = ("-n", "1", "--unit", "claims", "--set", f"splitter.factory={splitter}")
     planned = collect(*options, *of_claims, "--dry-run", "--json").data
     assert (planned["draws"], planned["parts"]["unit"]) == (MANY, "claims")
     ran = collect(*options, *of_claims, "--out", "c.jsonl")

@@ -74,23 +74,10 @@ def collect(
             "right answers."
         ),
     ] = None,
-    id_: Annotated[
-        str | None,
-        _dataset_option(
-            "--id", help="Column with the prompt's id. Default: a digest of prompt and reference."
-        ),
-    ] = None,
     limit: Annotated[
         int | None,
         _dataset_option(help="Use only LIMIT prompts, drawn at random; a larger LIMIT keeps them."),
     ] = None,
-    set_aside: Annotated[
-        bool,
-        _dataset_option(
-            "--set-aside-bad-rows",
-            help="Skip unusable rows instead of rejecting the dataset.",
-        ),
-    ] = False,
     model: Annotated[
         str | None, _part_option(help="Name of the chat model, such as openai:gpt-4o-mini.")
     ] = None,
@@ -99,19 +86,11 @@ def collect(
     ] = None,
     verifier: Annotated[str | None, _part_option(help="The verifier, such as SequenceProbability.")] = None,
     labeler: Annotated[str | None, _part_option(help="The labeler, such as NormalisedMatch.")] = None,
-    answer: Annotated[str | None, _part_option(help="The answer extractor, a function of the text.")] = None,
     unit: Annotated[
         Unit | None,
         _part_option(
             help="What is scored and labelled: answers (the default), or the claims of one answer per prompt."
         ),
-    ] = None,
-    splitter: Annotated[
-        str | None,
-        _part_option(help="With --unit claims, the splitter of answers. Default: by sentences."),
-    ] = None,
-    concurrency: Annotated[
-        int | None, _call_option(help="Maximum number of concurrent calls. Default: 8.")
     ] = None,
     max_cost: Annotated[
         float | None,
@@ -133,13 +112,6 @@ def collect(
             "--relabel",
             help="Label all candidates again, with another labeler or corrected references, "
             "without drawing again.",
-        ),
-    ] = False,
-    keep_payloads: Annotated[
-        bool,
-        typer.Option(
-            "--keep-payloads",
-            help="Keep raw messages (log-probabilities, response metadata) of labelled prompts.",
         ),
     ] = False,
     dry_run: Annotated[
@@ -186,22 +158,13 @@ def collect(
                 "input": question,
                 "prompt": prompt,
                 "reference": reference or None,
-                "id": id_,
                 "limit": limit,
-                "bad_rows": "set_aside" if set_aside else None,
             },
             "generator": {"model": model, "factory": generator},
             "verifier": {"factory": verifier},
             "labeler": {"factory": labeler},
-            "answer": {"factory": answer},
             "unit": unit,
-            "splitter": {"factory": splitter},
-            "run": {
-                "concurrency": concurrency,
-                "max_cost": max_cost,
-                "keep_payloads": keep_payloads or None,
-                "batch": batch or None,
-            },
+            "run": {"max_cost": max_cost, "batch": batch or None},
         }
         read = read_config(config, given, settings or ())
         if dry_run:
