@@ -11,7 +11,7 @@ import html
 import re
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import accumulate, pairwise
@@ -400,22 +400,25 @@ def _place_by_words(answer: str, spans: list[Span]) -> list[Span]:
 def make_claim_candidates(answer: DrawnCandidate, spans: Sequence[Span]) -> list[DrawnCandidate]:
     """Turn each claim into a candidate, so that verifiers and labelers of candidates work on claims.
 
-    If the answer has token log-probabilities, each claim gets those of the tokens in its span, by which a
-    verifier such as `SequenceProbability(per_token=True)` then scores it. A claim that was not found in the
-    answer becomes a candidate that is no answer.
+    If the answer has token log-probabilities, each claim gets those of the tokens in its span. A verifier
+    such as `SequenceProbability(per_token=True)` then scores it by the probability of its tokens. Tokens that
+    do not spell the answer have no place in it. A claim that was not found in the answer becomes a candidate
+    that is no answer.
     """
     if isinstance(answer, StrippedCandidate):
         return [StrippedCandidate(str(one.text), None, None if one.place else "not_located") for one in spans]
     tokens = select_answer_tokens(answer)
     places = align_tokens(answer.text, tokens) or []
+    unplaced: list[Mapping[str, Any]] = [] if places or not tokens else [{**tokens[0], "is_placed": False}]
     candidates: list[DrawnCandidate] = []
     for span in spans:
         if span.place is None:
             candidates.append(DrawnCandidate("", no_answer="not_located"))
             continue
         first, last = span.place
-        # No token belongs to a claim if they do not spell the answer.
-        own = [one for one, (start, end) in zip(tokens, places, strict=False) if start < last and end > first]
+        own = unplaced or [
+            token for token, (start, end) in zip(tokens, places, strict=True) if start < last and end > first
+        ]
         text = str(span.text)
         message = AIMessage(text, response_metadata={"logprobs": {"content": own}}) if own else None
         candidates.append(DrawnCandidate(text, message))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -57,12 +58,27 @@ def locate_tokens(tokens: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[
 def align_tokens(text: str, tokens: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]] | None:
     """Return where each token is in a text that they spell among others; None if they do not spell it.
 
-    Servers also list tokens before and after the text, such as those that end it, and strip spaces.
+    Servers also list tokens before and after the text, such as those that end it, and strip spaces. Some list
+    them as vocabularies write them, with signs for spaces and bytes.
     """
-    spelled, places = locate_tokens(tokens)
-    begins = {one for start, end in places for one in (start, end - len(spelled[start:end].lstrip()))}
-    at = max((one for one in begins if spelled.startswith(text, one)), default=-1)
-    return None if at < 0 else [(start - at, end - at) for start, end in places]
+    for listed in (
+        tokens,
+        [{"token": _VOCABULARY.sub(_decode_sign, str(one.get("token", "")))} for one in tokens],
+    ):
+        spelled, places = locate_tokens(listed)
+        begins = {one for start, end in places for one in (start, end - len(spelled[start:end].lstrip()))}
+        at = max((one for one in begins if spelled.startswith(text, one)), default=-1)
+        if at >= 0:
+            return [(start - at, end - at) for start, end in places]
+    return None
+
+
+# A space in SentencePiece, a space and a line break in byte-level vocabularies, and a line break as a byte.
+_VOCABULARY = re.compile("\u2581|\u0120|\u010a|<0x0A>")
+
+
+def _decode_sign(sign: re.Match[str]) -> str:
+    return " " if sign[0] in "\u2581\u0120" else "\n"
 
 
 def _begins_character(byte: int) -> bool:
@@ -123,9 +139,15 @@ class SequenceProbability(BaseVerifier):
         tokens = select_answer_tokens(candidate)
         if not tokens:
             msg = (
-                f"candidate {slot} carries no token log-probabilities that spell it: ask for them, as by "
-                "ChatOpenAI(logprobs=True). If the server does not return them, or with tokens that are not "
-                "the answer's text, use SelfConsistency()"
+                f"candidate {slot} carries no token log-probabilities: ask for them, as by "
+                "ChatOpenAI(logprobs=True). If the server does not return them, use "
+                "SelfConsistency()"
+            )
+            return VerifierError(msg)
+        if not tokens[0].get("is_placed", True):
+            msg = (
+                f"candidate {slot}: its tokens, such as {tokens[0].get('token')!r}, do not spell the answer, "
+                "so none belongs to a claim: have the server list them as text, or use SelfConsistency()"
             )
             return VerifierError(msg)
         try:

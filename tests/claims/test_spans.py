@@ -203,13 +203,33 @@ def test_make_claim_candidates_reads_tokens_as_whole_answers_do(
     assert [get_token_places(one) for one in claims] == [[first, first + 1], [first + 2, first + 3]]
 
 
-# Ids of tokens, a setting of vLLM; another text; as a vocabulary writes it.
-@pytest.mark.parametrize("tokens", [("token_id:0", "token_id:1"), ("A", " b."), ("A", "\u0120c.")])
-def test_tokens_that_do_not_spell_the_answer_have_no_verdict(tokens: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("tokens", [("token_id:0", "token_id:1"), ("A", " b.")])  # ids: a setting of vLLM
+def test_tokens_that_do_not_spell_the_answer_are_named(tokens: tuple[str, ...]) -> None:
     drawn = DrawnCandidate("A c.", make_answer_of_tokens(*tokens).message)
     claims = make_claim_candidates(drawn, [Span(0, 4, "A c.")])
-    with pytest.raises(VerifierError, match="tokens that are not the answer's text"):
-        SequenceProbability().invoke({"prompt": "q", "candidates": claims, "answers": [drawn]})
+    with pytest.raises(VerifierError, match=tokens[0]):
+        SequenceProbability().invoke({"prompt": "q", "candidates": claims})
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        ("\u2581A", "\u2581b", ".", "\u2581C", "\u2581end"),
+        ("A", "\u0120b", ".", "\u0120C", "\u0120end"),
+        ("<s>", "A", "\u2581b", ".\u2581", "C", "\u2581end", "</s>"),
+    ],
+)
+def test_make_claim_candidates_reads_tokens_as_vocabularies_write_them(tokens: tuple[str, ...]) -> None:
+    listed = [{"token": one, "logprob": -float(place)} for place, one in enumerate(tokens)]
+    message = AIMessage("A b. C end", response_metadata={"logprobs": {"content": listed}})
+    claims = make_claim_candidates(
+        DrawnCandidate("A b. C end", message), [Span(0, 4, "A b."), Span(5, 10, "C")]
+    )
+    first = tokens[0] == "<s>"
+    assert [get_token_places(one) for one in claims] == [
+        [first, first + 1, first + 2],
+        [first + 3, first + 4],
+    ]
 
 
 def test_make_claim_candidates_finds_a_short_answer_before_the_token_that_ends_it() -> None:
