@@ -165,8 +165,8 @@ def test_adaptive_levels_of_claims_are_reproduced_from_the_artifact(monkeypatch:
     ("options", "problem"),
     [
         ({"unit": "sentences"}, "unit must be"),
-        ({"unit": "claims", "adaptive_alpha": True}, "give the share of an answer's claims"),
-        ({"adaptive_alpha": 0.3}, "needs unit='claims'"),
+        ({"unit": "claims", "adaptive_alpha": True}, "with claims the share"),
+        ({"adaptive_alpha": 0.3}, "with claims the share"),
         ({"unit": "claims", "adaptive_alpha": 1}, "adaptive_alpha must be a decimal"),
         ({"unit": "claims", "adaptive_alpha": 0}, "adaptive_alpha must be a decimal"),
         ({"unit": "claims", "adaptive_alpha": "yes"}, "adaptive_alpha must be a decimal"),

@@ -101,7 +101,7 @@ CANDIDATES = {"id": "b", "input": "?", "candidates": [{"text": "claims", "score"
 def test_read_records_refuses_mixed_claims_and_candidates(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     path.write_bytes(b"\n".join(map(encode_line, [make_fields(), CANDIDATES])))
-    with pytest.raises(RecordError, match="found candidates; expected claims"):
+    with pytest.raises(RecordError, match="expected claims"):
         tabulate(read_records(path), claims=True)
     path.write_bytes(
         encode_line({"format": "langchain-cfc/records", "version": 1, "n": 1})
