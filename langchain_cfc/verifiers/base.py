@@ -88,6 +88,10 @@ class BaseVerifier(FlowRunnable[VerifierInput, list[Any]]):
     fingerprint: Mapping[str, Any]
     separate_scores: bool | None = None
 
+    def __repr__(self) -> str:
+        """Name the class; `fingerprint` states the settings."""
+        return f"{type(self).__name__}(...)"
+
 
 class TextVerifier(BaseVerifier):
     """Base class of verifiers that see one text at a time: candidates with equal texts share one score."""
@@ -127,7 +131,7 @@ def read_token_logprobs(message: Any) -> list[Mapping[str, Any]]:
 def check_scores(scores: Any, n: int, owner: str = "the verifier") -> list[float | None]:
     """Return n scores as floats or None; raise a `VerifierError` unless there are n, all in [0, 1]."""
     values = list_values(scores, n, owner, what="scores", hint=_HINT, failure=VerifierError)
-    numbers = _to_floats(values)
+    numbers = [None if value is None else _to_float(value) for value in values]
     for slot, number in enumerate(numbers):
         if number is not None and not 0.0 <= number <= 1.0:  # NaN fails this as well
             msg = f"{owner}: the score of candidate {slot} is {_quote_value(values[slot])}; {_HINT}"
@@ -160,13 +164,6 @@ def list_values(
         msg = f"{owner} returned {len(listed)} {what} for {n} candidates: {hint}"
         raise failure(msg)
     return listed
-
-
-def _to_floats(values: list[Any]) -> list[float | None]:
-    """Return numbers as floats, and None as it is; see `_to_float`."""
-    if set(map(type, values)) == {float}:
-        return values
-    return [None if value is None else _to_float(value) for value in values]
 
 
 def _to_float(value: Any) -> float:

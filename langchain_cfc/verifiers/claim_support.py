@@ -39,10 +39,6 @@ class ClaimAgreement(BaseVerifier):
         self.fingerprint = combine_fingerprints(self.name, {}, {"entails": entails})
         self._judge = _make_judge(entails)
 
-    def __repr__(self) -> str:
-        """Return the form of the call that makes the verifier."""
-        return "ClaimAgreement(entails=...)"
-
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float | None]]:
         """Ask whether each other answer entails each distinct claim."""
         others = [one.text for one in given.get("answers", [])[1:]]
@@ -72,10 +68,6 @@ class ContextSupport(BaseVerifier):
         self.fingerprint = combine_fingerprints(self.name, {}, {"entails": entails, "context": context})
         self._judge = _make_judge(entails)
         self._context = make_silent_call("context", context, VerifierError)
-
-    def __repr__(self) -> str:
-        """Return the form of the call that makes the verifier."""
-        return "ContextSupport(entails=..., context=...)"
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float | None]]:
         """Ask whether each passage entails each distinct claim; without any passage none is supported."""

@@ -82,10 +82,6 @@ class EntailmentJudge(PromptedModel, FlowRunnable[EntailmentInput, bool | None])
         super().__init__("entailment-judge", model, silence_model(model), question)
         self.fingerprint = self._make_fingerprint()
 
-    def __repr__(self) -> str:
-        """Name the model."""
-        return f"EntailmentJudge({self._model_name()})"
-
     def flow(self, given: EntailmentInput, config: RunnableConfig) -> Steps[bool | None]:
         """Ask once, or twice if the reply cannot be read, and return the verdict."""
         asked = {name: escape_tags(given[name]) for name in ("premise", "hypothesis")}
@@ -123,11 +119,6 @@ def estimate_entailment(reply: Any) -> float | None:
     raise VerifierError(msg)
 
 
-def is_entailed(reply: Any) -> bool:
-    """Return whether a judge finds that entailment is more probable than not; no verdict is none."""
-    return (estimate_entailment(reply) or 0.0) > 0.5  # noqa: PLR2004
-
-
 def _find_label(text: str) -> str | None:
     """Return the only label in a text that says little else and denies nothing; None if there is none."""
     words = _WORD.findall(text.casefold())
@@ -160,7 +151,7 @@ def group_by_entailment(
 def _select_entailed(
     judge: Call, prompt: Any, pairs: Sequence[tuple[str, str]], config: RunnableConfig
 ) -> Steps[list[tuple[str, str]]]:
-    """Return the pairs whose first answer entails the second."""
+    """Return the pairs whose first answer more probably entails the second than not; no verdict is none."""
     if not pairs:
         return []
     asked = [
@@ -168,4 +159,5 @@ def _select_entailed(
         for premise, hypothesis in pairs
     ]
     replies = yield from judge.invoke_each(asked, config)
-    return [pair for pair, reply in zip(pairs, replies, strict=True) if is_entailed(reply)]
+    supports = map(estimate_entailment, replies)
+    return [pair for pair, support in zip(pairs, supports, strict=True) if (support or 0.0) > 0.5]  # noqa: PLR2004

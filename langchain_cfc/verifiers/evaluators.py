@@ -108,10 +108,6 @@ class EvaluatorVerifier(TextVerifier):
         self.fingerprint = combine_fingerprints(self.name, settings, {"evaluator": evaluator})
         self._evaluate = EvaluatorCall(evaluator)
 
-    def __repr__(self) -> str:
-        """State how the value is read."""
-        return f"EvaluatorVerifier({'higher' if self.higher_is_better else 'lower'} is better)"
-
     def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[float | None]]:
         """Score each text by the evaluator's number."""
         numbers = yield from self._evaluate.rate({"prompt": prompt}, config, texts)

@@ -10,9 +10,10 @@ import json
 import math
 import re
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
+import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import InputError, VerifierError
@@ -128,10 +129,6 @@ class ModelJudge(PromptedModel, TextVerifier):
             called, more = _request_logprobs(called, top_logprobs), {"top_logprobs": top_logprobs}
         super().__init__("model-judge", model, called, question)
         self.fingerprint = self._make_fingerprint(mode=self.mode, **more)
-
-    def __repr__(self) -> str:
-        """Name the model and the mode."""
-        return f"ModelJudge({self._model_name()}, mode={self.mode!r})"
 
     def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[float | None]]:
         """Ask the model about each text, and twice if its reply cannot be read."""
@@ -249,17 +246,15 @@ def _compute_no_probability(entry: Mapping[str, Any]) -> float | None:
             "and at least two top_logprobs. Use a server that returns them as OpenAI's does"
         )
         raise VerifierError(msg) from error
-    yes, no = (
-        _log_sum(logprob for text, logprob in logprobs.items() if _normalise_word(text) == word)
+    by_word = {
+        word: [logprob for text, logprob in logprobs.items() if _normalise_word(text) == word]
         for word in (_YES, _NO)
-    )
+    }
+    yes, no = (np.logaddexp.reduce(given, initial=-np.inf) for given in by_word.values())
     if yes == no == -math.inf:
         return None
     # Not 1 - p(Yes), which near certainty would round different probabilities to ties.
-    if yes >= no:
-        odds = math.exp(no - yes)
-        return odds / (1.0 + odds)
-    return 1.0 / (1.0 + math.exp(yes - no))
+    return math.exp(-np.logaddexp(0.0, yes - no))
 
 
 def _read_logprobs(entry: Mapping[str, Any]) -> dict[str, float]:
@@ -283,13 +278,6 @@ def _read_logprobs(entry: Mapping[str, Any]) -> dict[str, float]:
 def _normalise_word(text: str) -> str:
     """Return a text in lower case, without blanks and punctuation at both ends."""
     return text.strip(_PUNCTUATION).casefold()
-
-
-def _log_sum(logprobs: Iterable[float]) -> float:
-    """Return the logarithm of the sum of probabilities that are given as logarithms."""
-    given = list(logprobs)
-    most = max(given, default=-math.inf)
-    return most if math.isinf(most) else most + math.log(math.fsum(math.exp(one - most) for one in given))
 
 
 def read_percent(text: str) -> float | None:

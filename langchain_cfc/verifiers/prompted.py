@@ -101,9 +101,6 @@ class PromptedModel:
             {"model": self.model, "question": self.question},
         )
 
-    def _model_name(self) -> str:
-        return str(self.fingerprint.get("model.model", type(self.model).__name__))
-
 
 def escape_tags(text: str) -> str:
     """Return a text in which nothing can be read as a tag around a text, or as the end of a message.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -52,29 +52,21 @@ class SelfConsistency(BaseVerifier):
 
     def __init__(self, answer: Extractor | None = None, *, entails: Entailment | None = None) -> None:
         self.name = "self-consistency"
-        self._settings = {
+        settings = {
             "answer": "whole text" if answer is None else "extracted",
             "normalised": NORMALISATION,
             "agreement": "equal" if entails is None else "entailed both ways",
         }
         parts = {"answer": answer, "entails": entails}
-        self.fingerprint = combine_fingerprints(self.name, self._settings, parts)
+        self.fingerprint = combine_fingerprints(self.name, settings, parts)
         silent = without_streaming_and_cache(answer, fresh=False) if isinstance(answer, Runnable) else answer
         self._answers = Description(silent, None)
         self._entails = make_optional_call(
             "entailment", entails, VerifierError, "prompt", "premise", "hypothesis"
         )
 
-    def __repr__(self) -> str:
-        """State what makes candidates agree."""
-        return f"SelfConsistency({', '.join(f'{name}: {value}' for name, value in self._settings.items())})"
-
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
         """Group the candidates that agree, and score each by the share of its group."""
-        return score_groups((yield from self.find_groups(given, config)))
-
-    def find_groups(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[int]]:
-        """Return for each of n candidates the slot of the first that it agrees with; -1 without an answer."""
         extracted = yield from self._answers.extract_answers(given["candidates"], config)
         answers = list(map(normalise_answer, extracted))
         distinct = [answer for answer in dict.fromkeys(answers) if not is_invisible(answer)]
@@ -82,17 +74,7 @@ class SelfConsistency(BaseVerifier):
         if self._entails is not None:
             groups = yield from group_by_entailment(self._entails, given["prompt"], distinct, config)
         names = [groups.get(answer) for answer in answers]
-        return [-1 if name is None else names.index(name) for name in names]
-
-
-def score_groups(groups: Sequence[int]) -> list[float]:
-    """Return 1 - the share of each candidate's group, given the group of each of n candidates.
-
-    A candidate without an answer, in group -1, agrees with none and scores 1.
-
-    Examples:
-        >>> score_groups([0, 1, 0, -1])
-        [0.5, 0.75, 0.5, 1.0]
-    """
-    scores: list[float] = score_by_agreement(np.array([groups], dtype=np.int64))[0].tolist()
-    return scores
+        # A candidate without an answer is in no group.
+        numbers = [-1 if name is None else names.index(name) for name in names]
+        scores: list[float] = score_by_agreement(np.array([numbers], dtype=np.int64))[0].tolist()
+        return scores

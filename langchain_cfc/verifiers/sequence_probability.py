@@ -106,10 +106,6 @@ class SequenceProbability(BaseVerifier):
         self.per_token = per_token
         self.fingerprint = {"id": "token-probability" if per_token else "sequence-probability"}
 
-    def __repr__(self) -> str:
-        """State whether the mean is taken."""
-        return f"SequenceProbability({'per_token=True' if self.per_token else ''})"
-
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float | None]]:
         """Score each candidate by its own log-probabilities; the prompt is not used.
 

@@ -253,7 +253,6 @@ def test_entailment_fingerprint_names_the_judge() -> None:
     assert compute_fingerprint(SelfConsistency(entails=other)) != stated
     # A function that says nothing about itself makes the verifier one without an id.
     assert "id" not in compute_fingerprint(SelfConsistency(entails=FactJudge()))
-    assert "EntailmentJudge(" in repr(judge)
 
 
 def test_copied_entailment_verifiers_score_alike() -> None:

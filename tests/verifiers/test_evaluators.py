@@ -306,7 +306,7 @@ def test_evaluator_fingerprint_names_its_settings() -> None:
         "evaluator.class": "Named",
         "evaluator.id": "my-judge",
     }
-    assert repr(verifier) == "EvaluatorVerifier(higher is better)"
+    assert repr(verifier) == "EvaluatorVerifier(...)"
     other = from_evaluator(Named(), higher_is_better=False)
     with pytest.raises(Exception, match="not the one that the artifact was calibrated for"):
         compare_fingerprints("verifier", compute_fingerprint(verifier), compute_fingerprint(other))

@@ -390,9 +390,3 @@ def test_model_judge_fingerprint_differs_for_other_judges() -> None:
     assert (plain["id"], plain["model.model"]) == ("model-judge", "judge")
     # Who the model is must be known before the id vouches for it.
     assert "id" not in ModelJudge(InMemory(replies={})).fingerprint
-
-
-def test_model_judge_repr_names_its_settings() -> None:
-    with judging(LOGPROB_ANSWERS) as (_, make):
-        assert repr(ModelJudge(make())) == "ModelJudge(judge, mode='logprobs')"
-    assert repr(ModelJudge(InMemory(replies={}))) == "ModelJudge(InMemory, mode='line')"
