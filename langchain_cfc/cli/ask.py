@@ -26,7 +26,7 @@ from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import InputError, MissingExtraError
 from langchain_cfc.records import read_records
 from langchain_cfc.runnable import BatchResult, CFCResult, CFCRunnable, ClaimsResult
-from langchain_cfc.runnable.batch import BatchInputError, ScoredListener, name_rows
+from langchain_cfc.runnable.batch import ScoredListener
 from langchain_cfc.support.plugins import FACTORY, load_object
 from langchain_cfc.support.suggestions import suggest_file
 from langchain_cfc.support.text import format_limit
@@ -152,7 +152,7 @@ def ask(
         answered: BatchResult | None = None
         if batch is not None and out_path is not None:
             questions = read_questions(batch)
-            answered = _ask_batch(chain, batch, questions, out_path, max_wrong_share or "0.05", render)
+            answered = _ask_batch(chain, questions, out_path, max_wrong_share or "0.05", render)
         elif prompt is not None:
             with get_error_console().status("drawing and scoring candidates"):
                 result = chain.invoke(render(prompt))
@@ -188,7 +188,6 @@ def _check_batch_options(
 
 def _ask_batch(
     chain: CFCRunnable,
-    path: Path,
     questions: Mapping[int, str],
     out_path: Path,
     max_wrong_share: str,
@@ -199,17 +198,12 @@ def _ask_batch(
     with get_error_console().status("drawing and scoring candidates") as status:
         total = f"questions scored in this run, of {len(questions)} rows"
         listener = ScoredListener(lambda count: status.update(f"{count} {total}"))
-        try:
-            answered = chain.answer_batch(
-                [render(one) for one in questions.values()],
-                max_wrong_share,
-                {"callbacks": [listener]},
-                journal=f"{out_path}.journal.jsonl",
-            )
-        except BatchInputError as error:
-            lines = [list(questions)[row] for row in error.rows]
-            msg = f"{path}, {name_rows('line', lines)}: {error.problem}"
-            raise InputError(msg) from error
+        answered = chain.answer_batch(
+            [render(one) for one in questions.values()],
+            max_wrong_share,
+            {"callbacks": [listener]},
+            journal=f"{out_path}.journal.jsonl",
+        )
     write_answers(out_path, list(questions.values()), answered)
     return answered
 
@@ -217,7 +211,7 @@ def _ask_batch(
 def _print_batch(
     console: Console, answered: BatchResult, *, questions: Mapping[int, str], out_path: Path
 ) -> None:
-    console.print(escape(answered.sentence))
+    console.print(escape(answered.guarantee.sentence))
     failed = {line: one for line, one in zip(questions, answered.errors, strict=True) if one is not None}
     if failed:
         count = f"{len(failed)} of {len(questions)} rows failed"

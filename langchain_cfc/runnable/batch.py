@@ -34,28 +34,6 @@ FAILURES = (ServingError, FeatureError)
 ScoredQuestion: TypeAlias = ScoredPrompt | CFCError
 
 
-class BatchInputError(InputError):
-    """Inputs that cannot be in a batch.
-
-    Attributes:
-        rows: Their places among the inputs, counted from 0.
-        problem: What is wrong with them, as the end of a sentence that names them.
-    """
-
-    def __init__(self, rows: Sequence[int], problem: str) -> None:
-        self.rows, self.problem = rows, problem
-        super().__init__(f"{name_rows('input', rows)} (counted from 0): {problem}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what the error was made of."""
-        return type(self), (self.rows, self.problem)
-
-
-def name_rows(kind: str, rows: Sequence[int]) -> str:
-    """Return `input 3` or `inputs 3 and 5`, for messages; ten at most."""
-    return f"{kind if len(rows) == 1 else kind + 's'} {join_names([str(row) for row in rows], 10)}"
-
-
 class BatchResult(BaseModel):
     """The decisions for a batch, as plain data.
 
@@ -73,11 +51,6 @@ class BatchResult(BaseModel):
     p_values: tuple[float, ...]
     errors: tuple[str | None, ...]
     guarantee: Guarantee
-
-    @property
-    def sentence(self) -> str:
-        """What is promised, and how many distinct questions are answered."""
-        return self.guarantee.sentence
 
 
 class ScoredListener(BaseCallbackHandler):
@@ -137,7 +110,7 @@ class QuestionBatch:
                 "equal to questions that calibrated this artifact: leave them out, because their right "
                 "answers are known and the scores that wrong answers had include theirs"
             )
-            raise BatchInputError(np.flatnonzero(known).tolist(), msg)
+            raise _make_input_error(np.flatnonzero(known).tolist(), msg)
         places: dict[int, int] = {}
         rows = tuple(places.setdefault(one, len(places)) for one in first.tolist())
         if len(places) < 2:  # noqa: PLR2004 - a batch
@@ -204,11 +177,16 @@ def _make_failed(guarantee: Guarantee) -> CFCResult:
     )
 
 
+def _make_input_error(rows: Sequence[int], problem: str) -> InputError:
+    named = f"{'input' if len(rows) == 1 else 'inputs'} {join_names([str(row) for row in rows], 10)}"
+    return InputError(f"{named} (counted from 0): {problem}")
+
+
 def _convert_input(row: int, given: Any, kinds: Sequence[str] | None) -> Any:
     try:
         return convert_to_calibrated_kind(given, kinds)
     except PromptKindError as error:
-        raise BatchInputError([row], str(error)) from error
+        raise _make_input_error([row], str(error)) from error
 
 
 def _list_forms(prompt: Any) -> list[Any]:

@@ -79,14 +79,6 @@ def test_files_that_are_no_batch_are_refused(
     assert not out.exists()
 
 
-def test_lines_of_questions_that_calibrated_are_named(artifact: Path, tmp_path: Path) -> None:
-    asked = ["of two\nlines", "new", *(str(one.input) for one in list_facts()[:2]), "other"]
-    questions, out = write_questions(tmp_path / "questions.csv", asked), tmp_path / "answers.csv"
-    ran = run("ask", artifact, "--batch", questions, "--out", out, "--replay", "demo")
-    ran.assert_refused("questions.csv, lines 5 and 6: equal to questions that calibrated")
-    assert [one.name for one in tmp_path.glob("answers*")] == []
-
-
 def test_options_that_do_not_fit_are_refused(artifact: Path, tmp_path: Path) -> None:
     questions = write_questions(tmp_path / "q.csv", ["a", "b"])
     out = ("--out", tmp_path / "a.csv", "--replay", "demo")

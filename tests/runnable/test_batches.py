@@ -102,7 +102,7 @@ def test_failed_and_blank_questions_count_and_are_not_answered(artifact: Calibra
     assert result.errors[:11] == (None,) * 11
     assert all("ConnectionError" in str(one) for one in result.errors[11:])
     assert "failed" in result.results[-1].explain()
-    assert "10 of 13 distinct questions" in result.sentence
+    assert "10 of 13 distinct questions" in result.guarantee.sentence
 
 
 def test_equal_questions_count_once_and_are_drawn_once(artifact: CalibrationArtifact) -> None:
