@@ -99,7 +99,7 @@ def test_abstention_error_can_be_pickled_with_its_result() -> None:
     result = make_chain(generator=ScriptedModel(texts=(" ",) * N)).invoke("where?")
     error = AbstentionError(result)
     assert str(error) == (
-        "No answer, because all 4 answers are blank, refused or not judged "
+        "No answer, because all that the model answered is blank, refused or not judged "
         "(only_blank_answers); answer in another way, for example by with_fallbacks or a person; do not "
         "draw again, because no guarantee covers that"
     )

@@ -45,11 +45,7 @@ def describe(path: str, found: Any) -> Iterator[str]:
     elif found.is_class:
         bases = ", ".join(str(base) for base in found.bases)
         yield f"class {path}({bases})"
-        # What results hold is declared in a class of its own, below what explains it.
-        inherited = [base.members for base in found.resolved_bases if base.name == "ResultData"]
-        for name, member in [
-            (name, one) for held in (*inherited, found.members) for name, one in held.items()
-        ]:
+        for name, member in found.members.items():
             if not name.startswith("_") or name == "__init__":
                 yield from describe(f"{path}.{name}", member)
     else:

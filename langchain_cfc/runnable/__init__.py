@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from langchain_cfc.runnable.chat_model import CFCChatModel
     from langchain_cfc.runnable.decision_store import DecisionStore
     from langchain_cfc.runnable.redraws import detach_register
-    from langchain_cfc.runnable.result import CFCResult, ClaimsResult, ScoredClaim, read_result
-    from langchain_cfc.runnable.result_data import ScoredCandidate
+    from langchain_cfc.runnable.result import (
+        CFCResult,
+        ClaimsResult,
+        ScoredCandidate,
+        ScoredClaim,
+        read_result,
+    )
 
 __all__ = [
     "ABSTAIN_MESSAGE",
@@ -47,8 +52,7 @@ _NAMES = {
     "chat_model": ("CFCChatModel",),
     "decision_store": ("DecisionStore",),
     "redraws": ("detach_register",),
-    "result": ("CFCResult", "ClaimsResult", "ScoredClaim", "read_result"),
-    "result_data": ("ScoredCandidate",),
+    "result": ("CFCResult", "ClaimsResult", "ScoredCandidate", "ScoredClaim", "read_result"),
 }
 
 __getattr__, __dir__ = make_lazy(globals(), _NAMES)

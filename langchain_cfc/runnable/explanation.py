@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from langchain_cfc.features import place_question
 from langchain_cfc.features.statistics import format_key
 from langchain_cfc.no_answers import describe_unscored
-from langchain_cfc.runnable.result_data import ResultData, ScoredCandidate
 from langchain_cfc.support.display import Summary, shorten
 from langchain_cfc.support.text import escape_controls, pluralize
 from langchain_cfc.support.units import UNITS
+
+if TYPE_CHECKING:
+    from langchain_cfc.runnable.result import CFCResult, ScoredCandidate
 
 # A level above the threshold by no more than this counts as equal to it (rounding error).
 _ROUND_OFF = 1e-9
 _NOT_SHOWN = "(not shown)"
 # Characters of a summary without its table, and those kept for the answer.
 _LONGEST_SUMMARY, _SHORTEST_ANSWER = 300, 20
-# For prompts with a single candidate, for example after a draw rule that stopped early.
-_SINGLE_ANSWER_REASONS = {
-    "only_blank_answers": "the only answer is blank, refused or not judged",
-    "mean_score_too_high": "the only answer does not look reliable enough",
+_BECAUSE = {
+    "failed": "a call to the model or the verifier failed",
+    "only_blank_answers": "all that the model answered is blank, refused or not judged",
+    "not_certifiable": (
+        "nothing can be promised for a question like this: the calibration had too few such questions, or "
+        "the model answered too few of them correctly"
+    ),
+    "mean_score_too_high": "what the model answered does not look reliable enough on average",
+    "no_claim_kept": "no claim of the model's answer passed the check",
+    "no_claims": "the model's answer makes no claim",
 }
 
 
-def explain_reason(result: ResultData) -> str:
+def explain_reason(result: CFCResult) -> str:
     """Return one sentence that explains why the result is an answer or an abstention."""
     claims = getattr(result, "claims", None)
     traits = UNITS[result.guarantee.subject or "answers"]
@@ -31,31 +41,16 @@ def explain_reason(result: ResultData) -> str:
     if result.reason in traits.reasons:
         kept = [one.kept for one in claims or ()]
         return traits.reasons[result.reason].format(sum(kept), len(kept))
+    if result.reason in _BECAUSE:
+        return f"No answer, because {_BECAUSE[result.reason]}."
     if claims is not None:
         return _explain_claims(
             len(claims), sum(one.kept for one in claims), sum(one.start is None for one in claims)
         )
-    if result.reason == "failed":
-        return "No answer, because a call to the model or the verifier failed."
-    if not result.abstained:
-        return f"{_explain_answer(result)}."
-    n = len(result.candidates)
-    because = {
-        "only_blank_answers": f"all {n} answers are blank, refused or not judged",
-        "not_certifiable": (
-            "nothing can be promised for a question like this: the calibration had too few such questions, "
-            "or the model answered too few of them correctly"
-        ),
-        "mean_score_too_high": f"the {n} answers do not look reliable enough on average",
-        "no_claim_kept": "no claim of the model's answer passed the check",
-        "no_claims": "the model's answer makes no claim",
-    }
-    if n == 1:
-        because |= _SINGLE_ANSWER_REASONS
-    return f"No answer, because {because[result.reason]}."
+    return f"{_explain_answer(result)}."
 
 
-def explain_result(result: ResultData) -> str:
+def explain_result(result: CFCResult) -> str:
     """Return the reason for answering or abstaining, the kind of question, and the promise, as text."""
     unscored = (result.unscored if result.guarantee.subject is None else None) or {}
     return " ".join(
@@ -71,7 +66,7 @@ def explain_result(result: ResultData) -> str:
     )
 
 
-def summarise_result(result: ResultData) -> Summary:
+def summarise_result(result: CFCResult) -> Summary:
     """Return the answer, the reason and the promise, with a table of the distinct answers or the claims.
 
     Without the table it has at most 300 characters: what is promised is never cut.
@@ -87,7 +82,7 @@ def summarise_result(result: ResultData) -> Summary:
     return Summary(shorten(" | ".join(result.answers), room - len(reason)), (reason, promise), folded, table)
 
 
-def _tabulate_answers(result: ResultData) -> tuple[list[tuple[str, ...]], str]:
+def _tabulate_answers(result: CFCResult) -> tuple[list[tuple[str, ...]], str]:
     """Return rows of the claims or of the distinct answers, with headings, and what they are."""
     claims = getattr(result, "claims", None)
     if claims is not None:
@@ -106,11 +101,7 @@ def _tabulate_answers(result: ResultData) -> tuple[list[tuple[str, ...]], str]:
 
 
 def _explain_claims(total: int, kept: int, not_located: int) -> str:
-    """Return a sentence that says how many claims of the answer were kept, or why none was."""
-    if not total:
-        return "No answer, because the model's answer makes no claim."
-    if not kept:
-        return f"No answer, because none of the {total} claims of the model's answer passed the check."
+    """Return a sentence that says how many claims of the answer were kept."""
     total -= not_located
     if not_located:
         which, they = pluralize(not_located, "claim"), "it" if not_located == 1 else "them"
@@ -124,12 +115,12 @@ def _explain_claims(total: int, kept: int, not_located: int) -> str:
     return f"{kept} of the {total} claims of the model's answer passed the check; the others are left out."
 
 
-def _name_unknown(result: ResultData) -> str:
+def _name_unknown(result: CFCResult) -> str:
     """Return the prompt's categories that do not occur in the calibration data, as text."""
     return " and ".join(f"{key} is {result.metadata[key]!r}" for key in result.unknown_categories)
 
 
-def _explain_answer(result: ResultData) -> str:
+def _explain_answer(result: CFCResult) -> str:
     """Return why an answer was given and how many candidates agree on it, without a full stop."""
     n, accepted = len(result.candidates), sum(one.accepted for one in result.candidates)
     if len(result.answers) > 1:
@@ -151,20 +142,20 @@ def _explain_answer(result: ResultData) -> str:
     return f"{same}; {passed} passed"
 
 
-def _count_agreeing(result: ResultData) -> int:
+def _count_agreeing(result: CFCResult) -> int:
     """Return how many candidates give the best answer, accepted or not."""
     accepted = [one for one in result.candidates if one.accepted]
     best = min(accepted, key=lambda one: (one.score, one.slot)).same_as
     return sum(one.same_as == best for one in result.candidates)
 
 
-def _is_best_alone(result: ResultData) -> bool:
+def _is_best_alone(result: CFCResult) -> bool:
     """Return whether the set holds only the best candidate, added although it is above the threshold."""
     lowest = min(one.level for one in result.candidates if one.accepted and one.level is not None)
     return result.threshold is not None and lowest - result.threshold > _ROUND_OFF
 
 
-def _describe_question(result: ResultData) -> str:
+def _describe_question(result: CFCResult) -> str:
     """Return a sentence on the question's difficulty and groups; empty if neither is known."""
     groups = [
         f"{key}: {escape_controls(str(value))}"
@@ -183,7 +174,7 @@ def _describe_question(result: ResultData) -> str:
     return f"It counts as {', '.join([kind, *groups])}."
 
 
-def _describe_promise(result: ResultData) -> str:
+def _describe_promise(result: CFCResult) -> str:
     """Return what is promised, what the promise does not say about a single answer, and what is assumed."""
     guarantee = result.guarantee
     assumed = [] if guarantee.binding == "matched" else guarantee.assumptions[-1:]

@@ -116,7 +116,9 @@ def test_explain_describes_an_answer(result: CFCResult) -> None:
 
 @pytest.mark.parametrize("result", ["only_blank_answers"], indirect=True)
 def test_explain_reason_describes_an_abstention(result: CFCResult) -> None:
-    assert result.explain_reason() == ("No answer, because all 4 answers are blank, refused or not judged.")
+    assert result.explain_reason() == (
+        "No answer, because all that the model answered is blank, refused or not judged."
+    )
 
 
 def test_best_candidate_alone_is_answered_and_explained() -> None:
@@ -142,7 +144,7 @@ def test_best_candidate_alone_is_answered_and_explained() -> None:
             "lima|0.9",
             "The only answer did not pass the check.",
         ),
-        (" |0.1", "No answer, because the only answer is blank, refused or not judged."),
+        (" |0.1", "No answer, because all that the model answered is blank, refused or not judged."),
     ],
 )
 def test_explain_reason_speaks_of_a_single_answer_in_the_singular(said: str, expected: str) -> None:

@@ -103,7 +103,7 @@ def test_each_group_has_its_own_cut_and_an_unknown_one_gets_no_answer(by_topic: 
     assert reasons == {"hard": "mean_score_too_high", "easy": "answered", "new": "not_certifiable"}
     assert found["new"].unknown_categories == ("topic",)
     assert "topic is 'new', which did not occur in the calibration" in found["new"].explain()
-    assert "do not look reliable enough" in found["hard"].explain()
+    assert "not look reliable enough" in found["hard"].explain()
 
 
 def test_result_states_the_promise_for_all_questions(by_topic: CalibrationArtifact) -> None:
