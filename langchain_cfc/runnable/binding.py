@@ -122,11 +122,11 @@ class ModelVersionWatcher:
 
     A provider may replace the model behind a name, or a fallback or a router may answer instead; only the
     responses show it. This is drift, which erodes the guarantee gradually, so it only warns, and results list
-    the names. For artifacts whose records state a `model_version`, or a list of them if several models draw.
+    the names. Records state a `model_version`, or a list of them if several models draw; without one, nothing
+    is compared.
     """
 
     def __init__(self, artifact: CalibrationArtifact) -> None:
-        self._calibrated = _get_model_version(artifact)
         self._artifact = artifact
         self._reported: set[str] = set()
 
@@ -135,20 +135,15 @@ class ModelVersionWatcher:
         for version in list_other_models(self._artifact, served):
             if (name := simplify_model_name(version)) not in self._reported:
                 self._reported.add(name)
-                known = {"model_version": self._calibrated}
+                known = {"model_version": _get_model_version(self._artifact)}
                 compare_fingerprints("generator", known, {"model_version": version})
-
-
-def list_calibrated_models(artifact: CalibrationArtifact) -> frozenset[str]:
-    """Return the model names reported in the calibration records; empty if unknown."""
-    stated = _get_model_version(artifact)
-    several = stated if isinstance(stated, (list, tuple)) else [stated]
-    return frozenset(str(name) for name in several if name is not None)
 
 
 def list_other_models(artifact: CalibrationArtifact, served: Iterable[str]) -> tuple[str, ...]:
     """Return those of the names that served models report that no calibrated model has; none if unknown."""
-    known = set(map(simplify_model_name, list_calibrated_models(artifact)))
+    stated = _get_model_version(artifact)
+    several = stated if isinstance(stated, (list, tuple)) else [stated]
+    known = {simplify_model_name(str(name)) for name in several if name is not None}
     return tuple(one for one in served if known and simplify_model_name(one) not in known)
 
 

@@ -33,12 +33,7 @@ from langchain_cfc.execution import (
 from langchain_cfc.guarantee import Binding, Guarantee
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.runnable.answering import AnsweringRunnable, refuse_share_of_one
-from langchain_cfc.runnable.binding import (
-    ModelVersionWatcher,
-    check_binding,
-    list_calibrated_models,
-    make_argument_error,
-)
+from langchain_cfc.runnable.binding import ModelVersionWatcher, check_binding, make_argument_error
 from langchain_cfc.runnable.redraws import find_register, start_registers
 from langchain_cfc.runnable.result import CFCResult, ClaimsResult
 from langchain_cfc.runnable.running import Flow, FlowRunner
@@ -232,7 +227,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             sampler=Sampler(self.generator, self.sampling, reasoning=self.reasoning),
             scorer=scorer,
             description=Description(self.answer, self.metadata),
-            versions=ModelVersionWatcher(artifact) if list_calibrated_models(artifact) else None,
+            versions=ModelVersionWatcher(artifact),
             show_rejected=self.show_rejected,
             generator=canonical_json(compute_fingerprint(self.generator, reasoning=self.reasoning)),
             splitter=splitter,

@@ -103,7 +103,7 @@ class ServingPipeline:
         sampler: Draws the candidates.
         scorer: Scores them.
         description: Extracts answers and computes the prompt's metadata.
-        versions: Watches which models answer; None if the records do not name the calibrated models.
+        versions: Watches which models answer.
         show_rejected: Whether results include the texts of rejected candidates, or of dropped claims.
         generator: What the generator states about itself, as text.
         splitter: Splits an answer into claims; None if the unit is whole answers.
@@ -113,7 +113,7 @@ class ServingPipeline:
     sampler: Sampler
     scorer: CandidateScorer
     description: Description
-    versions: ModelVersionWatcher | None
+    versions: ModelVersionWatcher
     show_rejected: bool
     generator: str
     splitter: ClaimSplitter | None = None
@@ -176,8 +176,7 @@ class ServingPipeline:
             recorder,
             choose_next_wave=None if rule is None else partial(scorer.choose_next_wave, rule),
         )
-        if self.versions is not None:
-            self.versions.check(recorder.versions)
+        self.versions.check(recorder.versions)
         spans: Sequence[Span] = ()
         claims = None
         if self.splitter is None:
