@@ -54,7 +54,7 @@ class AnswerSets:
         rule: SetRule,
     ) -> Self:
         """Build what a rule accepts by (N, n) entry levels and N thresholds; a threshold of `inf` flags."""
-        return cls(draws, rule.accept(draws, levels, thresholds), np.isposinf(thresholds.values))
+        return cls(draws, rule.accept(levels, thresholds), np.isposinf(thresholds.values))
 
     def fill_empty(self, levels: FloatArray) -> Self:
         """Give every unflagged prompt with an empty set its best candidate alone.

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -49,7 +48,7 @@ __all__ = [
 ]
 
 
-class SetRule(ABC):
+class SetRule:
     """A rule that computes entry levels from scores.
 
     Attributes:
@@ -91,9 +90,9 @@ class SetRule(ABC):
         last = replace(draws, scores=np.where(blank, np.inf, draws.scores))
         return np.where(blank, np.inf, self._compute_levels(last))
 
-    @abstractmethod
     def _compute_levels(self, draws: CandidateBatch) -> FloatArray:
         """Compute (N, n) entry levels from scores, `inf` for candidates whose answers are blank."""
+        raise NotImplementedError
 
     def covers(self, correct: BoolArray, accepted: BoolArray) -> BoolArray:
         """Return (N,) whether the accepted set keeps the promise: here, whether it holds a correct answer.
@@ -102,18 +101,16 @@ class SetRule(ABC):
         """
         return np.asarray(np.any(accepted & correct, axis=1), dtype=np.bool_)
 
-    def accept(self, draws: CandidateBatch, levels: FloatArray, thresholds: Thresholds) -> BoolArray:
+    def accept(self, levels: FloatArray, thresholds: Thresholds) -> BoolArray:
         """Accept the candidates that a threshold reaches; none under a threshold of `inf`, which flags.
 
         Args:
-            draws: N prompts with n candidates each.
             levels: (N, n) entry levels.
             thresholds: N thresholds.
 
         Returns:
             (N, n) whether each candidate is accepted.
         """
-        del draws
         return select_candidates(levels, thresholds) & ~np.isposinf(thresholds.values)[:, np.newaxis]
 
     def choose_shown(
@@ -262,21 +259,47 @@ def _require_answer_codes(draws: CandidateBatch) -> IntArray:
     return draws.answer_codes
 
 
-class BestAnswer(SetRule):
+class DroppingRule(SetRule):
+    """A rule under which the threshold drops what it reaches, so that at most k wrong items stay.
+
+    So the dropped items are nested in the threshold, as sets are under every other rule. The success score
+    S(X) is the smallest threshold that leaves at most k wrong items: the (k+1)-th largest level among them, 0
+    if there are at most k. "At most k wrong items stay" is the event S(X) <= threshold, so every theorem
+    about sets holds for it. A threshold of `inf` drops everything, which keeps the promise trivially.
+    """
+
+    shows_best_alone = False
+
+    def covers(self, correct: BoolArray, accepted: BoolArray) -> BoolArray:
+        """Return (N,) whether at most k wrong items are kept."""
+        return np.asarray((accepted & ~correct).sum(axis=1) <= (self.at_most or 0), dtype=np.bool_)
+
+    def accept(self, levels: FloatArray, thresholds: Thresholds) -> BoolArray:
+        """Keep the items that a threshold does not reach; see `SetRule`."""
+        return np.isfinite(levels) & ~select_candidates(levels, thresholds)
+
+    def _compute_success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
+        del cap  # never needed, because dropping everything keeps the promise
+        levels = self.compute_levels(labelled.draws)
+        of_wrong = np.where(np.isfinite(levels) & ~labelled.correct, levels, 0.0)
+        place = of_wrong.shape[1] - 1 - (self.at_most or 0)
+        if place < 0:
+            return np.zeros(len(of_wrong))
+        return np.asarray(np.partition(of_wrong, place, axis=1)[:, place], dtype=np.float64)
+
+
+class BestAnswer(DroppingRule):
     """Set rule `best_answer`: show the best candidate, unless the threshold reaches the prompt's confidence.
 
     The rule of a bot that promises few wrong answers among all questions. The level of the best candidate,
-    the earliest of lowest score, is the confidence 1 - mean score; all others never enter. As under
-    `claims`, what the threshold reaches is dropped. The success score S(X) is the smallest threshold that
-    keeps a wrong answer from being shown: the confidence if the best candidate is wrong, 0 if it is right, or
-    if there is nothing to show. "Not answered wrongly" is the event S(X) <= threshold, so every theorem about
-    sets holds for it: under each guaranteed weighting of the prompts at most alpha of them are answered
-    wrongly. It is the rule `claims(0)` for an answer with a single claim. A threshold of `inf` drops it.
+    the earliest of lowest score, is the confidence 1 - mean score; all others never enter. So the success
+    score is the confidence if the best candidate is wrong, and 0 if it is right or if there is nothing to
+    show: under each guaranteed weighting of the prompts at most alpha of them are answered wrongly. It is the
+    rule `claims(0)` for an answer with a single claim.
     """
 
     text = "best_answer"
     option = "max_wrong_of_all"
-    shows_best_alone = False
 
     def compute_levels(self, draws: CandidateBatch) -> FloatArray:
         """Compute (N, n) levels: the confidence at the slot of the best candidate, `inf` elsewhere."""
@@ -289,35 +312,12 @@ class BestAnswer(SetRule):
         )
         return levels
 
-    def _compute_levels(self, draws: CandidateBatch) -> FloatArray:
-        return self.compute_levels(draws)
 
-    def covers(self, correct: BoolArray, accepted: BoolArray) -> BoolArray:
-        """Return (N,) whether no wrong answer is shown."""
-        return np.asarray(~np.any(accepted & ~correct, axis=1), dtype=np.bool_)
-
-    def accept(self, draws: CandidateBatch, levels: FloatArray, thresholds: Thresholds) -> BoolArray:
-        """Show the best candidate unless the threshold reaches its level; see `SetRule`."""
-        del draws
-        return np.isfinite(levels) & ~select_candidates(levels, thresholds)
-
-    def _compute_success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
-        del cap  # never needed, because showing nothing keeps the promise
-        levels = self.compute_levels(labelled.draws)
-        is_wrong = np.isfinite(levels) & ~labelled.correct
-        return np.asarray(np.where(is_wrong, levels, 0.0).max(axis=1), dtype=np.float64)
-
-
-class Claims(SetRule):
+class Claims(DroppingRule):
     """Set rule `claims(k)`: drop claims of one answer, so that at most k unsupported ones stay.
 
-    The level of a claim is its confidence, 1 - score, and claims at or below the threshold are dropped. So
-    the dropped claims are nested in the threshold, as sets are under every other rule. The success score S(X)
-    is the smallest threshold that leaves at most k unsupported claims: the (k+1)-th largest confidence among
-    them, 0 if there are at most k. "At most k unsupported claims stay" is the event S(X) <= threshold, so
-    every theorem about sets holds for it (Mohri and Hashimoto 2024 for one threshold; Cherian, Gibbs and
-    Candes 2024 for conditional ones). Dropping every claim keeps the promise trivially, so all claims of a
-    prompt without a certifiable threshold are dropped.
+    The level of a claim is its confidence, 1 - score, and claims at or below the threshold are dropped
+    (Mohri and Hashimoto 2024 for one threshold; Cherian, Gibbs and Candes 2024 for conditional ones).
 
     Args:
         at_most: k >= 0, the number of unsupported claims that may stay.
@@ -326,7 +326,6 @@ class Claims(SetRule):
     unit: Unit = "claims"
     at_most: int
     withheld = "no_claim_kept"
-    shows_best_alone = False
 
     def __init__(self, at_most: int) -> None:
         self.at_most = at_most
@@ -334,18 +333,7 @@ class Claims(SetRule):
 
     def compute_levels(self, draws: CandidateBatch) -> FloatArray:
         """Compute the (N, n) confidences of claims; `inf` for a slot without a claim."""
-        return np.where(draws.is_drawn, self._compute_levels(draws), np.inf)
-
-    def _compute_levels(self, draws: CandidateBatch) -> FloatArray:
-        return np.asarray(1.0 - draws.scores, dtype=np.float64)
-
-    def covers(self, correct: BoolArray, accepted: BoolArray) -> BoolArray:
-        """Return (N,) whether at most k unsupported claims are kept."""
-        return np.asarray((accepted & ~correct).sum(axis=1) <= self.at_most, dtype=np.bool_)
-
-    def accept(self, draws: CandidateBatch, levels: FloatArray, thresholds: Thresholds) -> BoolArray:
-        """Keep the claims that a threshold does not reach: `inf` reaches all; see `SetRule`."""
-        return draws.is_drawn & ~select_candidates(levels, thresholds)
+        return np.where(draws.is_drawn, 1.0 - draws.scores, np.inf)
 
     def choose_shown(
         self, best: IntArray, accepted: BoolArray, draw_uniforms: Callable[[], FloatArray]
@@ -358,17 +346,8 @@ class Claims(SetRule):
     def compute_reach(self, draws: CandidateBatch, share: str | None = None) -> FloatArray:
         """Compute the (N,) confidences of the last claim of the share: only a threshold below keeps it."""
         needed = [max(1, math.ceil(Fraction(share or 0) * count)) for count in draws.counts.tolist()]
-        ordered = np.sort(np.where(draws.is_drawn, self._compute_levels(draws), 0.0), axis=1)
+        ordered = np.sort(np.where(draws.is_drawn, 1.0 - draws.scores, 0.0), axis=1)
         return np.asarray(ordered[np.arange(len(ordered)), draws.n - np.array(needed)], np.float64)
-
-    def _compute_success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
-        del cap  # never needed, because dropping all claims always keeps the promise
-        unsupported = labelled.draws.is_drawn & ~labelled.correct
-        confidences = np.where(unsupported, self._compute_levels(labelled.draws), 0.0)
-        if confidences.shape[1] <= self.at_most:
-            return np.zeros(len(confidences))
-        place = confidences.shape[1] - 1 - self.at_most
-        return np.asarray(np.partition(confidences, place, axis=1)[:, place], dtype=np.float64)
 
 
 _CLAIMS_PATTERN = re.compile(r"claims\((0|[1-9]\d{0,5})\)")
