@@ -39,6 +39,7 @@ import numpy as np
 from langchain_cfc.calibration.fit import require_fit_split
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.features import AdaptiveAlpha, FeatureMap, name_records_in_errors
+from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.set_rules import SetRule
 from langchain_cfc.support.arrays import FloatArray, IntArray
 from langchain_cfc.thresholds import format_alpha
@@ -83,7 +84,7 @@ def fit_adaptive_alpha(
     is_reachable = success_scores < set_rule.compute_reach(fit_split.draws, share)
     with name_records_in_errors(fit_split.ids):
         dimension = feature_map.transform(fit_split.draws).shape[1] + KNOTS - 1
-        mean_scores = AdaptiveAlpha.read_mean_scores(fit_split.draws)
+        mean_scores = MEAN_SCORE.compute_values(fit_split.draws)
     values, kinds, counts = np.unique(mean_scores, return_inverse=True, return_counts=True)
     q = _estimate_reachable(counts, np.bincount(kinds[is_reachable], minlength=len(values)))
     variance = float(np.average(q * (1.0 - q), weights=counts))

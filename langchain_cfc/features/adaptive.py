@@ -98,20 +98,11 @@ class AdaptiveAlpha:
             aim = f"to keep {format_percent(float(self.share), 'g')} of the claims of an answer"
         return f"by mean score {', '.join(steps)}; {aim}"
 
-    @staticmethod
-    def read_mean_scores(draws: CandidateBatch) -> FloatArray:
-        """Return the (N,) mean scores of prompts."""
-        return MEAN_SCORE.compute_values(draws)
-
     def transform(self, draws: CandidateBatch) -> FloatArray:
         """Compute the (N, k) hat functions, or (N, 0) if all levels are equal."""
-        return self.compute_columns(self.read_mean_scores(draws))
-
-    def compute_columns(self, mean_scores: FloatArray) -> FloatArray:
-        """Compute the columns of prompts from their (N,) mean scores."""
         if len(self._knots) == 0:
-            return np.empty((len(mean_scores), 0))
-        places = np.searchsorted(np.array(self.cuts), mean_scores, side="right")
+            return np.empty((len(draws), 0))
+        places = np.searchsorted(np.array(self.cuts), MEAN_SCORE.compute_values(draws), side="right")
         levels = np.array([float(one) for one in self.alphas])[places]
         return np.stack([np.interp(levels, self._knots, row) for row in np.eye(len(self._knots))], axis=1)
 

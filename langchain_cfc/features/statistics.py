@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -23,9 +23,11 @@ from langchain_cfc.candidates import CandidateBatch, Scalar
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.support.arrays import FloatArray, IntArray
 from langchain_cfc.support.suggestions import suggest_name
+from langchain_cfc.support.text import join_names
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MAX_LISTED = 20
+# Names that a message lists.
+MAX_LISTED = 20
 # Metadata may hold any number; beyond this, differences and products of two of them would overflow.
 LARGEST_NUMBER = 1e100
 
@@ -46,13 +48,6 @@ def format_category(value: Scalar) -> str:
 def format_number(value: float) -> str:
     """Format a number with twelve significant digits, so that different cut-offs read differently."""
     return f"{value:.12g}"
-
-
-def format_list(items: Iterable[str]) -> str:
-    """Format the first twenty names for an error message, and count the rest."""
-    names = list(items)
-    rest = len(names) - _MAX_LISTED
-    return ", ".join(names[:_MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "") if names else "none"
 
 
 # Statistics of scores, (N,) each, in the unit of the scores.
@@ -164,7 +159,7 @@ def get_metadata(row: int, entries: Mapping[str, Scalar], key: str) -> Scalar:
     if key not in entries:
         msg = (
             f"prompt {row} has no metadata {key!r}, which the features need; its metadata keys are: "
-            f"{format_list(entries)}{suggest_name(key, entries)}"
+            f"{join_names([*entries], MAX_LISTED) if entries else 'none'}{suggest_name(key, entries)}"
         )
         raise FeatureError(msg, row)
     return entries[key]
@@ -204,8 +199,8 @@ def count_answers(draws: CandidateBatch) -> IntArray:
 
 def _make_missing_answers_error() -> FeatureError:
     return FeatureError(
-        f"{format_list(ANSWER_STATISTICS)} need the candidates' answers, but there are only scores; "
-        f"statistics of scores are: {format_list(SCORE_STATISTICS)}"
+        f"{', '.join(ANSWER_STATISTICS)} need the candidates' answers, but there are only scores; "
+        f"statistics of scores are: {', '.join(SCORE_STATISTICS)}"
     )
 
 

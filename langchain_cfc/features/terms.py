@@ -18,15 +18,16 @@ from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features.statistics import (
     LARGEST_NUMBER,
+    MAX_LISTED,
     Statistic,
     format_category,
     format_key,
-    format_list,
     format_number,
     get_metadata,
 )
 from langchain_cfc.features.weights import GuaranteedWeight, WeightKind
 from langchain_cfc.support.arrays import FloatArray, IntArray
+from langchain_cfc.support.text import join_names
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -448,7 +449,7 @@ class Hard(Term[float]):
         if reach == int(largest[0]):
             msg = (
                 f"{self.text} makes every prompt of the fit split hard, because of ties; use statistics "
-                f"with more distinct values than {format_list(part.text for part in self.parts)}, or a "
+                f"with more distinct values than {join_names([part.text for part in self.parts])}, or a "
                 "larger fraction"
             )
             raise FeatureError(msg)
@@ -540,8 +541,8 @@ class Group(Term[Category]):
             if place < 0 and not allow_unknown:
                 msg = (
                     f"{self.key} of prompt {row} is {_describe_category(category)}, but {self.text} was "
-                    f"fitted with {format_list(map(_describe_category, self.learned))}. Calibrate with such "
-                    "prompts as well, or call rare categories 'other' in the metadata"
+                    f"fitted with {join_names([*map(_describe_category, self.learned)], MAX_LISTED)}. "
+                    "Calibrate with such prompts as well, or call rare categories 'other' in the metadata"
                 )
                 raise FeatureError(msg, row)
             which.append(place)

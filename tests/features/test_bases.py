@@ -198,7 +198,7 @@ def test_group_keeps_types_apart_and_in_order() -> None:
 def test_group_refuses_unknown_missing_and_invalid_categories() -> None:
     term = Group("x").fit(make_draws_of_x(["b", "a", 1]))
     with pytest.raises(
-        FeatureError, match=r"x of prompt 1 is 'c'.*fitted with 1, 'a', 'b'.*Calibrate with such.*'other'"
+        FeatureError, match=r"x of prompt 1 is 'c'.*fitted with 1, 'a' and 'b'.*Calibrate with such.*'other'"
     ):
         term.transform(make_draws_of_x(["a", "c"]))
     with pytest.raises(FeatureError, match="x of prompt 0 is true"):

@@ -189,7 +189,7 @@ def test_meta_statistic_refuses_values_that_are_not_finite_numbers(value: Scalar
 
 def test_meta_statistic_refuses_missing_metadata() -> None:
     draws = CandidateBatch.from_arrays([[0.0], [0.0]], metadata=[{"year": 1}, {"month": 2, "day": 3}])
-    with pytest.raises(FeatureError, match=r"prompt 1 has no metadata 'year'.* month, day"):
+    with pytest.raises(FeatureError, match=r"prompt 1 has no metadata 'year'.* month and day"):
         Statistic("meta", "year").compute_values(draws)
     with pytest.raises(FeatureError, match=r"prompt 0 has no metadata 'year'.* none"):
         Statistic("meta", "year").compute_values(CandidateBatch.from_arrays([[0.0]]))
