@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
@@ -72,14 +72,11 @@ def format_alpha(alpha: Level, name: str = "alpha") -> str:
         raise InputError(msg)
     if isinstance(alpha, float):
         # Arithmetic such as 1 - 0.8 differs from the decimal only by round-off.
-        number = Decimal(alpha).quantize(Decimal(1).scaleb(-MAX_DECIMALS))
-    # A huge exponent would expand to as many zeros, so tiny numbers are not written out.
-    tiny = number.is_zero() or number.adjusted() < -MAX_DECIMALS
-    text = str(alpha) if tiny or number == 1 else f"{number:f}".rstrip("0")
-    if tiny or number == 1 or len(text) > len("0.") + MAX_DECIMALS:
-        msg = f"{name} must have at most {MAX_DECIMALS} decimals, got {text[:40]}"
+        number = round(Decimal(alpha), MAX_DECIMALS)
+    if not 0 < number < 1 or number != round(number, MAX_DECIMALS):
+        msg = f"{name} must have at most {MAX_DECIMALS} decimals, got {str(alpha)[:40]}"
         raise InputError(msg)
-    return text
+    return f"{number.normalize():f}"
 
 
 def compute_tau(alpha: Level) -> Fraction:
@@ -234,6 +231,7 @@ class ThresholdRule(ABC, Generic[State]):
             raise NotFittedError(msg)
         return self._state
 
+    @abstractmethod
     def fit(self, features: npt.ArrayLike, success_scores: npt.ArrayLike) -> Self:
         """Fit the rule to calibration prompts.
 
@@ -247,8 +245,6 @@ class ThresholdRule(ABC, Generic[State]):
         Raises:
             InputError: If shapes disagree, a number is not finite or a success score exceeds the cap.
         """
-        x, s = check_calibration_arrays(features, success_scores, self.cap)
-        return replace(self, _state=self._learn(x, s))
 
     def solve(self, features: npt.ArrayLike) -> Thresholds:
         """Compute the thresholds of several prompts with their error bounds.
@@ -317,10 +313,6 @@ class ThresholdRule(ABC, Generic[State]):
         Raises:
             InputError: If an array is missing or has an impossible shape or value.
         """
-
-    @abstractmethod
-    def _learn(self, features: FloatArray, success_scores: FloatArray) -> State:
-        """Compute the fitted state from checked (N, d) features and (N,) success scores."""
 
     @abstractmethod
     def _compute(self, state: State, features: FloatArray) -> Thresholds:

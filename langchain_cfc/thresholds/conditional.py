@@ -131,7 +131,8 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
             rows = replace(rows, targets=self._match_levels(alphas, len(s))[1])
         elif alphas is not None:
             self._match_levels(alphas, len(s))  # raises if one is not alpha
-        return replace(self, _state=self._calibrate(rows))
+        state = ConditionalState.fit(rows, self.unit, self.cap, self.window, ridge=self.ridge)
+        return replace(self, _state=state)
 
     def threshold(self, phi: npt.ArrayLike, *, alpha: Level | None = None) -> float:
         """Compute the threshold of one prompt; see `ThresholdRule.threshold`.
@@ -227,9 +228,6 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
         )
         return replace(self, _state=state)
 
-    def _learn(self, features: FloatArray, success_scores: FloatArray) -> ConditionalState:
-        return self._calibrate(Rows.with_unit_weights(features, success_scores))
-
     @cached_property
     def _targets(self) -> dict[Level, float]:
         """Coverage in units of `unit` for each error level, as text and as float."""
@@ -265,9 +263,6 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
         """Build the error for a level that the rule was not made for."""
         msg = f"error level {level} is not available; this rule has levels {', '.join(map(str, self.levels))}"
         return InputError(msg)
-
-    def _calibrate(self, prompts: Rows) -> ConditionalState:
-        return ConditionalState.fit(prompts, self.unit, self.cap, self.window, ridge=self.ridge)
 
     def _compute_one(
         self, state: ConditionalState, features: FloatArray, factors: FloatArray | None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
+import numpy.typing as npt
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.support.arrays import BoolArray, FloatArray
@@ -14,6 +15,7 @@ from langchain_cfc.thresholds.base import (
     Level,
     ThresholdRule,
     Thresholds,
+    check_calibration_arrays,
     check_state,
     compute_confident_rank,
     compute_conformal_rank,
@@ -94,16 +96,19 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
             raise InputError(msg)
         return replace(self, _state=_GroupedState(quantiles.copy()))
 
-    def _learn(self, features: FloatArray, success_scores: FloatArray) -> _GroupedState:
-        others = np.flatnonzero(~_is_in_one_group(features))
+    def fit(self, features: npt.ArrayLike, success_scores: npt.ArrayLike) -> GroupedThreshold:
+        """Fit the rule to calibration prompts; see `ThresholdRule`."""
+        x, s = check_calibration_arrays(features, success_scores, self.cap)
+        others = np.flatnonzero(~_is_in_one_group(x))
         if len(others):
             msg = (
                 "a grouped threshold needs disjoint groups: a single 1 in every row of the features, unlike "
                 f"row {others[0]} (from 0). Use one term such as group(topic), or a ConditionalThreshold"
             )
             raise InputError(msg)
-        members = [success_scores[column == 1.0] for column in features.T]
-        return _GroupedState(np.array([self._select_quantile(scores, len(members)) for scores in members]))
+        members = [s[column == 1.0] for column in x.T]
+        values = np.array([self._select_quantile(scores, len(members)) for scores in members])
+        return replace(self, _state=_GroupedState(values))
 
     def _select_quantile(self, scores: FloatArray, groups: int) -> float:
         """Return the order statistic of one group; the cap if its rank exceeds the number of scores."""
