@@ -52,7 +52,7 @@ def test_claim_sheets_of_a_store_are_compared_and_become_its_labels(tmp_path: Pa
     ran = run("store", "agreement", out, sheet)
     assert ran.code == 0
     assert max(map(len, ran.out.splitlines())) <= 80
-    assert "people: supported people: unsupported" in " ".join(ran.out.split())
+    assert "unsupported ones labelled supported" in " ".join(ran.out.split())
     people = replace(parts, labeler=HumanLabels(sheet))
     assert collect(examples, people, store, make_silent_options(relabel=True)).complete
     with Store(store) as opened:

@@ -39,7 +39,7 @@ def _print_report(console: Console, report: ReviewReport, *, sheet: str) -> None
         f"{escape(sheet)}: {judged} of {report.rows} rows filled in, from {report.prompts} independent "
         "prompts\n"
     )
-    console.print(_make_confusion_table(report), "", _make_rates_table(report), "")
+    console.print(_make_table(report), "")
     console.print(
         f"A promise counts what these labels call {wrong}: {wrong} ones labelled {right} make it look better "
         f"than it is, {right} ones labelled {wrong} only cost answers. To certify an artifact by people's "
@@ -49,23 +49,14 @@ def _print_report(console: Console, report: ReviewReport, *, sheet: str) -> None
         print_list(console, report.notes, "Warnings")
 
 
-def _make_confusion_table(report: ReviewReport) -> Table:
+def _make_table(report: ReviewReport) -> Table:
     right, wrong = UNITS[report.unit].correct, UNITS[report.unit].wrong
-    heading = "claims" if report.unit == "claims" else "candidates"
-    table = make_table(heading, f"people: {right}", f"people: {wrong}")
-    table.add_row(f"labelled {right}", str(report.correct_called_correct), str(report.wrong_called_correct))
-    table.add_row(f"labelled {wrong}", str(report.correct_called_wrong), str(report.wrong_called_wrong))
-    return table
-
-
-def _make_rates_table(report: ReviewReport) -> Table:
-    table = make_table("mistakes of the labels, %", "share", "95 % interval")
-    right, wrong = UNITS[report.unit].correct, UNITS[report.unit].wrong
-    rates = {
-        f"{wrong} ones labelled {right}": report.error_on_wrong,
-        f"{right} ones labelled {wrong}": report.error_on_correct,
-    }
-    for name, rate in rates.items():
+    table = make_table("mistakes of the labels", "count", "%", "95 % interval")
+    for truth, label, missed, met, rate in (
+        (wrong, right, report.wrong_called_correct, report.wrong_called_wrong, report.error_on_wrong),
+        (right, wrong, report.correct_called_wrong, report.correct_called_correct, report.error_on_correct),
+    ):
         share = "unknown" if rate.value is None else f"{100 * rate.value:.1f}"
-        table.add_row(name, share, f"{100 * rate.low:.1f} to {100 * rate.high:.1f}")
+        interval = f"{100 * rate.low:.1f} to {100 * rate.high:.1f}"
+        table.add_row(f"{truth} ones labelled {label}", f"{missed} of {missed + met}", share, interval)
     return table
