@@ -252,7 +252,6 @@ class ReviewReport(BaseModel):
         prompts: Number of independent prompts that these candidates are from.
         error_on_correct: Share of the correct candidates that are labelled wrong, e1.
         error_on_wrong: Share of the wrong candidates that are labelled correct, e0.
-        notes: Caveats.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -267,7 +266,6 @@ class ReviewReport(BaseModel):
     prompts: int
     error_on_correct: IntervalEstimate
     error_on_wrong: IntervalEstimate
-    notes: tuple[str, ...]
 
 
 def create_review_report(records: Iterable[LabelledRecord], sheet: str | Path) -> ReviewReport:
@@ -311,7 +309,6 @@ def create_review_report(records: Iterable[LabelledRecord], sheet: str | Path) -
         prompts=prompts,
         error_on_correct=on_correct,
         error_on_wrong=on_wrong,
-        notes=tuple(_create_notes([*truths.values()], prompts, unit, len(people.rows))),
     )
 
 
@@ -368,20 +365,3 @@ def check_all_found(sheet: Sheet, found: Container[tuple[str, str]], met: Contai
         raise RecordError(sheet.source, line, "id", problem)
     problem = f"{text!r:.80} is not a {what} of {name!r:.80}: was the text changed?{more}"
     raise RecordError(sheet.source, line, "text", problem)
-
-
-def _create_notes(truths: Sequence[bool], prompts: int, unit: Unit, rows: int) -> Iterator[str]:
-    noun, sides, filled = UNITS[unit].item, (UNITS[unit].wrong, UNITS[unit].correct), len(truths)
-    if filled < rows:
-        yield (
-            f"{rows - filled} of {rows} rows are not filled in and were left out. If they are the hard ones, "
-            "all results here are too optimistic."
-        )
-    if prompts < filled:
-        yield (
-            f"The {filled} {noun}s are from only {prompts} independent prompts. The intervals of "
-            "the rates account for that and are approximate."
-        )
-    for what, truth in zip(sides, (False, True), strict=True):
-        if truth not in truths:
-            yield f"People found no {what} {noun}, so it is unknown how these are labelled."

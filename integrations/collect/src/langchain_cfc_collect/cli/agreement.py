@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from langchain_cfc.cli.formatting import make_table, print_list, print_result, report_errors
+from langchain_cfc.cli.formatting import make_table, print_result, report_errors
 from langchain_cfc.cli.inputs import AsJson, open_records
 from langchain_cfc.support.units import UNITS
 from langchain_cfc_collect.review import ReviewReport, create_review_report
@@ -45,8 +45,8 @@ def _print_report(console: Console, report: ReviewReport, *, sheet: str) -> None
         f"than it is, {right} ones labelled {wrong} only cost answers. To certify an artifact by people's "
         "labels, use `store certify`."
     )
-    if report.notes:
-        print_list(console, report.notes, "Warnings")
+    if report.unfilled:
+        console.print("Empty rows are left out: if they are the hard ones, these figures are too optimistic.")
 
 
 def _make_table(report: ReviewReport) -> Table:
