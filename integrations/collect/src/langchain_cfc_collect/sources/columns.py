@@ -9,7 +9,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from heapq import nsmallest
 from io import StringIO
 from itertools import pairwise
@@ -43,6 +43,8 @@ References: TypeAlias = str | tuple[str, ...]
 _ID_DIGITS = 16
 _MAX_LISTED = 20
 _MISSING = object()
+# Makes the error of a row, given a part of the example and the problem.
+_Flaw: TypeAlias = Callable[[str, str], RecordError]
 _PLACEHOLDER_ID = "?"
 
 
@@ -200,44 +202,40 @@ class Columns(BaseModel):
         Raises:
             RecordError: If a column is missing, or its value does not suit its part of the example.
         """
-        try:
-            fields = self._create_fields(row)
-        except _FlawError as flaw:
-            raise RecordError(source, number, flaw.part, flaw.problem) from flaw
+        fields = self._create_fields(row, partial(RecordError, source, number))
         example = validate_fields(Example, fields, source, number)
         return example if self.id is not None else example.model_copy(update={"id": _compute_id(example)})
 
     def read_value(self, row: Mapping[str, Any], name: str, source: str, number: int) -> Any:
         """Return the value of any column, or of a dotted path; raise `RecordError` if there is none."""
-        try:
-            return self._read_value(row, name, name)
-        except _FlawError as flaw:
-            raise RecordError(source, number, flaw.part, flaw.problem) from flaw
+        return self._read_value(row, name, name, partial(RecordError, source, number))
 
-    def _create_fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        metadata = {name: self._read_value(row, "metadata", name) for name in self.metadata}
-        cluster = self._read_value(row, "cluster", self.cluster)
+    def _create_fields(self, row: Mapping[str, Any], flaw: _Flaw) -> dict[str, Any]:
+        metadata = {name: self._read_value(row, "metadata", name, flaw) for name in self.metadata}
+        cluster = self._read_value(row, "cluster", self.cluster, flaw)
         return {
-            "id": _PLACEHOLDER_ID if self.id is None else _to_text(self._read_value(row, "id", self.id)),
-            "input": self._create_input(row),
-            "reference": self._read_reference(row),
+            "id": _PLACEHOLDER_ID
+            if self.id is None
+            else _to_text(self._read_value(row, "id", self.id, flaw)),
+            "input": self._create_input(row, flaw),
+            "reference": self._read_reference(row, flaw),
             "metadata": {name: value for name, value in metadata.items() if value is not None},
             # CSV cannot express null.
             "cluster": None if cluster == "" else _to_text(cluster),
         }
 
-    def _read_reference(self, row: Mapping[str, Any]) -> Any:
+    def _read_reference(self, row: Mapping[str, Any], flaw: _Flaw) -> Any:
         if not isinstance(self.reference, tuple):
-            return self._read_value(row, "reference", self.reference)
+            return self._read_value(row, "reference", self.reference, flaw)
         answers: list[Any] = []
         for name in self.reference:
-            value = self._read_value(row, "reference", name)
+            value = self._read_value(row, "reference", name, flaw)
             for one in value if isinstance(value, list) else [value]:
                 if one is not None and one != "" and one not in answers:
                     answers.append(one)
         return answers or None
 
-    def _create_input(self, row: Mapping[str, Any]) -> Any:
+    def _create_input(self, row: Mapping[str, Any], flaw: _Flaw) -> Any:
         template = self._template
         part = "input" if template is None else "prompt"
         if self.inputs is not None:
@@ -246,32 +244,29 @@ class Columns(BaseModel):
             names = list(template.required)
         else:
             names = [str(self.input)]
-        values = {name: self._read_value(row, part, name) for name in names}
+        values = {name: self._read_value(row, part, name, flaw) for name in names}
         # A model would answer something, and no reference is right for a question that is not there.
         if names and all(isinstance(one, str) and is_invisible(one) for one in values.values()):
-            problem = f"found nothing in {join_names(names)}; expected a question"
-            raise _FlawError(problem, part)
+            raise flaw(part, f"found nothing in {join_names(names)}; expected a question")
         if template is None:
             return values if self.inputs is not None else values[names[0]]
         try:
             return template.render(values)
         except Exception as error:  # a format may raise anything
             problem = f"the prompt cannot be made: {type(error).__name__}: {error}"
-            raise _FlawError(problem, "prompt") from error
+            raise flaw(part, problem) from error
 
-    def _read_value(self, row: Mapping[str, Any], part: str, name: str | None) -> Any:
+    def _read_value(self, row: Mapping[str, Any], part: str, name: str | None, flaw: _Flaw) -> Any:
         if name is None:
             return None
         try:
             value = self._look_up(row, name)
         except RecursionError as error:
-            problem = f"the column {name!r} is nested too deeply"
-            raise _FlawError(problem, part) from error
+            raise flaw(part, f"the column {name!r} is nested too deeply") from error
         except ValueError as error:
-            problem = f"the column {name!r} cannot be read: {error}"
-            raise _FlawError(problem, part) from error
+            raise flaw(part, f"the column {name!r} cannot be read: {error}") from error
         if value is _MISSING:
-            raise _FlawError(_explain_missing(row, name), part)
+            raise flaw(part, _explain_missing(row, name))
         return value
 
     def _look_up(self, row: Mapping[str, Any], name: str) -> Any:
@@ -303,15 +298,6 @@ class Columns(BaseModel):
             *((part, name) for part, name in single if name is not None),
             *((part, name) for part, names in several.items() for name in names),
         )
-
-
-class _FlawError(Exception):
-    """Raised for a part of an example that cannot be made from its row."""
-
-    def __init__(self, problem: str, part: str) -> None:
-        self.problem = problem
-        self.part = part
-        super().__init__(problem, part)
 
 
 def _explain_missing(row: Mapping[str, Any], name: str) -> str:

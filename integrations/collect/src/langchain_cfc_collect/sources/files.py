@@ -104,12 +104,7 @@ class Rows:
             # Missing cells are NaN, also in columns of text.
             listed = frame.astype(object).where(frame.notna(), None).to_dict("records")
             rows = [{str(name): value for name, value in row.items()} for row in listed]
-        if isinstance(rows, Mapping):
-            msg = (
-                f"found a mapping of {', '.join(map(short_repr, rows))}; expected rows, so choose one of them"
-            )
-            raise InputError(msg)
-        if not isinstance(rows, Iterable):
+        if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
             msg = f"found {short_repr(rows)}; expected rows"
             raise InputError(msg)
         return cls(IN_MEMORY, "row", partial(_number_rows, rows))
