@@ -420,14 +420,14 @@ def propose(
     found = max(labels, key=sum)
     choice = choices[labels.index(found)]
     tables["labeler"] = dict(choice.table)
-    others = [
+    rest = [
         f"{sum(one)} by {format_part(other.table)}"
         for one, other in zip(labels, choices, strict=True)
         if other is not choice
     ]
     reasons["labeler.factory"] = (
         f"all references are {choice.reads}; it labels {sum(found)} of {len(found)} trial answers correct"
-    ) + (f" (others: {', '.join(others)})" if others else "")
+    ) + (f" (others: {', '.join(rest)})" if rest else "")
     # The letter or number must be extracted from an answer of more than one word.
     if choice.extractor is not None and any(len(one.candidate.text.split()) > 1 for one in trial.answers):
         tables["answer"] = dict(choice.extractor)

@@ -186,7 +186,7 @@ def test_hugging_face_datasets_give_the_same_examples_as_lists(kind: str) -> Non
         expected = list(read_examples(HUGGING_FACE, columns))
         assert list(examples) == expected
         assert list(examples) == expected
-    with pytest.raises(InputError, match="found .*train.*; expected rows"):
+    with pytest.raises(InputError, match="expected rows"):
         read_examples(datasets.DatasetDict(train=dataset), columns)
 
 
