@@ -41,15 +41,17 @@ def check_dataset(
             n, origin = found, f"{source}, line {line}"
         elif found != n and not (is_shortened and _CLAIMS < found < n):
             at_most = "at most " if is_shortened else ""
-            problem = (
-                f"found {found or 'claims'}; expected {at_most}{n or 'claims'} for every prompt, by {origin}"
-            )
+            problem = f"found {_name(found)}; expected {at_most}{_name(n)} for every prompt, by {origin}"
             raise RecordError(source, line, "candidates" if found else "claims", problem)
         if record.id in ids:
             problem = f"{short_repr(record.id)} is the id of an earlier record too; expected unique ids"
             raise RecordError(source, line, "id", problem)
         ids.add(record.id)
         yield record
+
+
+def _name(count: int) -> str:
+    return "claims" if count == _CLAIMS else f"{count} candidates"
 
 
 def check_records(

@@ -213,5 +213,7 @@ def test_tabulate_reports_a_bad_line_before_later_damage(tmp_path: Path, cut: fl
 def test_tabulate_compares_a_file_with_a_given_provenance(tmp_path: Path) -> None:
     records = read_records(write_lines(tmp_path / "records.jsonl", make_fields("q1"), make_fields("q2")))
     assert len(tabulate(records, provenance=Provenance(n=2))) == 2
-    with pytest.raises(RecordError, match="found 2; expected 3 for every prompt, by the provenance"):
+    with pytest.raises(
+        RecordError, match="found 2 candidates; expected 3 candidates for every prompt, by the provenance"
+    ):
         tabulate(records, provenance=Provenance(n=3))

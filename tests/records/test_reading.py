@@ -206,7 +206,7 @@ def test_read_records_takes_n_from_the_first_record_or_provenance(
 ) -> None:
     error = catch_first_error(write_lines(path, *lines))
     assert (error.line, error.field) == (2, "candidates")
-    assert "found 3; expected 2" in error.problem
+    assert "found 3 candidates; expected 2 candidates" in error.problem
     assert where.format(path=path) in error.problem
 
 

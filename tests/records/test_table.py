@@ -65,7 +65,12 @@ def test_tabulate_refuses_more_candidates_than_recorded(n: int) -> None:
 
 BAD: list[tuple[list[Any], int, str, str]] = [
     ([], 0, "", "no records"),
-    ([make_record("q1"), make_record("q2", "ab")], 2, "candidates", "found 2; expected 3 for every prompt"),
+    (
+        [make_record("q1"), make_record("q2", "ab")],
+        2,
+        "candidates",
+        "found 2 candidates; expected 3 candidates for every prompt",
+    ),
     ([make_record("q1"), make_record("q1")], 2, "id", "'q1' is the id of an earlier record too"),
     (["records.jsonl"], 1, "", "or a mapping of its fields"),
 ]

@@ -137,7 +137,7 @@ BAD: list[tuple[list[Any], Provenance | None, tuple[int, str], str]] = [
         [make_record("q1"), make_record("q2", n=3)],
         None,
         (2, "candidates"),
-        "found 3; expected 2 for every prompt",
+        "found 3 candidates; expected 2 candidates for every prompt",
     ),
     (
         [make_record("q1"), make_record("q2"), make_record("q1")],
@@ -149,7 +149,7 @@ BAD: list[tuple[list[Any], Provenance | None, tuple[int, str], str]] = [
         [make_record()],
         Provenance(n=3),
         (1, "candidates"),
-        "found 2; expected 3 for every prompt, by the provenance",
+        "found 2 candidates; expected 3 candidates for every prompt, by the provenance",
     ),
     ([make_record(), {"id": "q2"}], None, (2, "input"), "missing; expected text"),
     ([make_record(), "q2"], None, (2, ""), "expected a PromptRecord"),
