@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli.batch_files import check_batch_output, read_questions, write_answers
 from langchain_cfc.cli.formatting import EXIT_NO, get_error_console, print_result, report_errors
 from langchain_cfc.cli.inputs import (
@@ -20,7 +21,6 @@ from langchain_cfc.cli.inputs import (
     ArtifactPath,
     AsJson,
     RequiredSignature,
-    load_artifact,
 )
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import InputError, MissingExtraError
@@ -47,9 +47,6 @@ def ask(
         str | None, _part_option(help="The answer extractor: MODULE:NAME of the function.")
     ] = None,
     metadata: Annotated[str | None, _part_option(help="The metadata function: MODULE:NAME.")] = None,
-    generator_id: Annotated[str | None, _part_option(help="Id of the generator in the records.")] = None,
-    verifier_id: Annotated[str | None, _part_option(help="Id of the verifier in the records.")] = None,
-    answer_id: Annotated[str | None, _part_option(help="Id of the answer extractor in the records.")] = None,
     config: Annotated[
         Path | None,
         _part_option(
@@ -114,14 +111,13 @@ def ask(
     and questions are fixed from the first run on. Exit code 1 if nothing is answered.
     """
     with report_errors():
-        artifact = load_artifact(artifact_path, require_signature)
+        artifact = CalibrationArtifact.load(artifact_path, require_signature=require_signature)
         named = {"generator": generator, "verifier": verifier, "answer": answer, "metadata": metadata}
         brought = [one for one in (replay, config) if one is not None]
         if brought and (len(brought) > 1 or any(one is not None for one in named.values())):
             instead = "--config" if replay is None else "--replay"
             msg = f"{instead} already sets generator, verifier, answer and metadata: leave those options out"
             raise InputError(msg)
-        # A recording or a collection may bring ids of its parts, which take precedence.
         _check_batch_options(
             prompt, batch, out_path, max_wrong_share, [alpha, max_wrong_rate, max_wrong_of_all]
         )
@@ -129,12 +125,7 @@ def ask(
         promise = {"alpha": alpha, "max_wrong_rate": max_wrong_rate, "max_wrong_of_all": max_wrong_of_all}
         if batch is not None and len(artifact.promises) > 1:
             promise = dict([artifact.promises[0]])
-        parts: dict[str, Any] = {
-            "output": artifact.unit,
-            "generator_id": generator_id,
-            "verifier_id": verifier_id,
-            "answer_id": answer_id,
-        }
+        parts: dict[str, Any] = {"output": artifact.unit}
         render: Callable[[str], Any] = str
         if replay is not None:
             parts |= _make_replay_arguments(replay, prompt)

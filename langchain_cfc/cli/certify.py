@@ -9,17 +9,15 @@ import typer
 from rich.markup import escape
 
 from langchain_cfc import certificates
-from langchain_cfc.artifact import open_attempts
+from langchain_cfc.artifact import CalibrationArtifact, open_attempts
 from langchain_cfc.cli._artifact import make_certificate_table
-from langchain_cfc.cli.formatting import EXIT_NO, emit_json, get_console, report_errors
+from langchain_cfc.cli.formatting import emit_json, get_console, report_errors
 from langchain_cfc.cli.inputs import (
     ArtifactPath,
     AsJson,
     HeldOutRecords,
     check_output,
-    load_artifact,
     open_records,
-    share_option,
 )
 
 
@@ -36,10 +34,6 @@ def certify(
     delta: Annotated[
         str, typer.Option(help="Probability that any bound of a certificate is wrong.")
     ] = "0.05",
-    min_kept: Annotated[
-        float | None,
-        share_option(help="Exit with 1 unless the promise is certified to be kept at least this often."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Certify an artifact on held-out labelled records.
@@ -52,7 +46,7 @@ def certify(
     target = out_path or artifact_path
     with report_errors():
         check_output(target)
-        artifact = load_artifact(artifact_path)
+        artifact = CalibrationArtifact.load(artifact_path)
         with open_attempts(records, target) as kept, open_records(records) as dataset:
             kept.check_writable()
             certified = certificates.certify(
@@ -79,5 +73,3 @@ def certify(
             console.print(f"[bold]alpha = {one.alpha}[/]: {escape(one.sentence)}\n")
             console.print(make_certificate_table(one), "")
         console.print(f"certified artifact written to [bold]{escape(str(target))}[/]", soft_wrap=True)
-    short = min_kept is not None and any(one.shares[0].kept_at_least < min_kept for one in made)
-    raise typer.Exit(EXIT_NO if short else 0)

@@ -7,14 +7,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from langchain_cfc import evaluation
-from langchain_cfc.artifact import open_attempts, tabulate_draws
+from langchain_cfc.artifact import CalibrationArtifact, open_attempts, tabulate_draws
 from langchain_cfc.cli.formatting import EXIT_NO, make_summary_table, print_result, report_errors
 from langchain_cfc.cli.inputs import (
     ArtifactAlpha,
     ArtifactPath,
     AsJson,
     HeldOutRecords,
-    load_artifact,
     open_records,
 )
 from langchain_cfc.cli.verdicts import (
@@ -42,7 +41,7 @@ def evaluate(
     generator or verifier, so that they do not test it.
     """
     with report_errors():
-        artifact = load_artifact(artifact_path)
+        artifact = CalibrationArtifact.load(artifact_path)
         with open_attempts(records) as kept, open_records(records) as dataset:
             kept.check_writable()
             table = tabulate_draws(artifact, dataset)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from langchain_cfc.artifact import CalibrationArtifact, looks_like_artifact
+from langchain_cfc.artifact import looks_like_artifact
 from langchain_cfc.cli.formatting import StepDisplay, make_progress
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Records, read_records
-from langchain_cfc.records.files import check_records_target
 from langchain_cfc.support.files import check_target
 from langchain_cfc.support.progress import watch_steps
-from langchain_cfc.support.suggestions import suggest_share
 
 RECORDS_HELP = "Labelled records: .jsonl or .jsonl.gz"
 
@@ -46,70 +43,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 ArtifactAlpha = Annotated[str | None, typer.Option(help="Error level, if the artifact holds several.")]
 
 
-def _check_share(share: float | None) -> float | None:
-    if share is not None and not 0.0 <= share <= 1.0:
-        msg = f"{share:g} is not a share in [0, 1]{suggest_share(share)}"
-        raise typer.BadParameter(msg)
-    return share
-
-
-share_option = partial(typer.Option, callback=_check_share)
-
 _SQLITE_HEADER = b"SQLite format 3\0"
 
 
 def check_output(path: Path) -> None:
     """Raise InputError if `path` cannot be written, or holds no artifact but, for example, the records."""
-    if str(path) == "-":
-        msg = "an artifact cannot be written to standard output: give --out a path"
-        raise InputError(msg)
-    if path.is_dir():
-        msg = f"{path} is a folder: give --out the path of a file"
-        raise InputError(msg)
     if path.is_file() and not looks_like_artifact(path):
         msg = f"{path} exists and is not an artifact; it will not be overwritten: give --out another path"
         raise InputError(msg)
     check_target(path)
-
-
-def load_artifact(path: Path, require_signature: Sequence[str] | None = None) -> CalibrationArtifact:
-    """Load an artifact; the error for another kind of file names the command that reads it.
-
-    Args:
-        path: The artifact.
-        require_signature: Public keys of which one must have signed it; None to load it in any case.
-
-    Raises:
-        InputError: If it is another kind of file.
-        ArtifactError: If it cannot be loaded.
-    """
-    if path.is_file() and path.stat().st_size and not looks_like_artifact(path):
-        found = _recognise(path)
-        if found is not None:
-            what, command = found
-            msg = f"{path} is {what}, not an artifact. The command that reads it:\n  langchain-cfc {command}"
-            raise InputError(msg)
-    return CalibrationArtifact.load(path, require_signature=require_signature)
-
-
-def _recognise(path: Path) -> tuple[str, str] | None:
-    """Return what a file is, and the arguments of the command that reads it; None if that is not known."""
-    quoted = shlex.quote(str(path))
-    if _is_store(str(path)):
-        return "a store", f"store status {quoted}"
-    with path.open("rb") as file:
-        first = file.readline(3).strip()
-    if first == b"{":  # JSON over several lines, such as an artifact that was cut off
-        return None
-    with suppress(InputError):
-        check_records_target(path)
-        return "a file of labelled records", f"calibrate {quoted} --max-wrong-rate 0.1"
-    ending = path.suffix.lower()
-    if ending == ".toml":
-        return "a file of settings", f"collect --config {quoted} --out records.jsonl"
-    if ending in {".csv", ".tsv", ".jsonl", ".parquet"} or (ending == ".json" and first[:1] == b"["):
-        return "a file of questions", f"init --source {quoted} --model openai:gpt-4o-mini"
-    return None
 
 
 @contextmanager

@@ -32,7 +32,6 @@ from langchain_cfc.cli.inputs import (
     AsJson,
     Details,
     RequiredSignature,
-    load_artifact,
 )
 
 _UNSIGNED = (
@@ -58,7 +57,7 @@ def inspect(
 ) -> None:
     """Check an artifact's digest and show what it promises."""
     with report_errors():
-        artifact = load_artifact(artifact_path, require_signature)
+        artifact = CalibrationArtifact.load(artifact_path, require_signature=require_signature)
         bounds = recompute_certificates(artifact) if verify else []
         # Order statistics need no solver: `verify` raises for them, which is right if there are no bounds.
         solved = verify and (artifact.confidence is None or not bounds)

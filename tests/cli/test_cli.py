@@ -360,15 +360,14 @@ def test_ask_imports_parts_from_a_module_of_the_user(
 
 def test_ask_prints_the_kept_claims_of_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    claims.make_artifact().save(Path("claims.json"))
+    claims.make_artifact(provenance=None).save(Path("claims.json"))
     (tmp_path / "claiming_bot.py").write_text(
         "from tests.claims.chains import ANSWER, verify\n"
         "from tests.fakes import ScriptedModel\n"
         "def model():\n    return ScriptedModel(texts=[ANSWER] * 4)\n"
         "def judge():\n    return verify\n"
     )
-    named = ["--generator", "claiming_bot:model", "--generator-id", "model"]
-    named += ["--verifier", "claiming_bot:judge", "--verifier-id", "scripted"]
+    named = ["--generator", "claiming_bot:model", "--verifier", "claiming_bot:judge"]
     ran = run("ask", "claims.json", "What is Lima?", *named)
     assert ran.code == 0, ran.err
     assert ran.out.startswith(claims.LEFT)
@@ -382,6 +381,8 @@ def test_ask_prints_the_kept_claims_of_an_answer(tmp_path: Path, monkeypatch: py
     ("arguments", "code", "says"),
     [
         (["calibrate", "missing.jsonl"], 2, "missing.jsonl"),
+        (["calibrate", "missing.jsonl", "--out", "nowhere/a.json"], 2, "nowhere does not exist"),
+        (["inspect", "RECORDS"], 2, "this looks like a records file"),
         (["evaluate", "missing.json", "missing.jsonl"], 2, "missing.json"),
         (["inspect", "missing:key:.json"], 2, "missing:key:.json: cannot be read"),
         (["ask", "missing.json", "?"], 2, "cannot be read"),
@@ -393,7 +394,6 @@ def test_ask_prints_the_kept_claims_of_an_answer(tmp_path: Path, monkeypatch: py
         (["calibrate", "RECORDS", "--test-fraction", "30"], 2, "did you mean 0.3?"),
         (["calibrate", "RECORDS", "--set-rule", "bestprefix"], 2, "did you mean 'best_prefix'?"),
         (["calibrate", "RECORDSl"], 2, "facts.jsonl?"),
-        (["certify", "ARTIFACT", "RECORDS", "--min-kept", "80"], 2, "did you mean 0.8?"),
         (["evaluate", "FOLDER/artefact.json", "RECORDS"], 2, "artifact.json?"),
         (["ask", "ARTIFACT", "?", "--replay", "dmeo"], 2, "'demo' replays"),
         (["calibrate", "RECORDS", "--set-rule", "topk"], 2, "known are all"),

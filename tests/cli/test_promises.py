@@ -80,15 +80,6 @@ def test_certify_writes_a_certificate_that_inspect_shows(tmp_path: Path) -> None
     run("certify", artifact, RECORDING).assert_refused("--test-fraction")
 
 
-def test_certify_min_kept_sets_the_exit_code(tmp_path: Path) -> None:
-    artifact = tmp_path / "a.json"
-    options = ["--alpha", "0.2", "--test-fraction", "0.4"]
-    run("calibrate", RECORDING, "-o", artifact, *options)
-    passed = run("certify", artifact, RECORDING, "-o", tmp_path / "b.json", "--min-kept", "0.7")
-    failed = run("certify", artifact, RECORDING, "-o", tmp_path / "c.json", "--min-kept", "0.95")
-    assert (passed.code, failed.code) == (0, 1)
-
-
 def test_bot_mode_works_from_calibrate_to_ask_and_evaluate(tmp_path: Path) -> None:
     artifact = tmp_path / "bot.json"
     options = ["--max-wrong-rate", "0.15", "--alpha", "0.2", "--test-fraction", "0.2"]

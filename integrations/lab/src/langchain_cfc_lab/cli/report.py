@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from langchain_cfc import evaluation
-from langchain_cfc.artifact import open_attempts, tabulate_draws
+from langchain_cfc.artifact import CalibrationArtifact, open_attempts, tabulate_draws
 from langchain_cfc.cli.formatting import (
     EXIT_NO,
     emit_json,
@@ -22,7 +22,6 @@ from langchain_cfc.cli.inputs import (
     ArtifactPath,
     AsJson,
     HeldOutRecords,
-    load_artifact,
     open_records,
 )
 from langchain_cfc.cli.verdicts import format_verdict, record_evaluation
@@ -52,7 +51,7 @@ def report(
     """
     with report_errors():
         reports.check_report(out_path)
-        artifact = load_artifact(artifact_path)
+        artifact = CalibrationArtifact.load(artifact_path)
         with open_attempts(records) as kept, open_records(records) as dataset:
             kept.check_writable()
             texts = dataset if show_text else None

@@ -26,7 +26,7 @@ from langchain_cfc.cli.formatting import (
     print_notes,
     report_errors,
 )
-from langchain_cfc.cli.inputs import AsJson, check_output, share_option
+from langchain_cfc.cli.inputs import AsJson, check_output
 from langchain_cfc.errors import InputError
 from langchain_cfc.support.display import summarise
 from langchain_cfc.support.imports import require
@@ -72,7 +72,7 @@ def status(
     ] = None,
     max_failing: Annotated[
         float | None,
-        share_option(help="Maximum share of failures among the latest 1,000 prompts."),
+        typer.Option(min=0.0, max=1.0, help="Maximum share of failures among the latest 1,000 prompts."),
     ] = None,
     max_seconds: Annotated[
         float | None,
@@ -159,7 +159,9 @@ def recalibrate(
     ] = Path("recalibrated.json"),
     min_kept: Annotated[
         float | None,
-        share_option(
+        typer.Option(
+            min=0.0,
+            max=1.0,
             help="How often the promise must be certified to be kept, e.g. 0.85. Required unless the "
             "artifact was made with --delta or --max-wrong-rate.",
         ),
