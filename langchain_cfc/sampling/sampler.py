@@ -11,15 +11,19 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import ensure_config
 
 from langchain_cfc.errors import CFCError, DrawError, InputError, SamplingWarning
 from langchain_cfc.execution import (
     Steps,
     add_tags,
+    apply_config_limits,
+    arun_flow,
     call_each,
     describe_error,
     is_malformed_response,
     is_permanent,
+    run_flow,
     unwrap_outcomes,
 )
 from langchain_cfc.no_answers import Reasoning
@@ -119,6 +123,31 @@ class Sampler:
         self._warned: set[str] = {"streaming"} if hidden else set()
         _warn_of_hidden_models(hidden)
 
+    def draw(self, prompt: Any, n: int, config: RunnableConfig | None = None) -> list[DrawnCandidate]:
+        """Draw n candidates outside a serving chain, for example for calibration records.
+
+        Args:
+            prompt: The generator's input.
+            n: Number of candidates, at least 1.
+            config: LangChain config; `max_concurrency` limits the number of concurrent requests.
+
+        Returns:
+            n candidates in slot order.
+
+        Raises:
+            DrawError: If fewer than n could be drawn, one cannot be read as text, or they are visibly not n
+                separate draws (from a cache, or with one fixed seed).
+        """
+        given = ensure_config(config)
+        with apply_config_limits(given):
+            return run_flow(self.draw_steps(prompt, n, given))
+
+    async def adraw(self, prompt: Any, n: int, config: RunnableConfig | None = None) -> list[DrawnCandidate]:
+        """Draw n candidates, asynchronously; see `draw`."""
+        given = ensure_config(config)
+        with apply_config_limits(given):
+            return await arun_flow(self.draw_steps(prompt, n, given))
+
     def draw_steps(
         self,
         prompt: Any,
@@ -129,7 +158,7 @@ class Sampler:
         store: CandidateStore | None = None,
         choose_next_wave: Callable[[list[DrawnCandidate]], Steps[int]] | None = None,
     ) -> Steps[list[DrawnCandidate]]:
-        """Draw n candidates, or several waves of candidates, as part of a larger flow.
+        """Draw n candidates, or several waves of candidates, as part of a larger flow; see `draw`.
 
         Args:
             prompt: The generator's input.
@@ -145,7 +174,7 @@ class Sampler:
 
         Raises:
             DrawError: If fewer than n could be drawn, one cannot be read as text, or they are visibly not
-                separate draws (from a cache, or with one fixed seed); then those in `store` are discarded.
+                separate draws; then those in `store` are discarded.
         """
         recorder = recorder or UsageRecorder()
         if not self._has_plain_messages:

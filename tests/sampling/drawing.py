@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc.execution import apply_config_limits, arun_flow, run_flow
 from langchain_cfc.sampling import DrawnCandidate, Sampler, SamplingName, resolve_generator
 
 PROMPT = "where?"
@@ -25,8 +24,7 @@ def draw_sync(
     config: RunnableConfig | None = None,
 ) -> list[DrawnCandidate]:
     """Candidates by the sync path."""
-    with apply_config_limits(config or {}):
-        return run_flow(Sampler(resolve_generator(generator), sampling).draw_steps(prompt, n, config or {}))
+    return Sampler(resolve_generator(generator), sampling).draw(prompt, n, config)
 
 
 def draw_async(
@@ -38,9 +36,7 @@ def draw_async(
     config: RunnableConfig | None = None,
 ) -> list[DrawnCandidate]:
     """Candidates by the async path."""
-    with apply_config_limits(config or {}):
-        sampler = Sampler(resolve_generator(generator), sampling)
-        return asyncio.run(arun_flow(sampler.draw_steps(prompt, n, config or {})))
+    return asyncio.run(Sampler(resolve_generator(generator), sampling).adraw(prompt, n, config))
 
 
 def sorted_texts(draws: list[DrawnCandidate]) -> list[str]:

@@ -24,7 +24,6 @@ from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CFCRunnable
 from langchain_cfc.errors import DrawError, InputError, MissingExtraError, SamplingWarning
-from langchain_cfc.execution import run_flow
 from langchain_cfc.sampling import Sampler, resolve_generator, without_streaming_and_cache
 from langchain_cfc.sampling.models import (
     has_model,
@@ -220,9 +219,9 @@ class Bot:
 def test_repeated_prompts_under_a_global_cache_in_a_function_are_refused(draw: Draw) -> None:
     sampler = Sampler(RunnableLambda(Bot().answer))
     with global_cache():
-        run_flow(sampler.draw_steps(PROMPT, 1, {}))
+        sampler.draw(PROMPT, 1)
         with pytest.raises(DrawError, match="as if from a cache"):
-            run_flow(sampler.draw_steps(PROMPT, 2, {}))
+            sampler.draw(PROMPT, 2)
     assert collect_warnings(lambda: draw(RunnableLambda(Bot().answer), 2)) == []
 
 

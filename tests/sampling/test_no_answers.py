@@ -15,7 +15,6 @@ from pydantic import BaseModel
 
 from langchain_cfc import CFCRunnable
 from langchain_cfc.candidates import encode_answers
-from langchain_cfc.execution import arun_flow, run_flow
 from langchain_cfc.no_answers import NoAnswer, is_invisible, strip_reasoning
 from langchain_cfc.sampling import DrawnCandidate, Sampler
 from langchain_cfc.sampling.candidates import make_candidate
@@ -138,10 +137,10 @@ def test_odd_reply_of_a_provider_is_classified_and_never_served(kind: NoAnswer, 
         return [0.5 if one.text == ANSWER else 0.0 for one in candidates]
 
     with serve_odd_reply(reply) as model:
-        assert list_kinds(run_flow(Sampler(model).draw_steps(QUESTION, PERIOD, {}))) == [kind]
+        assert list_kinds(Sampler(model).draw(QUESTION, PERIOD)) == [kind]
         # The message is then seen by callbacks only.
         chain = ChatPromptTemplate.from_template("{question}") | model | StrOutputParser()
-        draws = asyncio.run(arun_flow(Sampler(chain).draw_steps({"question": QUESTION}, PERIOD, {})))
+        draws = asyncio.run(Sampler(chain).adraw({"question": QUESTION}, PERIOD))
         assert list_kinds(draws) == [kind]
         for verifier in (prefer_odd, SelfConsistency()):
             result = CFCRunnable(generator=model, verifier=verifier, artifact=artifact).invoke(QUESTION)
@@ -154,9 +153,7 @@ def test_odd_reply_of_a_provider_is_classified_and_never_served(kind: NoAnswer, 
 
 def test_single_request_classifies_its_choices() -> None:
     with serve_odd_reply(make_choice(HALF, "length")) as model:
-        draws = run_flow(
-            Sampler(model | StrOutputParser(), "single_request").draw_steps(QUESTION, PERIOD, {})
-        )
+        draws = Sampler(model | StrOutputParser(), "single_request").draw(QUESTION, PERIOD)
     assert list_kinds(draws) == ["cut_off"]
 
 
@@ -243,7 +240,7 @@ def test_structured_output_that_cannot_be_read_is_not_drawn_again(method: Any, c
     for include_raw in (False, True):
         with serve_odd_reply(make_choice(content), good=good) as model:
             chain = model.with_structured_output(City, method=method, include_raw=include_raw)
-            draws = run_flow(Sampler(chain).draw_steps(QUESTION, PERIOD, {}))
+            draws = Sampler(chain).draw(QUESTION, PERIOD)
         assert [one.text for one in draws].count('{"city":"Lima"}') == PERIOD - 1
         assert sum(one.no_answer is not None for one in draws) == 1
 
@@ -251,7 +248,7 @@ def test_structured_output_that_cannot_be_read_is_not_drawn_again(method: Any, c
 def test_function_that_cannot_read_one_reply_is_not_called_again() -> None:
     with serve_odd_reply(make_choice("I do not know")) as model:
         chain = model | StrOutputParser() | (lambda text: {"Lima": ANSWER}[text])
-        assert list_kinds(run_flow(Sampler(chain).draw_steps(QUESTION, PERIOD, {}))) == ["unparsable"]
+        assert list_kinds(Sampler(chain).draw(QUESTION, PERIOD)) == ["unparsable"]
 
 
 def test_parser_exception_of_every_draw_is_no_error() -> None:
@@ -259,7 +256,7 @@ def test_parser_exception_of_every_draw_is_no_error() -> None:
         raise OutputParserException(text)
 
     with serve_odd_reply(make_choice("?")) as model:
-        draws = run_flow(Sampler(model | StrOutputParser() | refuse).draw_steps(QUESTION, PERIOD, {}))
+        draws = Sampler(model | StrOutputParser() | refuse).draw(QUESTION, PERIOD)
     assert {one.no_answer for one in draws} == {"unparsable"}
 
 

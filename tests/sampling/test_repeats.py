@@ -216,10 +216,10 @@ def test_sampler_warns_once_of_deterministic_settings(
     with pytest.warns(SamplingWarning, match=f"the generator has {said}: you pay for 4 requests a prompt"):
         draw(CountingModel(**settings), N)
     sampler = Sampler(CountingModel(**settings))
-    run_flow(sampler.draw_steps(PROMPT, 1, {}))  # for one candidate there is nothing to pay twice
+    sampler.draw(PROMPT, 1)  # for one candidate there is nothing to pay twice
     with pytest.warns(SamplingWarning):
-        run_flow(sampler.draw_steps(PROMPT, 2, {}))
-    run_flow(sampler.draw_steps(PROMPT, 2, {}))
+        sampler.draw(PROMPT, 2)
+    sampler.draw(PROMPT, 2)
 
 
 def test_check_scores_refuses_masked_scores() -> None:

@@ -28,7 +28,6 @@ from langgraph.graph import END, START, StateGraph
 from pydantic import BaseModel
 
 from langchain_cfc import CalibrationArtifact, CFCResult
-from langchain_cfc.execution import run_flow
 from langchain_cfc.sampling import Sampler, without_streaming_and_cache
 from tests.factories import make_artifact, make_chain
 from tests.fakes import N, NumberedModel, NumberedStreamingModel
@@ -325,6 +324,6 @@ def test_bound_stream_argument_is_dropped(chat_model: MakeModel, script: Script,
 def test_copy_without_streaming_shares_resources() -> None:
     # What counts requests, limits rates or holds connections is shared, not copied.
     model = NumberedModel()
-    run_flow(Sampler(model).draw_steps(PROMPT, 3, {}))
+    Sampler(model).draw(PROMPT, 3)
     assert len(model.requests) == 3
     assert numbered_answers(4)[-1] == model.invoke(PROMPT).text

@@ -15,7 +15,6 @@ from langchain_openai import ChatOpenAI
 
 from integrations.openai.tests.parts import DRAWN, MODEL, Hosted, N, Saved, get_question
 from langchain_cfc.errors import DrawError
-from langchain_cfc.execution import arun_flow, run_flow
 from langchain_cfc.sampling import Sampler
 from tests.serving.openai_server import Reply, Script, serving
 
@@ -46,18 +45,18 @@ def test_connections_close_with_the_last_copy_of_the_generator(hosted: Hosted) -
     with serving(hosted.script, keep_alive=True) as url:
         model = hosted.generator(base_url=url)
         copied = model.model_copy()
-        assert len(run_flow(Sampler(model).draw_steps(get_question(), 1, {}))) == 1
+        assert len(Sampler(model).draw(get_question(), 1)) == 1
         del model
         assert unclosed() == []
         # The copy goes on with the connections of the first.
-        assert len(run_flow(Sampler(copied).draw_steps(get_question(), 1, {}))) == 1
+        assert len(Sampler(copied).draw(get_question(), 1)) == 1
         assert hosted.script.connections == 1
         del copied
         assert unclosed() == []
         # The negative control.
         reached = {**hosted.reached, "base_url": url}
         plain = ChatOpenAI(model=MODEL, http_client=openai.DefaultHttpxClient(), **reached, **DRAWN)
-        assert len(run_flow(Sampler(plain).draw_steps(get_question(), 1, {}))) == 1
+        assert len(Sampler(plain).draw(get_question(), 1)) == 1
         del plain
         assert any("unclosed" in one for one in unclosed())
 
@@ -69,9 +68,9 @@ def test_plain_client_fails_on_a_second_event_loop(hosted: Hosted) -> None:
     with serving(hosted.script, keep_alive=True) as url:
         plain = ChatOpenAI(model=MODEL, **{**hosted.reached, "base_url": url}, **DRAWN)
         sampler = Sampler(plain)
-        asyncio.run(arun_flow(sampler.draw_steps(get_question(), N, {})))
+        asyncio.run(sampler.adraw(get_question(), N))
         with pytest.raises(DrawError, match="Event loop is closed"):
-            asyncio.run(arun_flow(sampler.draw_steps(get_question(), N, {})))
+            asyncio.run(sampler.adraw(get_question(), N))
         gc.collect()
 
 

@@ -27,7 +27,6 @@ from integrations.openai.tests.parts import (
 from integrations.tests.pages import run_page
 from langchain_cfc import CalibrationArtifact
 from langchain_cfc.errors import DrawError, InputError, VerifierError
-from langchain_cfc.execution import apply_config_limits, run_flow
 from langchain_cfc.sampling import Sampler, SamplingName
 from tests.calls import Invoke
 from tests.fakes import global_cache
@@ -77,7 +76,7 @@ def test_generator_bypasses_a_global_cache_inside_functions(hosted: Hosted) -> N
     def asked(prompt: str) -> AIMessage:
         return model.invoke(prompt)
 
-    draws = run_flow(Sampler(RunnableLambda(asked)).draw_steps(get_question(), N, {}))
+    draws = Sampler(RunnableLambda(asked)).draw(get_question(), N)
     assert len(hosted.script.requests) == N
     assert len({one.text for one in draws}) == len({one.text for one in continents()[-1].candidates})
 
@@ -87,8 +86,8 @@ def test_plain_model_with_global_cache_raises_draw_error(hosted: Hosted) -> None
     # The negative control.
     plain = ChatOpenAI(model=MODEL, **hosted.reached, **DRAWN)
     repeated = "repeats the message of an earlier candidate, as if from a cache"
-    with apply_config_limits({"max_concurrency": 1}), pytest.raises(DrawError, match=repeated):
-        run_flow(Sampler(RunnableLambda(plain.invoke)).draw_steps(get_question(), N, {}))
+    with pytest.raises(DrawError, match=repeated):
+        Sampler(RunnableLambda(plain.invoke)).draw(get_question(), N, {"max_concurrency": 1})
     assert len(hosted.script.requests) == 1
 
 
