@@ -299,7 +299,7 @@ def compare(
         test=test,
         fit=fit,
     )
-    comparison.check(provenance)
+    comparison.check()
     summary = Summary(
         measure_splits(comparison.measure_split, splits, jobs, progress),
         comparison.methods,

@@ -14,7 +14,6 @@ from langchain_cfc.calibration.checks import check_answers
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
-from langchain_cfc.records import Provenance
 from langchain_cfc.records.splits import Part, SplitPlan, make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support.arrays import FloatArray
@@ -102,7 +101,7 @@ class Comparison:
     test: float  # share of the prompts held out
     fit: float  # share of the remaining prompts that fits feature maps
 
-    def check(self, provenance: Provenance | None = None) -> None:
+    def check(self) -> None:
         """Raise errors that would occur in every split, before any split is measured."""
         labelled = self.pool.labelled
         maps = [self.group_text, *(features for features, _ in self._inputs)]
@@ -111,7 +110,7 @@ class Comparison:
             or any(parse_set_rule(set_rule).needs_answers for _, set_rule in self._inputs)
             or any(method.distinguishes_answers for method in self.methods)
         )
-        check_answers(labelled, provenance, needed=asks and labelled.draws.answer_codes is not None)
+        check_answers(labelled, needed=asks and labelled.draws.answer_codes is not None)
         _ = self.groups
         for features, set_rule in self._inputs:
             self.pool.compute_features(features, np.arange(len(labelled)))

@@ -259,7 +259,7 @@ def suggest(
     pool = Pool(part.take(plan.select_one_per_cluster(part)))
     calibration = len(plan.select_one_per_cluster(table.take(rows["calibration"])))
     groups, few = make_judged_groups(pool, judge)
-    trials = Trials(pool, groups, level, plan.seed, provenance)
+    trials = Trials(pool, groups, level, plan.seed)
     within_reach = trials.select_set_rules(rules)
     usable = trials.select_maps(list_default_maps(pool.draws) if maps is None else maps)
     options = [Option(features=text, set_rule=rule) for text in usable for rule in within_reach]

@@ -15,7 +15,6 @@ from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import CalibrationError, InputError, ThresholdError, UnattainableTargetError
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.features import FeatureMap, name_records_in_errors
-from langchain_cfc.records import Provenance
 from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support.arrays import FloatArray
@@ -158,7 +157,6 @@ class Trials:
     groups: Groups  # P groups of these prompts
     alpha: str
     seed: str
-    provenance: Provenance | None = None
     unusable: dict[str, str] = field(default_factory=dict)  # what could not be judged so far, and why
 
     @property
@@ -173,7 +171,7 @@ class Trials:
         refused: list[tuple[int, str]] = []
         for rule in set_rules:
             try:
-                check_answers(pool.labelled, self.provenance, needed=parse_set_rule(rule).needs_answers)
+                check_answers(pool.labelled, needed=parse_set_rule(rule).needs_answers)
                 reached = int((pool.compute_success_scores(rule) < CAP).sum())
             except InputError as error:
                 self.unusable[f"set rule {rule}"] = get_first_line(error)
@@ -207,7 +205,7 @@ class Trials:
     def _can_fit(self, text: str) -> bool:
         pool = self.pool
         try:
-            check_answers(pool.labelled, self.provenance, needed=FeatureMap.parse(text).needs_answers)
+            check_answers(pool.labelled, needed=FeatureMap.parse(text).needs_answers)
             pool.compute_features(text, np.arange(len(pool.labelled)))
         except InputError as error:
             self.unusable[text] = get_first_line(error)

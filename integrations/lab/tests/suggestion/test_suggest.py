@@ -225,10 +225,6 @@ def test_suggest_ignores_answers_that_serving_could_not_tell_apart(facts: Labell
     rules = ["all", "unique(all)"]
     chosen = suggest(mixed, alpha=ALPHA, features=["1", "hat(entropy, 5)"], set_rules=rules, splits=2)
     assert set(chosen.unusable) == {"hat(entropy, 5)", "set rule unique(all)"}
-    named = Provenance(n=10, answer={"id": "extractor"})
-    whole = replace(facts, extracted=False)
-    with pytest.raises(CalibrationError, match="names the answer extractor"):
-        suggest(whole, alpha=ALPHA, features=["hat(entropy, 5)"], splits=2, provenance=named)
 
 
 def test_suggest_makes_category_maps_only_for_few_categories(facts: LabelledBatch) -> None:
