@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import errno
 import os
 import secrets
 import stat
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from langchain_cfc.errors import InputError
 
@@ -21,6 +21,8 @@ if sys.platform != "win32":
 
 # Modes of new files before the umask: files that hold prompts and answers, and all others.
 PRIVATE_MODE, _DEFAULT_MODE = 0o600, 0o666
+# Of a full disk, a quota, a limit on the size of files, and a failing device.
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 # Maximum number of the target's characters in the name of a temporary file, which has at most 255 bytes.
 _MAX_NAME_CHARACTERS = 40
 
@@ -66,13 +68,14 @@ def atomic_writer(path: str | os.PathLike[str], *, private: bool = False) -> Ite
             if mode is not None:
                 temporary.chmod(mode)
             yield file
-            with _explain_write_errors(target):
-                file.flush()
-                os.fsync(file.fileno())
-        with _explain_write_errors(target):
-            temporary.replace(target)
-    except BaseException:
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in _CANNOT_WRITE:
+            msg = f"cannot write {target}: {error.strerror}; nothing was written"
+            raise InputError(msg) from error
         raise
 
 
@@ -120,28 +123,6 @@ def is_replaceable(path: Path) -> bool:
     return any((path.stat().st_mode & stat.S_IWOTH, *open_to_all))
 
 
-class _NewFile(io.FileIO):
-    """A new file whose write errors become InputErrors that name the target."""
-
-    def __init__(self, path: Path, target: Path, mode: int) -> None:
-        super().__init__(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))
-        self._target = target
-
-    def write(self, data: Any, /) -> int:
-        """Write as much as the system accepts, and return the number of bytes."""
-        with _explain_write_errors(self._target):
-            return super().write(data)
-
-
-@contextmanager
-def _explain_write_errors(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        msg = f"cannot write {target}: {error.strerror or error}; nothing was written"
-        raise InputError(msg) from error
-
-
 def _read_existing_mode(target: Path) -> int | None:
     """Return the permissions of the file to be replaced; None if there is none."""
     if not target.exists():
@@ -160,7 +141,7 @@ def _make_missing_folder_error(target: Path) -> InputError:
 def _create_file(path: Path, target: Path, mode: int) -> BinaryIO:
     """Create a file next to the target, with a mode before the umask."""
     try:
-        return io.BufferedWriter(_NewFile(path, target, mode))
+        return open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _make_missing_folder_error(target) from error
     except OSError as error:
