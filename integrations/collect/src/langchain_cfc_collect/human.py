@@ -1,4 +1,4 @@
-"""`HumanLabels`: labels that people gave, read from a CSV or JSON Lines file."""
+"""`HumanLabels`: labels that people gave, read from a CSV file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from langchain_cfc.support.normalisation import unify_characters
 from langchain_cfc.support.serialization import canonical_json, compute_sha256
 from langchain_cfc.verifiers.base import combine_fingerprints
 from langchain_cfc.verifiers.prompts import read_prompt
-from langchain_cfc_collect.sources.files import BadRow, read_rows
 
 # What people write, and what spreadsheet programs make of it in several languages. A cross is not read: it
 # means "right" to some and "wrong" to others.
@@ -82,29 +81,27 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
     """Read a file in the format of `HumanLabels`; with `partly`, labels may be missing.
 
     Raises:
-        InputError: If it is neither `.csv` nor `.jsonl`, or cannot be read.
+        InputError: If it is not `.csv` or `.tsv`, or cannot be read.
         RecordError: If there are no labels, or a line lacks a field, has an invalid value in it, or
             contradicts an earlier one.
     """
     path = Path(path)
-    ending, source = path.suffix.lower(), str(path)
-    if ending not in {".csv", ".tsv", ".jsonl"}:
-        msg = f"{path} is neither .csv nor .jsonl, so its format is unknown"
+    source = str(path)
+    if path.suffix.lower() not in {".csv", ".tsv"}:
+        msg = f"{path} is not a sheet of labels; expected a .csv or .tsv file"
         raise InputError(msg)
     check_regular_file(path)
     rows: dict[tuple[str, str], SheetRow] = {}
     inputs: dict[str, tuple[int, str]] = {}
     # Spreadsheet programs of some countries write Windows-1252 unless asked for UTF-8.
-    found = read_rows(path) if ending == ".jsonl" else read_csv(path, fallback="cp1252")
-    for given in found:
-        line, row = (given.number, given.problem) if isinstance(given, BadRow) else given
-        if isinstance(row, str):
-            raise RecordError(source, line, "", row)
-        if ending != ".jsonl":
-            row = _read_cells(source, line, row)
-        key, label = _read_row(source, line, row, partly)
-        if ending != ".jsonl" and "input" in row:
-            inputs[key[0]] = line, row["input"]
+    for line, found in read_csv(path, fallback="cp1252"):
+        if isinstance(found, str):
+            raise RecordError(source, line, "", found)
+        cells = _read_cells(source, line, found)
+        key = cells["id"], make_key(cells["text"])
+        label = _read_cell(source, line, cells, partly)
+        if "input" in cells:
+            inputs[key[0]] = line, cells["input"]
         earlier = rows.get(key)
         if earlier is None or earlier.correct is None:
             rows[key] = SheetRow(line, label)
@@ -158,24 +155,13 @@ def make_key(value: Any) -> str:
     return format_value(value).translate(_PLAIN_MARKS)
 
 
-def _read_row(
-    source: str, line: int, row: Mapping[str, Any], partly: bool
-) -> tuple[tuple[str, str], bool | None]:
-    """Return the key of a row (id and text) and its label."""
-    name, text, column = row.get("id"), row.get("text"), _find_label_column(row)
-    label = row.get(column)
-    if not isinstance(name, str):
-        raise RecordError(source, line, "id", f"found a {type(name).__name__}; expected text")
-    if not isinstance(text, str):
-        problem = f"found a {type(text).__name__}; expected text, which may be empty"
-        raise RecordError(source, line, "text", problem)
-    if partly and (label is None or (isinstance(label, str) and not label.strip())):
-        label = None
-    elif not isinstance(label, bool):
-        raise RecordError(
-            source, line, column, f"found {label!r:.60}; expected true or false (in CSV also yes or no)"
-        )
-    return (name, make_key(text)), label
+def _read_cell(source: str, line: int, cells: Mapping[str, str], partly: bool) -> bool | None:
+    """Return the label of a row; None for one that is missing, which `partly` allows."""
+    column = _find_label_column(cells)
+    label = _LABEL_WORDS.get(_clean_word(cells[column]))
+    if label is None and not (partly and not cells[column].strip()):
+        raise RecordError(source, line, column, f"found {cells[column]!r:.60}; expected yes or no")
+    return label
 
 
 def _clean_word(word: str) -> str:
@@ -203,11 +189,11 @@ def _find_label_column(row: Mapping[str, Any]) -> str:
     return "supported" if "supported" in row and "correct" not in row else "correct"
 
 
-def _read_cells(source: str, line: int, row: Mapping[str, str]) -> dict[str, Any]:
-    """Return the cells of a row of CSV without marks, and the label as a boolean."""
+def _read_cells(source: str, line: int, row: Mapping[str, str]) -> dict[str, str]:
+    """Return the cells of a row of CSV without marks."""
     # Only columns with a marked name have marked cells. A cell may have lost its mark, because some programs
     # drop it from a cell that was opened, and may have read its number.
-    cells: dict[str, Any] = {}
+    cells: dict[str, str] = {}
     for name, cell in row.items():
         column, is_marked = name.removeprefix(TEXT_MARK).strip().lower(), name.startswith(TEXT_MARK)
         if column in cells and column in _COLUMNS:
@@ -216,32 +202,31 @@ def _read_cells(source: str, line: int, row: Mapping[str, str]) -> dict[str, Any
         is_rewritten = column == "id" and not (is_marked and cell.startswith(TEXT_MARK))
         whole = _WHOLE_DECIMAL.fullmatch(text) if is_rewritten else None
         cells[column] = whole[1] if whole else text
-    label = _find_label_column(cells)
-    for column in ("id", "text", label):
+    for column in ("id", "text", _find_label_column(cells)):
         if column not in cells:
             problem = f"there is no such column; the first row names {', '.join(map(repr, row))}"
             raise RecordError(source, line, column, problem)
-    return {**cells, label: _LABEL_WORDS.get(_clean_word(cells[label]), cells[label])}
+    return cells
 
 
 class HumanLabels(BaseLabeler):
     """Looks up the labels that people gave to each candidate.
 
-    The file is JSON Lines (`.jsonl`) or CSV with a header (`.csv`), in UTF-8 or UTF-16; CSV may also be in
-    Windows-1252, as Excel writes it. Each line has
+    The file is CSV with a header (`.csv` or `.tsv`), in UTF-8, UTF-16 or, as Excel writes it, Windows-1252.
+    Each line has
 
     - `id`, the id of the record;
     - `text`, the candidate as it was drawn, except for what programs change unasked: the kind of line ends,
       spaces at the end, typographic quotation marks and dashes, and whether an accent is a character of its
       own;
-    - `correct`, or `supported` for claims: true or false; in CSV also yes, no, y, n, 1, 0, correct, wrong, a
-      tick, and the words for true, false, yes and no in many languages, in any letter case.
+    - `correct`, or `supported` for claims: true, false, yes, no, y, n, 1, 0, correct, wrong, a tick, and the
+      words for true, false, yes and no in many languages, in any letter case.
 
-    Further fields are ignored, except that a CSV column `input` must hold the record's input, so that labels
-    of other records are not taken. A line may be repeated with the same label. If several people disagree,
-    resolve it first.
+    Further columns are ignored, except that `input` must hold the record's input, so that labels of other
+    records are not taken. A line may be repeated with the same label. If several people disagree, resolve it
+    first.
 
-    CSV may be separated by commas, semicolons, tabs or vertical bars. If a column's name begins with an
+    Cells may be separated by commas, semicolons, tabs or vertical bars. If a column's name begins with an
     apostrophe, an apostrophe at the start of its cells is not part of them: it keeps spreadsheet programs
     from rewriting what they take for a number, a date or a formula. `write_review` writes its sheets like
     that.
@@ -250,7 +235,7 @@ class HumanLabels(BaseLabeler):
         path: The file, which is read immediately.
 
     Raises:
-        InputError: If it is neither kind of file or cannot be read.
+        InputError: If it is another kind of file or cannot be read.
         RecordError: If a line lacks a field, has an invalid value in it, or contradicts an earlier one.
     """
 

@@ -206,7 +206,7 @@ def _check_cell(record: LabelledRecord, labels: Sequence[tuple[str, bool]], slot
         what = "candidate" if isinstance(record, PromptRecord) else "claim"
         msg = (
             f"{what} {slot} of record {record.id!r} has {len(text)} characters, and a spreadsheet would "
-            f"cut it off: have such {what}s labelled in JSON Lines (see HumanLabels)"
+            f"cut it off: let people label such {what}s elsewhere, and write a sheet (see HumanLabels)"
         )
         raise InputError(msg)
     key, label = labels[slot]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from langchain_cfc_collect import HumanLabels
@@ -29,13 +27,6 @@ def make_input(name: str, *texts: str) -> LabelerInput:
     )
 
 
-LINES = [
-    {"id": "peru", "text": "Lima", "correct": True, "by": "Ann"},
-    {"id": "peru", "text": 'Quito, "the high"\nor so', "correct": False},
-    {"id": "chile", "text": "", "correct": False},
-    {"id": "chile", "text": "Lima", "correct": False},
-]
-JSON_LINES = "\n".join(json.dumps(line) for line in LINES) + "\n\n"
 CSV = """\
 id,text,correct,by
 peru,Lima,Yes,Ann
@@ -46,19 +37,16 @@ chile,Lima,NO,
 """
 
 
-@pytest.mark.parametrize(("name", "content"), [("a.jsonl", JSON_LINES), ("a.csv", CSV)])
-def test_human_labels_are_found_by_id_and_text(
-    tmp_path: Path, name: str, content: Any, invoke: Invoke
-) -> None:
-    labeler = HumanLabels(write_file(tmp_path, name, content))
+def test_human_labels_are_found_by_id_and_text(tmp_path: Path, invoke: Invoke) -> None:
+    labeler = HumanLabels(write_file(tmp_path, "a.csv", CSV))
     assert invoke(labeler, make_input("peru", 'Quito, "the high"\nor so', "Lima")) == [False, True]
     assert invoke(labeler, make_input("chile", "", "Lima", "")) == [False, False, False]
     assert "4 by id and text" in repr(labeler)
 
 
 def test_human_labels_names_a_missing_label(tmp_path: Path, invoke: Invoke) -> None:
-    labeler = HumanLabels(write_file(tmp_path, "a.jsonl", JSON_LINES))
-    with pytest.raises(LabelerError, match=r"no label for id 'peru', text ' Lima' in a.jsonl: add a line"):
+    labeler = HumanLabels(write_file(tmp_path, "all.csv", CSV))
+    with pytest.raises(LabelerError, match=r"no label for id 'peru', text ' Lima' in all.csv: add a line"):
         invoke(labeler, make_input("peru", "Lima ", " Lima"))
     with pytest.raises(LabelerError, match="no label for id 'bolivia', text 'Lima'"):
         invoke(labeler, make_input("bolivia", "Lima"))
@@ -70,23 +58,15 @@ def test_human_labels_names_a_missing_label(tmp_path: Path, invoke: Invoke) -> N
 
 
 def test_human_labels_accepts_repeated_but_not_contradictory_lines(tmp_path: Path) -> None:
-    twice = JSON_LINES + json.dumps(LINES[0])
-    assert HumanLabels(write_file(tmp_path, "a.jsonl", twice)).invoke(make_input("peru", "Lima")) == [True]
-    other = JSON_LINES + json.dumps({**LINES[0], "correct": False})
-    with pytest.raises(RecordError, match=r"b.jsonl, line 6: correct: found false, but the same candidate"):
-        HumanLabels(write_file(tmp_path, "b.jsonl", other))
+    twice = f"{CSV}peru,Lima,true,\n"
+    assert HumanLabels(write_file(tmp_path, "a.csv", twice)).invoke(make_input("peru", "Lima")) == [True]
+    with pytest.raises(RecordError, match=r"b.csv, line 7: correct: found false, but the same candidate"):
+        HumanLabels(write_file(tmp_path, "b.csv", f"{CSV}peru,Lima,false,\n"))
 
 
 @pytest.mark.parametrize(
     ("name", "content", "line", "field", "problem"),
     [
-        ("a.jsonl", '{"id": "a", "text": "x", "correct": 1}', 1, "correct", "found 1; expected true or"),
-        ("a.jsonl", '{"id": "a", "text": "x", "correct": "yes"}', 1, "correct", "found 'yes'"),
-        ("a.jsonl", '\n{"id": "a", "correct": true}', 2, "text", "found a NoneType"),
-        ("a.jsonl", '{"id": "a", "text": 5, "correct": true}', 1, "text", "found a int"),
-        ("a.jsonl", '{"text": "x", "correct": true}', 1, "id", "found a NoneType"),
-        ("a.jsonl", "nonsense", 1, "", "not JSON"),
-        ("a.jsonl", "\n", 0, "", "it holds no labels"),
         ("a.csv", "id,text,correct\n", 0, "", "it holds no labels"),
         ("a.csv", "id,text,correct\na,x,maybe\n", 2, "correct", "found 'maybe'"),
         ("a.csv", "id,text,correct\na,x,\n", 2, "correct", "found ''"),
@@ -107,12 +87,10 @@ def test_human_labels_refuses_bad_lines_by_line_and_field(
 
 
 def test_human_labels_refuses_other_files(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"neither .csv nor .jsonl"):
+    with pytest.raises(InputError, match=r"expected a .csv or .tsv"):
         HumanLabels(write_file(tmp_path, "a.txt", CSV))
     with pytest.raises(InputError, match="no such file"):
         HumanLabels(tmp_path / "none.csv")
-    with pytest.raises(InputError, match="line 1: not UTF-8"):
-        HumanLabels(write_file(tmp_path, "a.jsonl", "é".encode("latin-1")))
 
 
 def test_human_labels_fingerprint_depends_on_the_content(tmp_path: Path) -> None:
@@ -122,19 +100,10 @@ def test_human_labels_fingerprint_depends_on_the_content(tmp_path: Path) -> None
     assert first.fingerprint["id"] == "human-labels"
 
 
-PARTLY = [
-    ("a.csv", "id,text,correct\na,x,yes\na,y,\na,z,  \n"),
-    ("a.jsonl", '{"id": "a", "text": "x", "correct": true}\n{"id": "a", "text": "y", "correct": null}\n'),
-    ("a.jsonl", '{"id": "a", "text": "y"}\n'),
-]
-
-
-@pytest.mark.parametrize(("name", "content"), PARTLY)
-def test_read_sheet_accepts_empty_labels_only_if_partly(tmp_path: Path, name: str, content: str) -> None:
-    path = write_file(tmp_path, name, content)
+def test_read_sheet_accepts_empty_labels_only_if_partly(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "a.csv", "id,text,correct\na,x,yes\na,y,\na,z,  \n")
     sheet = read_sheet(path, partly=True)
-    assert sheet.rows["a", "y"].correct is None
-    assert ("a", "x") not in sheet.rows or sheet.rows["a", "x"].correct in {True, None}
+    assert [row.correct for row in sheet.rows.values()] == [True, None, None]
     with pytest.raises(RecordError, match="correct: found"):
         HumanLabels(path)
 

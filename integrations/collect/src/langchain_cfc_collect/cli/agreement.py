@@ -19,7 +19,7 @@ from langchain_cfc_collect.review import ReviewReport, create_review_report
 
 def agreement(
     records: Annotated[list[str], typer.Argument(help="Labelled records that the sheet was sampled from.")],
-    sheet: Annotated[Path, typer.Argument(help="Sheet that people filled in, CSV or JSON Lines.")],
+    sheet: Annotated[Path, typer.Argument(help="Sheet that people filled in.")],
     as_json: AsJson = False,
 ) -> None:
     """Measure how well the records' labels agree with people.
