@@ -35,7 +35,7 @@ def read_csv(path: Path, fallback: str | None = None) -> Iterator[tuple[int, dic
     says. Blank rows and columns without a name are left out.
 
     Args:
-        path: The file, in UTF-8, UTF-16, UTF-32 or packed with gzip, all recognised by its first bytes.
+        path: The file, in UTF-8, UTF-16 or packed with gzip, all recognised by its first bytes.
         fallback: Encoding of lines that are not UTF-8, such as `cp1252`; None if they are a problem.
 
     Raises:

@@ -109,18 +109,6 @@ parse_json = json.JSONDecoder(object_pairs_hook=build_object).decode
 MAX_LINE_BYTES = 16 * 1024 * 1024
 GZIP_MAGIC = b"\x1f\x8b"
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_UTF32_MARKS = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
-
-
-def _find_encoding(first: bytes) -> str | None:
-    """Return the encoding that the first four bytes of a file show; None for UTF-8.
-
-    Without a byte order mark, the first character is taken for one of ASCII: `{` or a letter.
-    """
-    if first.startswith((*_UTF32_MARKS, *_UTF16_MARKS)):  # the longer mark begins with the shorter one
-        return "utf-32" if first.startswith(_UTF32_MARKS) else "utf-16"
-    shown: dict[tuple[bool, ...], str] = {(True, False): "utf-16-le", (False, True): "utf-16-be"}
-    return shown.get(tuple(map(bool, first[:2])))
 
 
 def check_regular_file(path: Path) -> None:
@@ -134,15 +122,15 @@ def check_regular_file(path: Path) -> None:
 def read_lines(path: Path, most_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
     """Yield line numbers (from 1) and lines of a file in UTF-8.
 
-    gzip, UTF-32 and UTF-16 (the "Unicode text" of spreadsheet programs) are recognised by their first bytes.
+    gzip and UTF-16 (the "Unicode text" of spreadsheet programs) are recognised by their first bytes.
     """
     source = str(path)
     with _open_unpacked(path) as file:
         text: io.TextIOWrapper | None = None
         for line in count(1):
             try:
-                if line == 1 and (encoding := _find_encoding(file.peek(4))) is not None:
-                    text = io.TextIOWrapper(file, encoding=encoding, newline="\n")
+                if line == 1 and file.peek(2).startswith(_UTF16_MARKS):
+                    text = io.TextIOWrapper(file, encoding="utf-16", newline="\n")
                 size = most_bytes + 1
                 raw = file.readline(size) if text is None else text.readline(size).encode()
             except (EOFError, OSError, zlib.error, UnicodeError) as error:
@@ -152,6 +140,9 @@ def read_lines(path: Path, most_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[i
                 return
             if len(raw) > most_bytes:
                 raise RecordError(source, line, "", f"longer than {most_bytes:,} bytes")
+            if line == 1 and b"\0" in raw[:4]:
+                problem = "holds NUL bytes; expected text in UTF-8, or in UTF-16 with a byte order mark"
+                raise RecordError(source, line, "", problem)
             # These bytes are a byte order mark only at the start of a file.
             yield line, raw.removeprefix(codecs.BOM_UTF8) if line == 1 else raw
 

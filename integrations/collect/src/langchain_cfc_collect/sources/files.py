@@ -170,7 +170,7 @@ def read_rows(path: str | os.PathLike[str]) -> Rows:
       lines has the number of its first line. Blank rows and columns without a name are left out.
     - `.parquet`: needs the extra `collect`. Cells are Arrow scalars, which `Columns` makes plain values.
 
-    Text is UTF-8 or UTF-16, with or without a byte order mark, or UTF-32 with one. Text files may be
+    Text is UTF-8, or UTF-16 with a byte order mark. Text files may be
     compressed with gzip, with or without `.gz` at the end of their names.
 
     Args:
