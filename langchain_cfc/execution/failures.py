@@ -7,7 +7,7 @@ LangChain's chat models that they pass through.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from traceback import walk_tb
 from types import FrameType
@@ -213,11 +213,6 @@ def _list_secrets(error: BaseException) -> set[str]:
                 headers += value.items()
     for name, value in headers:
         if not _PUBLIC_HEADERS.fullmatch(name):
-            secrets.update(_list_words(str(value)))
+            # Also the last word, which is the key of `Bearer KEY`.
+            secrets.update((str(value), str(value).rpartition(" ")[2]))
     return {secret for secret in secrets if len(secret) >= _MIN_SECRET_LENGTH}
-
-
-def _list_words(value: str) -> Iterator[str]:
-    """Yield a header's value, and its last word, which is the key of `Bearer KEY`."""
-    yield value
-    yield value.rpartition(" ")[2]

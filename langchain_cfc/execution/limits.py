@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
 from langchain_core.runnables import RunnableConfig
@@ -160,16 +160,6 @@ def _set_result(woken: asyncio.Future[None]) -> None:
         woken.set_result(None)
 
 
-class RetryingCaller(Protocol):
-    """Interface of callers that repeat failed calls; for offline use, where no user waits."""
-
-    async def acall(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
-        """Call `arun(item)` until it succeeds or attempts run out, each time with a permit.
-
-        Returns the result, or the exception of the last attempt.
-        """
-
-
 @dataclass(frozen=True)
 class CallLimits:
     """The limits under which calls are made.
@@ -178,14 +168,15 @@ class CallLimits:
         limiter: Grants permits to calls; None if concurrency is not limited.
         deadline: Time after which no call may start, in `time.monotonic()` seconds; None for no deadline.
         occupied: Limiters from which the enclosing calls hold a permit.
-        attempts: Repeats failed calls on an event loop; None to make each call once, as threads always do.
-            Nested calls are not repeated by themselves, but with the call that encloses them.
+        attempts: For offline use, where no user waits: makes a call, given with its item and these limits,
+            until it succeeds or attempts run out, each time with a permit, and returns the result or the last
+            exception. None to make each call once, as threads always do, and nested calls.
     """
 
     limiter: ConcurrencyLimiter | None = None
     deadline: float | None = None
     occupied: frozenset[ConcurrencyLimiter] = frozenset()
-    attempts: RetryingCaller | None = None
+    attempts: Callable[..., Awaitable[Any]] | None = None
 
     def acquire_permit(self) -> AbstractContextManager[None]:
         """Acquire a permit for a block: `with get_current_limits().acquire_permit():`.

@@ -185,7 +185,7 @@ def _call_in_permit(run: Callable[[Any], Any], limits: CallLimits, item: Any) ->
 
 async def _acall_in_permit(arun: Callable[[Any], Awaitable[Any]], limits: CallLimits, item: Any) -> Any:
     if limits.attempts is not None:
-        return await limits.attempts.acall(arun, item, limits)
+        return await limits.attempts(arun, item, limits)
     with await limits.aacquire_permit():
         try:
             return await arun(item)
@@ -325,13 +325,9 @@ class Call:
         raise self._failure(msg)
 
 
-_PLAIN_TYPES = (float, int, str, list, dict)
-
-
 async def _await_if_needed(result: Any) -> Any:
     """Await results of callables that do not look async, such as `RunnableLambda(lambda x: judge(x))`."""
-    # Checking for plain values is faster than checking whether a value can be awaited.
-    return result if isinstance(result, _PLAIN_TYPES) or not inspect.isawaitable(result) else await result
+    return await result if inspect.isawaitable(result) else result
 
 
 def call_by_keys(function: Callable[..., Any], keys: Sequence[str] | None) -> Callable[[Any], Any]:

@@ -151,7 +151,7 @@ def is_unnamed(key: str) -> bool:
     return key.rpartition(".")[2] == _UNNAMED
 
 
-def _describe_model(part: Any, bound: Mapping[str, Any]) -> dict[str, Any]:
+def describe_model(part: Any, bound: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fingerprint of a model, or of what states one; empty for any other part."""
     # Wrappers forward the attributes of the wrapped part, without their own changes to it.
     if isinstance(part, RunnableBindingBase) or is_configured_per_call(part):
@@ -172,7 +172,7 @@ def _describe_part(part: object) -> dict[str, Any]:
     # Late: LangChain's prompts and tools take a while to import, and a process that needs them has them.
     from langchain_cfc.sampling.step_descriptions import ChainDescription
 
-    chain = ChainDescription(_describe_model)
+    chain = ChainDescription()
     tree = chain.describe(part)
     steps = tree if isinstance(tree, list) else [tree]
     if not chain.models:

@@ -231,10 +231,12 @@ class Sampler:
             failed = [slot for slot in slots if isinstance(outputs[slot], BaseException)]
             if len(failed) == len(slots) and is_first:
                 break  # the cause is not chance
-            for slot in self._find_unread_slots(request, failed, outputs):
-                outputs[slot] = request.receive(slot, DrawnCandidate("", no_answer="unparsable"))
-                failed.remove(slot)
-            missing = list(failed)
+            # A reply that the generator's next step cannot read is not drawn again, because that would select
+            # among the model's answers.
+            for slot in failed:
+                if is_reading_error(outputs[slot], has_reply=request.find_reply(slot) is not None):
+                    outputs[slot] = request.receive(slot, DrawnCandidate("", no_answer="unparsable"))
+            failed = missing = [slot for slot in failed if isinstance(outputs[slot], BaseException)]
         if self._has_plain_messages and request.on_output is None:  # with a store, `_save` records them
             for slot in slots:
                 recorder.record(outputs[slot], drawn=True)
@@ -252,20 +254,6 @@ class Sampler:
             may_call_tools=self._may_call_tools,
             reasoning=self._reasoning,
         )
-
-    @staticmethod
-    def _find_unread_slots(
-        request: _PromptRequest, failed: Sequence[int], outputs: Mapping[int, Any]
-    ) -> list[int]:
-        """Return the failed slots whose model replied, but with what the generator's next step cannot read.
-
-        They are not drawn again, because that would select among the model's answers.
-        """
-        return [
-            slot
-            for slot in failed
-            if is_reading_error(outputs[slot], has_reply=request.find_reply(slot) is not None)
-        ]
 
     def _prepare(self, once: Runnable[Any, Any], prompt: Any, config: RunnableConfig) -> Steps[Any]:
         run, arun = partial(once.invoke, config=config), partial(once.ainvoke, config=config)

@@ -50,6 +50,7 @@ from langchain_cfc.sampling.code_identity import (
     name_code,
     name_in_words,
 )
+from langchain_cfc.sampling.fingerprints import describe_model
 
 # Fields that concern tracing, caching and schemas, and that do not change what a step returns.
 _IGNORED_FIELDS = frozenset(
@@ -89,13 +90,11 @@ class ChainDescription:
     """What is met in a chain while its steps are described.
 
     Attributes:
-        describe_model: Returns the fingerprint of a model called with arguments; empty for other parts.
         models: The fingerprints of the models, in the order of the chain.
         prompts: The prompt templates that are steps of their own, as JSON.
         unnamed: Names of the parts that cannot be described.
     """
 
-    describe_model: Callable[[Any, Arguments], dict[str, Any]]
     models: list[dict[str, Any]] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)
@@ -124,7 +123,7 @@ class ChainDescription:
         return described if is_chain or len(self.unnamed) == known else None
 
     def _describe(self, value: Any, bound: Arguments) -> Any:
-        if known := self.describe_model(value, bound):
+        if known := describe_model(value, bound):
             self.models.append(known)
             return {"model": len(self.models) - 1}
         if isinstance(value, RunnableBindingBase):

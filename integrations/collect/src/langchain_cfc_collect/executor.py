@@ -266,7 +266,7 @@ class Executor:
         calls = self._make_calls(journal)
         result: Any
         try:
-            with apply_limits(CallLimits(self._limiter, attempts=calls), self._config):
+            with apply_limits(CallLimits(self._limiter, attempts=calls.acall), self._config):
                 result = await arun_flow(steps)
         except CFCError as error:
             # A journal that cannot be written fails inside the call that waits for it. The run ends then: to
