@@ -158,17 +158,6 @@ class Columns(BaseModel):
                     break
         return found
 
-    def find_missing(self, row: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Return the first part of the example whose column the row lacks, and the problem; None if none."""
-        for part, name in self._required:
-            try:
-                value = self._look_up(row, name)
-            except (ValueError, RecursionError):  # the column exists, but cannot be read
-                continue
-            if value is _MISSING:
-                return part, _explain_missing(row, name)
-        return None
-
     def render_question(self, question: str) -> Any:
         """Return the input of the chain for one question, as if it came from a dataset.
 
@@ -409,8 +398,7 @@ def read_examples(
     Args:
         source: A file or `SCHEME:REST` as `open_rows` takes it, its `Rows`, a pandas DataFrame, or anything
             that iterates over mappings, such as a list of dicts or a Hugging Face dataset.
-        columns: What its columns mean. The first readable row must have all of them, even with `set_aside`;
-            a later row that lacks one is a bad row.
+        columns: What its columns mean; a row that lacks one of them is a bad row.
         bad_rows: How to handle rows that cannot be used or that repeat an earlier id: `refuse` the whole
             dataset, or continue without these rows (`set_aside`).
         limit: Use only so many prompts, at least 1, drawn at random: files are often sorted, and labels of
@@ -463,8 +451,7 @@ class Examples:
         """Read from the start; with a limit, read everything, then yield the sample in random order.
 
         Raises:
-            RecordError: If there are no rows, a column is missing, the source is damaged, or bad rows are
-                refused.
+            RecordError: If there are no rows, the source is damaged, or bad rows are refused.
         """
         if self._limit is None:
             return self._check()
@@ -496,19 +483,8 @@ class Examples:
 
     def _read(self) -> Iterator[Example | BadRow]:
         first_seen: dict[str, int] = {}
-        is_first = True
         for row in self._rows:
-            if isinstance(row, BadRow):
-                yield row
-                continue
-            if is_first:
-                # Fail at once: with a misspelt name, every row would be bad.
-                number, values = row
-                missing = self._columns.find_missing(values)
-                if missing is not None:
-                    raise RecordError(self.source, number, *missing)
-                is_first = False
-            yield self._create_example(row, first_seen)
+            yield row if isinstance(row, BadRow) else self._create_example(row, first_seen)
 
     def _create_example(self, row: Row, first_seen: dict[str, int]) -> Example | BadRow:
         number, values = row

@@ -34,9 +34,7 @@ def to_plain(value: Any) -> Any:
     Other values stay as they are; `check_json` refuses them later. Raises `RecursionError` for endless
     nesting, and `ValueError` for an Arrow value without an equivalent in Python.
     """
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.generic | np.ndarray):
         # An array of objects may hold anything, so convert its items too.
         return to_plain(value.tolist())
     # Check this before mappings: an Arrow struct is a mapping even if it is null.
