@@ -18,7 +18,6 @@ from typing import Any
 from langchain_cfc.claims import make_claim_candidates
 from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.no_answers import describe_unscored
-from langchain_cfc.support.units import Unit
 from langchain_cfc_collect.calls import CallPolicy
 from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.executor import Components, Executor
@@ -56,7 +55,7 @@ async def try_first(store: Store, executor: Executor) -> None:
     missing: Counter[Any] = Counter()
     total = 0
     for prompt in islice(store.read_unfinished(), MOST_WITHOUT_ANSWER):
-        kinds = await _Trial(store, executor, prompt).run(store.unit)
+        kinds = await _run(store, executor, prompt)
         total += len(kinds)
         missing.update(kind for kind in kinds if kind is not None)
         if None in kinds:
@@ -73,35 +72,19 @@ def make_no_answers_error(kinds: Counter[Any], total: int, then: str) -> Collect
     )
 
 
-class _Trial:
-    """The stages of one prompt, of which only the usage is stored."""
+async def _run(store: Store, executor: Executor, prompt: StoredPrompt) -> list[Any]:
+    """Draw, score and label; return for each candidate why it is no answer, None if it is one.
 
-    def __init__(self, store: Store, executor: Executor, prompt: StoredPrompt) -> None:
-        self._store, self._executor, self._prompt = store, executor, prompt
+    Of the stages only the usage is stored.
+    """
 
-    async def run(self, unit: Unit) -> list[Any]:
-        """Draw, score and label; return for each candidate why it is no answer, None if it is one."""
-        example, executor = self._prompt.example, self._executor
-        # A kill leaves them as requests without an answer, which the budget charges.
-        expected: int = executor.configuration["n"]
-        await asyncio.to_thread(
-            self._store.write, announce_requests(self._prompt.position, Stage.DRAWN, expected)
-        )
-        draws = await self._take(Stage.DRAWN, executor.draw(example, Journal()), expected)
-        given, answers = draws, None
-        if unit == "claims":
-            spans = await self._take(Stage.SCORED, executor.split(draws[0], Journal()))
-            given, answers = make_claim_candidates(draws[0], spans), draws
-        if given:  # an answer may have no claims
-            await self._take(Stage.SCORED, executor.score(example, given, Journal(), answers))
-            await self._take(Stage.LABELLED, executor.label(example, given, Journal()))
-        return [one.no_answer for one in draws]
-
-    async def _take(self, stage: Stage, work: Awaitable[Outcome], announced: int = 0) -> Any:
+    async def take(stage: Stage, work: Awaitable[Outcome], announced: int = 0) -> Any:
         outcome = await work
-        position, calls = self._prompt.position, outcome.usage.calls
-        writes = announce_requests(position, stage, sum(one.answered for one in calls) - announced)
-        await asyncio.to_thread(self._store.write, [*writes, *insert_calls(position, stage, outcome.usage)])
+        usage = outcome.usage
+        writes = announce_requests(
+            prompt.position, stage, sum(one.answered for one in usage.calls) - announced
+        )
+        await asyncio.to_thread(store.write, [*writes, *insert_calls(prompt.position, stage, usage)])
         if isinstance(outcome.result, CFCError):
             error = outcome.result
             msg = (
@@ -110,3 +93,17 @@ class _Trial:
             )
             raise CollectionError(msg) from error
         return outcome.result
+
+    example = prompt.example
+    # A kill leaves them as requests without an answer, which the budget charges.
+    expected: int = executor.configuration["n"]
+    await asyncio.to_thread(store.write, announce_requests(prompt.position, Stage.DRAWN, expected))
+    draws = await take(Stage.DRAWN, executor.draw(example, Journal()), expected)
+    given, answers = draws, None
+    if store.unit == "claims":
+        spans = await take(Stage.SCORED, executor.split(draws[0], Journal()))
+        given, answers = make_claim_candidates(draws[0], spans), draws
+    if given:  # an answer may have no claims
+        await take(Stage.SCORED, executor.score(example, given, Journal(), answers))
+        await take(Stage.LABELLED, executor.label(example, given, Journal()))
+    return [one.no_answer for one in draws]

@@ -15,7 +15,7 @@ from io import StringIO
 from itertools import pairwise
 from token import NL, STRING
 from tokenize import TokenError, generate_tokens
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -410,14 +410,10 @@ def read_examples(
 
     Raises:
         RecordError: If a file or scheme does not exist, or a file has an unknown format.
-        InputError: If the source is a mapping, such as several datasets by name, `bad_rows` is neither, or
-            the limit is below 1.
+        InputError: If the source is a mapping, such as several datasets by name, or the limit is below 1.
     """
     if limit is not None and limit < 1:
         msg = f"limit is {limit}; expected a number of prompts, at least 1"
-        raise InputError(msg)
-    if bad_rows not in get_args(BadRowPolicy):
-        msg = f"bad_rows is {bad_rows!r}; expected refuse or set_aside"
         raise InputError(msg)
     if isinstance(source, str | os.PathLike):
         source = open_rows(source)
@@ -478,7 +474,7 @@ class Examples:
         if not bad and not good:
             again = " (an iterator gives its rows only once)" if self.source == IN_MEMORY else ""
             raise RecordError(self.source, 0, "", f"no rows; expected at least one{again}")
-        if bad and (self._policy == "refuse" or not good):
+        if bad and (self._policy != "set_aside" or not good):
             raise self._make_error(bad)
 
     def _read(self) -> Iterator[Example | BadRow]:
@@ -509,7 +505,7 @@ class Examples:
         unit, (first, *others) = self._rows.unit, bad
         rows = "row" if not others else "rows"
         advice = "correct them"
-        if self._policy == "refuse":
+        if self._policy != "set_aside":
             advice += ", or leave them out: bad_rows='set_aside'"
         named = [str(row.number) for row in others[: _MAX_LISTED // 2]]
         if len(others) > len(named):
