@@ -348,14 +348,14 @@ class BudgetTracker:
         used = self._budget.count(self.usage + usage, self.batched + batched)
         return self._budget.is_kept_by(used + self._estimate_lost())
 
-    def add_usage(self, usage: Usage, batched: Usage) -> None:
-        """Count usage of answers before their stage ends; `batched` is the part at batch prices."""
+    def add_answers(self, stage: Stage, usage: Usage, batched: Usage, lost: int) -> None:
+        """Count usage of answers before their stage ends, and `lost` requests that got none.
+
+        `batched` is the part of the usage at batch prices.
+        """
         self.usage += usage
         self.batched += batched
-
-    def add_lost(self, stage: Stage) -> None:
-        """Count a request whose answer was not received."""
-        self._lost[stage] += 1
+        self._lost[stage] += lost
 
     def add_stage(self, stage: Stage, usage: Usage, lost: int, paid: Usage) -> None:
         """Count the usage and `lost` requests of a stage that finished or failed.

@@ -87,9 +87,8 @@ class StoreJournal(Journal):
 
         Raises `CollectionError` if a claim cannot be stored.
         """
-        writes = rows.insert_claims(self.position, spans, usage)
-        self._written_usage = usage
-        self._writer.submit(writes)
+        writes = rows.insert_claims(self.position, spans)
+        self._writer.submit(writes + calls.insert_calls(self.position, self.stage, self._count_new(usage)))
 
     def record_lost_request(self) -> None:
         """Record a failed request that may have been answered, and announce the request that replaces it."""
@@ -172,10 +171,9 @@ class BatchJournal(StoreJournal):
         self._unsaved_draws = {}
         super().discard()
 
-    def save_claims(self, spans: Sequence[Span], usage: Usage) -> None:
-        """Write the claims of an answer, without usage of stored answers, which is written at the end."""
-        paid, _ = self._open_requests.sum_stage(self.position, self.stage)
-        super().save_claims(spans, usage - paid)
+    def _count_new(self, usage: Usage) -> Usage:
+        """Return the part of the usage that is not written yet; that of stored answers is."""
+        return super()._count_new(usage - self._open_requests.sum_stage(self.position, self.stage))
 
     def announce(self, requests: int) -> None:
         """Announce requests, unless they go through batches."""
@@ -196,12 +194,11 @@ class BatchJournal(StoreJournal):
 
     def _settle_requests(self, usage: Usage, *, failed: bool) -> list[Write]:
         """Return the writes of the base class, and those that delete the stored answers of the stage."""
-        self.counted_usage, batched = self._open_requests.finish_stage(self.position, self.stage)
+        self.counted_usage = self._open_requests.finish_stage(self.position, self.stage)
         self.unused_usage = self.counted_usage - usage
         writes = [
-            *super()._settle_requests(usage + self.unused_usage, failed=failed),
-            *calls.insert_calls(self.position, self.stage, self.unused_usage),
-            *batches.finish_stage(self.position, self.stage, batched),
+            *super()._settle_requests(usage - self.counted_usage, failed=failed),
+            *batches.finish_stage(self.position, self.stage),
         ]
         # Keep the candidates of a failed stage, so that the next run draws only the others.
         for slot, draw in self._unsaved_draws.items() if failed else ():

@@ -87,37 +87,35 @@ class OpenRequests:
             self.queue.append(pending)
 
     async def write_answers(self, answers: Sequence[tuple[PendingRequest, Answer]], *others: Any) -> None:
-        """Make answers durable together with other writes, and then hand them on."""
-        orphans: list[Any] = []
-        kept: list[tuple[PendingRequest, Answer]] = []
-        for pending, answer in answers:
-            position, stage = pending.key.prompt, pending.key.stage
-            self.outputs[stage] = self.outputs.get(stage, Usage()) + answer.usage
-            # The stage has ended without this answer, for example after an error in another request, or the
-            # answer cannot be read, and another one takes its place.
-            is_orphan = (position, stage) not in self._stages or answer.packed is None
-            if is_orphan and answer.calls is not None:
-                orphans += calls.insert_calls(position, stage, answer.usage)
-                if not answer.live:
-                    orphans += calls.insert_calls(position, stage, answer.usage, batched=True)
-                orphans += calls.announce_requests(position, stage, answer.usage.answered)
-            if answer.lost:
-                orphans += calls.announce_requests(position, stage, 1)
-                self._costs.add_lost(stage)
-            kept.append((pending, replace(answer, calls=None) if answer.packed is None else answer))
+        """Make answers durable together with their usage and other writes, and then hand them on."""
+        # The usage of one that cannot be read is not that of its stage: another answer takes its place.
+        kept = [
+            (pending, replace(answer, calls=None) if answer.packed is None else answer)
+            for pending, answer in answers
+        ]
         writes = batches.set_answers([(pending.key, answer) for pending, answer in kept])
-        await self._writer.write([*writes, *orphans, *others])
-        self._costs.add_usage(*sum_usage(answer for _, answer in answers))
+        by_stage: dict[tuple[int, Stage], list[Answer]] = {}
+        for pending, answer in answers:
+            by_stage.setdefault((pending.key.prompt, pending.key.stage), []).append(answer)
+        for (position, stage), found in by_stage.items():
+            total, batched = sum_usage(found)
+            lost = sum(answer.lost for answer in found)
+            writes += calls.insert_calls(position, stage, total)
+            writes += calls.insert_calls(position, stage, batched, batched=True)
+            writes += calls.announce_requests(position, stage, total.answered + lost)
+            self.outputs[stage] = self.outputs.get(stage, Usage()) + total
+            self._costs.add_answers(stage, total, batched, lost)
+        await self._writer.write([*writes, *others])
         for pending, answer in kept:
             pending.set_answer(answer)
 
-    def sum_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
-        """Return the usage of a stage's requests so far, and the part of it at batch prices."""
+    def sum_stage(self, position: int, stage: Stage) -> Usage:
+        """Return the usage of the answers to a stage's requests so far, which is stored and counted."""
         requests = self._stages.get((position, stage), {}).values()
-        return sum_usage([one.answer for one in requests if one.answer is not None])
+        return sum_usage([one.answer for one in requests if one.answer is not None])[0]
 
-    def finish_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
-        """Forget the requests of a stage, and return the same usages as `sum_stage`."""
+    def finish_stage(self, position: int, stage: Stage) -> Usage:
+        """Forget the requests of a stage, and return the same usage as `sum_stage`."""
         found = self.sum_stage(position, stage)
         self._stages.pop((position, stage), None)
         return found

@@ -1,8 +1,8 @@
 """Tables for providers' batches: the requests of each batch, and their results until the stage is finished.
 
 A batch is written with all its requests before it is submitted, and the provider's id before the run waits
-for the batch. A result is written when it is fetched, and deleted in the transaction that finishes its stage.
-So after a kill at any moment, the store still shows what was paid for.
+for the batch. A result is written with its usage when it is fetched, and deleted in the transaction that
+finishes its stage. So after a kill at any moment, the store still shows what was paid for.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from sqlalchemy import (
 
 from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc_collect.store import schema
-from langchain_cfc_collect.store.calls import insert_calls
 from langchain_cfc_collect.store.schema import Write, define_update, match_keys
 
 batches = Table(
@@ -171,10 +170,9 @@ def set_ended(number: int) -> list[Write]:
     return [(_SET_ENDED, [{"where_number": number, "set_ended": True}])]
 
 
-def finish_stage(position: int, stage: Stage, batched: Usage) -> list[Write]:
-    """Return the writes that delete the answers of a stage, and store its usage at batch prices."""
-    where = {"where_prompt": position, "where_stage": int(stage)}
-    return [*insert_calls(position, stage, batched, batched=True), (_DELETE_STAGE, [where])]
+def finish_stage(position: int, stage: Stage) -> list[Write]:
+    """Return the writes that delete the answers of a stage."""
+    return [(_DELETE_STAGE, [{"where_prompt": position, "where_stage": int(stage)}])]
 
 
 # Reads
@@ -228,25 +226,6 @@ def read_answered_stages(connection: Connection) -> set[tuple[int, Stage]]:
     """Return the positions and stages for which answers are stored."""
     by_stage = select(requests.c.prompt, requests.c.stage).where(requests.c.status.is_not(None)).distinct()
     return {(prompt, Stage(stage)) for prompt, stage in connection.execute(by_stage)}
-
-
-def read_held_usage(connection: Connection) -> tuple[Usage, Usage]:
-    """Return the usage of answers of unfinished stages: that of batches, and that of live calls."""
-    sums = (
-        select(
-            requests.c.live,
-            requests.c.model,
-            func.sum(requests.c.input_tokens),
-            func.sum(requests.c.output_tokens),
-            func.count(),
-        )
-        .where(requests.c.model.is_not(None))
-        .group_by(requests.c.live, requests.c.model)
-    )
-    found = {True: Usage(), False: Usage()}
-    for live, model, tokens_in, tokens_out, count in connection.execute(sums):
-        found[bool(live)] += Usage((ModelCalls(model, False, int(tokens_in), int(tokens_out), count),), count)
-    return found[False], found[True]
 
 
 def read_stage(connection: Connection, position: int, stage: Stage) -> dict[RequestKey, Answer]:

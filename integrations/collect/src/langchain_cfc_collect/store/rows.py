@@ -281,14 +281,11 @@ def _match_prompt(position: int) -> Row:
     return {"where_first": schema.number_draw(position), "where_last": schema.number_draw(position + 1) - 1}
 
 
-def insert_claims(position: int, spans: Sequence[Span], usage: Usage) -> list[Write]:
+def insert_claims(position: int, spans: Sequence[Span]) -> list[Write]:
     """Return the writes that store the claims of an answer; `CollectionError` if one cannot be stored."""
     content = [[one.start, one.end, one.text] for one in spans]
     with _refuse_unstorable("a claim", "Let the splitter return other text"):
-        return [
-            _set(_SET_CLAIMS, position, "claims", content),
-            *insert_calls(position, Stage.SCORED, usage),
-        ]
+        return [_set(_SET_CLAIMS, position, "claims", content)]
 
 
 def insert_scores(position: int, scores: VerifierScores, usage: Usage) -> list[Write]:

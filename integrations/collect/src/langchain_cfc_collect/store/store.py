@@ -34,7 +34,7 @@ from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.support.units import Unit
 from langchain_cfc_collect.costs import Budget, BudgetTracker, RequestHistory, Stage, Usage
 from langchain_cfc_collect.provenance import MODEL_VERSION, PROVENANCE_FIELDS, make_provenance
-from langchain_cfc_collect.store import batches, calls, rows, schema
+from langchain_cfc_collect.store import calls, rows, schema
 from langchain_cfc_collect.store.configurations import (
     CHOICE,
     IMPORTED,
@@ -376,13 +376,12 @@ class Store(DatabaseStore):
     def read_usage(self) -> Usage:
         """Return the usage of models for all prompts, including stored answers of batches."""
         with report_damage(self.name), self.begin_read() as connection:
-            return sum(batches.read_held_usage(connection), calls.read_usage(connection))
+            return calls.read_usage(connection)
 
     def read_batched_usage(self) -> Usage:
         """Return the part of the usage that is charged at batch prices."""
         with report_damage(self.name), self.begin_read() as connection:
-            batched, _ = batches.read_held_usage(connection)
-            return batched + calls.read_usage(connection, batched=True)
+            return calls.read_usage(connection, batched=True)
 
     def read_request_history(self) -> RequestHistory:
         """Return the requests of all runs so far and their usage, by stage."""
