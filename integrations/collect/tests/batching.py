@@ -126,7 +126,7 @@ def check_collection(
                 str(record.input).replace("question", "answer")
             }
         assert store.read_rows(batches.requests.select()) == []
-        usage, batched = store.read_usage(), store.read_batched_usage()
+        usage, batched = store.read_usage(), store.read_usage(batched=True)
         assert sum(store.read_request_history().unanswered.values()) <= in_flight
     lines, live = provider.log.lines.total(), provider.log.live.total()
     assert usage.tokens == (lines + live) * (TOKENS_IN + TOKENS_OUT)

@@ -411,7 +411,11 @@ def test_claims_are_batched_by_stage_at_two_providers(tmp_path: Path) -> None:
     assert ended.status.supported == 1.0
     assert provider.log.submitted == [4, 4, 4]
     with Store(tmp_path / "store.db") as store:
-        assert store.read_usage().tokens == store.read_batched_usage().tokens == 12 * (TOKENS_IN + TOKENS_OUT)
+        assert (
+            store.read_usage().tokens
+            == store.read_usage(batched=True).tokens
+            == 12 * (TOKENS_IN + TOKENS_OUT)
+        )
 
 
 def write_judge_prompt(given: dict[str, Any]) -> str:

@@ -87,7 +87,7 @@ def test_thirty_kills_of_a_batched_collection_submit_nothing_twice(tmp_path: Pat
     with Store(found.path) as store:
         store.check()
         records = list(store.read_records())
-        usage, batched = store.read_usage(), store.read_batched_usage()
+        usage, batched = store.read_usage(), store.read_usage(batched=True)
         unanswered = sum(store.read_request_history().unanswered.values())
     assert [record.id for record in records] == [f"p{number}" for number in range(size)]
     for number, record in enumerate(records):

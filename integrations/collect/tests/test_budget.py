@@ -64,18 +64,19 @@ ONE = {ANY_MODEL: Price(input=1.0, output=1.0)}
 def test_budget_allows_a_prompt_only_if_the_dearest_would_fit(
     spent: int, dearest: int | None, under_way: int, allowed: bool
 ) -> None:
-    for budget, scale in ((Budget(max_tokens=100), 1), (Budget(max_cost=1e-4, prices=ONE), 1e-6)):
-        known = None if dearest is None else TokensUsed(dearest, scale * dearest)
-        assert budget.allows(make_usage(spent), known, under_way) == allowed
+    largest = {} if dearest is None else {Stage.LABELLED: make_usage(dearest)}
+    history = RequestHistory({}, frozenset(largest), largest, {})
+    for budget in (Budget(max_tokens=100), Budget(max_cost=1e-4, prices=ONE)):
+        assert BudgetTracker(budget, make_usage(spent), Usage(), history).allows(under_way) == allowed
 
 
 def test_budget_keeps_token_and_cost_limits_of_different_prompts() -> None:
     # Most tokens and highest cost need not be of one prompt.
     dearest = TokensUsed(90, 1.0).maximum(TokensUsed(10, 9.0))
     assert dearest == TokensUsed(90, 9.0)
-    assert not Budget(max_tokens=80).allows(Usage(), dearest, 0)
-    assert not Budget(max_cost=8.0, prices=ONE).allows(Usage(), dearest, 0)
-    assert Budget(max_tokens=90, max_cost=9.0, prices=ONE).allows(Usage(), dearest, 0)
+    assert not Budget(max_tokens=80).is_kept_by(dearest)
+    assert not Budget(max_cost=8.0, prices=ONE).is_kept_by(dearest)
+    assert Budget(max_tokens=90, max_cost=9.0, prices=ONE).is_kept_by(dearest)
 
 
 def test_budget_prices_a_model_by_its_longest_matching_prefix() -> None:

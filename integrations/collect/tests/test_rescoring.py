@@ -253,8 +253,7 @@ def test_rescoring_continues_with_prompts_that_the_old_verifier_failed(tmp_path:
     assert again.calls == SIZE * N - drawn
 
 
-@pytest.mark.parametrize("name", ["missing/new.db", "records.jsonl"])
-def test_unusable_target_is_refused_before_the_verifier_is_called(tmp_path: Path, name: str) -> None:
+def test_unusable_target_is_refused_before_the_verifier_is_called(tmp_path: Path) -> None:
     asked: list[str] = []
 
     def judge(prompt: str, candidates: list[DrawnCandidate]) -> list[float]:
@@ -263,7 +262,9 @@ def test_unusable_target_is_refused_before_the_verifier_is_called(tmp_path: Path
 
     collect_to(tmp_path / "old.db", score_by_length)
     with pytest.raises(InputError):
-        rescore(tmp_path / "old.db", judge, tmp_path / name, make_silent_options(), verifier_id="j")
+        rescore(
+            tmp_path / "old.db", judge, tmp_path / "missing/new.db", make_silent_options(), verifier_id="j"
+        )
     assert not asked
 
 

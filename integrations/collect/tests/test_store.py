@@ -363,8 +363,9 @@ async def test_writer_fails_all_writes_of_a_failed_transaction(path: Path) -> No
     async with open_writer(path, 3) as writer:
         both = (writer.write(draw_prompt(position)) for position in (0, 9))
         found = await asyncio.gather(*both, return_exceptions=True)
-        # It goes on all the same.
-        await writer.write(draw_prompt(1))
+        # It goes on all the same, until a caller ends the run.
+        with pytest.raises(StoreError):
+            await writer.write(draw_prompt(1))
     assert [type(one) for one in found] == [StoreError, StoreError]
     with Store(path) as store:
         assert [work.example.id for work in store.read_unfinished() if work.draws] == ["p1"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from math import ceil
@@ -228,29 +228,17 @@ class Budget:
         """Return usage in tokens and cost; raises `CollectionError` if a model has no price."""
         return TokensUsed(usage.tokens, self.compute_cost(usage, batched) or 0.0)
 
-    def is_kept_by(self, used: TokensUsed) -> bool:
-        """Return whether this usage is within the limits."""
-        return all(amount <= limit for amount, limit in self._limits(used))
+    def is_kept_by(self, used: TokensUsed, *, is_used_up: bool = True) -> bool:
+        """Return whether this usage is within the limits, or below them unless they may be used up."""
+        pairs = ((used.tokens, self.max_tokens), (used.cost, self.max_cost))
+        limits = [(amount, limit) for amount, limit in pairs if limit is not None]
+        return all(amount <= limit if is_used_up else amount < limit for amount, limit in limits)
 
     @property
     def assumed_request(self) -> TokensUsed:
         """Assumed charge of a request without an answer, if no request was ever answered."""
         highest = max((max(one.input, one.output) for one in self.prices.values()), default=0.0)
         return TokensUsed(_ASSUMED_TOKENS, _ASSUMED_TOKENS * highest / _MILLION)
-
-    def allows(
-        self, spent: Usage, largest: TokensUsed | None, in_progress: int, unanswered: TokensUsed | None = None
-    ) -> bool:
-        """Return whether one more prompt may be started.
-
-        `largest` is the largest usage of a prompt so far, None if no prompt is finished; `unanswered` is the
-        assumed charge of requests without an answer.
-        """
-        so_far = self.count(spent) + (unanswered or TokensUsed())
-        if largest is None:
-            return in_progress == 0 and all(used < limit for used, limit in self._limits(so_far))
-        more = TokensUsed((in_progress + 1) * largest.tokens, (in_progress + 1) * largest.cost)
-        return self.is_kept_by(so_far + more)
 
     def check_reported(self, usage: Usage, *, drew: bool = False) -> None:
         """Raise `CollectionError` if there is a limit and a model did not report its tokens.
@@ -269,11 +257,6 @@ class Budget:
                 "so the budget cannot be enforced: let the model report its usage, or set no limit"
             )
             raise CollectionError(msg)
-
-    def _limits(self, used: TokensUsed) -> Iterator[tuple[float, float]]:
-        """Yield the used amount and the limit, for each limit that is set."""
-        pairs = ((used.tokens, self.max_tokens), (used.cost, self.max_cost))
-        return ((amount, limit) for amount, limit in pairs if limit is not None)
 
     def _find_price(self, calls: ModelCalls) -> Price:
         matching = [name for name in self.prices if name != ANY_MODEL and calls.model.startswith(name)]
@@ -327,10 +310,11 @@ class BudgetTracker:
         """Return whether one more prompt may be started."""
         if not self._budget.is_limited:
             return True
-        largest = None
-        if self._finished[Stage.LABELLED]:
-            largest = sum(self._largest_prompt.values(), TokensUsed())
-        return self._budget.allows(self.usage, largest, in_progress, self._estimate_lost())
+        so_far = self._budget.count(self.usage) + self._estimate_lost()
+        if not self._finished[Stage.LABELLED]:
+            return in_progress == 0 and self._budget.is_kept_by(so_far, is_used_up=False)
+        largest = sum(self._largest_prompt.values(), TokensUsed())
+        return self._budget.is_kept_by(so_far + largest * (in_progress + 1))
 
     def _estimate_lost(self) -> TokensUsed:
         charged = TokensUsed()

@@ -43,7 +43,6 @@ from langchain_cfc_collect.status import CollectionStatus, EarlyWarnings
 from langchain_cfc_collect.store import Store, StoredPrompt, calls, rows, schema
 from langchain_cfc_collect.store.configurations import VERIFIER_KEYS, replace_parts
 
-_RECORDS_ENDINGS = (".jsonl", ".jsonl.gz")
 # Id of the prompt that is being scored, for verifiers that return what was recorded for it.
 _PROMPT_ID: ContextVar[str] = ContextVar("cfc_rescored_prompt")
 
@@ -333,7 +332,9 @@ def _add_recorded(
                 msg = f"weights: {source.name} {have}, so {name!r} needs a verifier"
                 raise InputError(msg)
             else:
-                found = [None if _has_no_verdict(one) else one.score for one in rows]
+                found = [
+                    None if one.no_verdict or getattr(one, "no_answer", None) else one.score for one in rows
+                ]
             outputs[name][record.id] = found
     if recorded and not any(outputs.values()):
         msg = (
@@ -350,10 +351,6 @@ def _add_recorded(
     return VerifierEnsemble({name: every[name] for name in every}, weights), recorded
 
 
-def _has_no_verdict(one: Any) -> bool:
-    return bool(one.no_verdict or getattr(one, "no_answer", None))
-
-
 def _refuse(*given: Any) -> NoReturn:
     del given
     msg = "rescoring neither draws, splits nor labels"
@@ -367,9 +364,6 @@ def _is_new(store: str | os.PathLike[str]) -> bool:
             return False
     except StoreNotFoundError:
         where = os.fspath(store)
-    if where.endswith(_RECORDS_ENDINGS):
-        msg = f"{where} is the name of a records file: name a new store, such as rescored.db, and export that"
-        raise InputError(msg)
     if "://" not in where:
         check_target(where)
     return True

@@ -26,7 +26,7 @@ from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.claims import Span, make_claim_candidates
 from langchain_cfc.draw_rules import parse_draw_rule
-from langchain_cfc.errors import CFCError, CollectionError, CollectionWarning, DrawError, StoreError
+from langchain_cfc.errors import CFCError, CollectionError, CollectionWarning, StoreError
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.fingerprints import CLASS
 from langchain_cfc.support.units import Unit
@@ -388,12 +388,10 @@ class Run:
 
     def _explain_stop(self, error: CFCError) -> str:
         failed = self._consecutive_failures
-        is_first = failed == 1 and not self._has_succeeded
-        which = "the first prompt failed" if is_first else "a prompt failed"
+        which = "the first prompt failed" if not self._has_succeeded else "a prompt failed"
         if failed > 1:
             which = f"{failed} prompts in a row failed, the last one"
-        alone = "; without it, this prompt is left out" if is_first and isinstance(error, DrawError) else ""
-        return f"{which}: {error}.\nFix the cause, then use CollectionOptions(retry_failed=True){alone}"
+        return f"{which}: {error}.\nFix the cause, then use CollectionOptions(retry_failed=True)"
 
     def _update_costs(self) -> None:
         status, budget = self.status, self._budget

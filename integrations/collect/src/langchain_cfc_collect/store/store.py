@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
@@ -28,7 +27,6 @@ from langchain_cfc.records import (
     require_candidates,
     require_claims,
 )
-from langchain_cfc.support import __version__
 from langchain_cfc.support.database import DatabaseStore, StoreBusyError
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.support.units import Unit
@@ -93,11 +91,7 @@ class Store(DatabaseStore):
 
     def _list_first_facts(self) -> dict[str, str]:
         """Return the facts of a new store."""
-        return super()._list_first_facts() | {
-            "created_at": canonical_json(datetime.now(tz=timezone.utc).isoformat(timespec="seconds")),
-            "library_version": canonical_json(__version__),
-            PROMPTS_FACT: "0",
-        }
+        return super()._list_first_facts() | {PROMPTS_FACT: "0"}
 
     def write_facts(self, connection: Connection, facts: Mapping[str, str]) -> None:
         """Write facts, as JSON by name, and the digest of all facts."""
@@ -373,15 +367,10 @@ class Store(DatabaseStore):
             counts = {int(stage): int(count) for stage, count in self.read_rows(query)}
             return {stage: counts.get(stage, 0) for stage in Stage}
 
-    def read_usage(self) -> Usage:
-        """Return the usage of models for all prompts, including stored answers of batches."""
+    def read_usage(self, *, batched: bool = False) -> Usage:
+        """Return the usage of models for all prompts, or the part of it that is charged at batch prices."""
         with report_damage(self.name), self.begin_read() as connection:
-            return calls.read_usage(connection)
-
-    def read_batched_usage(self) -> Usage:
-        """Return the part of the usage that is charged at batch prices."""
-        with report_damage(self.name), self.begin_read() as connection:
-            return calls.read_usage(connection, batched=True)
+            return calls.read_usage(connection, batched=batched)
 
     def read_request_history(self) -> RequestHistory:
         """Return the requests of all runs so far and their usage, by stage."""
@@ -390,9 +379,8 @@ class Store(DatabaseStore):
 
     def track_budget(self, budget: Budget) -> BudgetTracker:
         """Return the tracker of a budget, which counts the usage so far."""
-        return BudgetTracker(
-            budget, self.read_usage(), self.read_batched_usage(), self.read_request_history()
-        )
+        batched = self.read_usage(batched=True)
+        return BudgetTracker(budget, self.read_usage(), batched, self.read_request_history())
 
     def connect_without_sync(self) -> Connection:
         """Return a connection of its own, whose commits do not wait for the disk in SQLite.
@@ -433,7 +421,6 @@ def _compile_sql(statement: Statement, dialect: Dialect, names: tuple[str, ...])
 class _Transaction(asyncio.Event):
     """A transaction that callers wait for."""
 
-    error: Exception | None = None
     callers = 0  # that wait before their next call
 
 
@@ -477,12 +464,9 @@ class Writer:
             self._task = asyncio.ensure_future(self._write_transactions())
 
     async def write(self, writes: list[Write]) -> None:
-        """Write and wait until the writes survive a power cut; raises `StoreError` if that fails."""
+        """Write and wait until the writes survive a power cut; errors as in `flush`."""
         self.submit(writes)
-        transaction = self._last
-        await transaction.wait()
-        if transaction.error is not None:
-            raise transaction.error
+        await self.flush()
         await self._sync()
 
     async def flush(self) -> None:
@@ -519,7 +503,7 @@ class Writer:
             try:
                 await self._write(rows.combine_writes(one() if callable(one) else one for one in waiting))
             except Exception as failure:  # noqa: BLE001 - raised for every caller that waits
-                self._error = transaction.error = failure
+                self._error = failure
             finally:
                 transaction.set()
 
