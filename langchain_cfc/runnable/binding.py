@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -130,7 +130,7 @@ class ModelVersionWatcher:
         self._artifact = artifact
         self._reported: set[str] = set()
 
-    def check(self, served: Iterable[str]) -> None:
+    def check(self, served: Collection[str]) -> None:
         """Warn about unknown names among those that the models reported while drawing for one prompt."""
         for version in list_other_models(self._artifact, served):
             if (name := simplify_model_name(version)) not in self._reported:
@@ -139,8 +139,10 @@ class ModelVersionWatcher:
                 compare_fingerprints("generator", known, {"model_version": version})
 
 
-def list_other_models(artifact: CalibrationArtifact, served: Iterable[str]) -> tuple[str, ...]:
+def list_other_models(artifact: CalibrationArtifact, served: Collection[str]) -> tuple[str, ...]:
     """Return those of the names that served models report that no calibrated model has; none if unknown."""
+    if not served:
+        return ()
     stated = _get_model_version(artifact)
     several = stated if isinstance(stated, (list, tuple)) else [stated]
     known = {simplify_model_name(str(name)) for name in several if name is not None}

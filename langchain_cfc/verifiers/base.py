@@ -131,7 +131,7 @@ def read_token_logprobs(message: Any) -> list[Mapping[str, Any]]:
 def check_scores(scores: Any, n: int, owner: str = "the verifier") -> list[float | None]:
     """Return n scores as floats or None; raise a `VerifierError` unless there are n, all in [0, 1]."""
     values = list_values(scores, n, owner, what="scores", hint=_HINT, failure=VerifierError)
-    numbers = [None if value is None else _to_float(value) for value in values]
+    numbers = [one if one is None or type(one) is float else _to_float(one) for one in values]
     for slot, number in enumerate(numbers):
         if number is not None and not 0.0 <= number <= 1.0:  # NaN fails this as well
             msg = f"{owner}: the score of candidate {slot} is {_quote_value(values[slot])}; {_HINT}"
