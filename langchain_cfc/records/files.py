@@ -26,12 +26,7 @@ from langchain_cfc.records.schema import (
     require_claims,
 )
 from langchain_cfc.support.files import atomic_writer
-from langchain_cfc.support.json_text import GZIP_MAGIC, check_regular_file, short_repr
-
-# Keys that identify records and their header, and the number of bytes that are searched for them.
-_RECORD_KEYS = (b"candidates", b"claims", b"langchain-cfc/records")
-_SEARCHED_BYTES = 1 << 20
-
+from langchain_cfc.support.json_text import check_regular_file, short_repr
 
 # Everything that `open_records` reads.
 RecordsLike: TypeAlias = (
@@ -202,22 +197,10 @@ def check_records_target(path: str | os.PathLike[str]) -> None:
     if not target.is_file() or not target.stat().st_size:
         return
     try:
-        keys = _read_keys(target)
-    except (OSError, EOFError) as error:
-        msg = f"{target} exists and cannot be read: {error}; give another path"
-        raise InputError(msg) from error
-    if not any(key in keys for key in _RECORD_KEYS):
+        next(read_records(target).read_all())
+    except RecordError as error:
         msg = f"{target} exists and holds no records; it will not be overwritten: give another path"
-        raise InputError(msg)
-
-
-def _read_keys(path: Path) -> bytes:
-    """Return the start of a file, where records have their keys; nothing if it is no JSON."""
-    with path.open("rb") as file:
-        is_packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
-    with gzip.open(path) if is_packed else path.open("rb") as lines:
-        first = lines.read(_SEARCHED_BYTES).lstrip()
-    return first if first.startswith(b"{") else b""
+        raise InputError(msg) from error
 
 
 def _write_lines(

@@ -217,6 +217,6 @@ def test_write_records_replaces_only_files_of_records(tmp_path: Path, name: str)
     assert len(list(read_records(path))) == 2
     for content in (b"SQLite format 3\0", b"id,question\n1,why?\n", b'{"question": "why?"}\n', b"\x1f\x8bno"):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=r"exists and (holds no records|cannot be read)"):
+        with pytest.raises(InputError, match="exists and holds no records"):
             write_records(path, [make_record()])
         assert path.read_bytes() == content
