@@ -195,7 +195,8 @@ def decide(
             max_mean_score=cut if artifact.unit == "answers" else None,
             withheld=rule.withheld,
         )
-    thresholds = artifact.solve(features, alpha, marginal=marginal)
+    thresholds, level = artifact.solve(features, alpha, marginal=marginal), artifact.select_level(alpha)
+    adaptive = None if marginal else artifact.feature_map.adaptive_alpha
     sets = AnswerSets.from_levels(draws, levels, thresholds, rule)
     if rule.shows_best_alone:
         sets = sets.fill_empty(levels)
@@ -208,9 +209,7 @@ def decide(
         refused=thresholds.outside & sets.not_certifiable,
         levels=levels,
         stated_alphas=(
-            np.full(len(draws), float(artifact.select_level(alpha)))
-            if marginal
-            else artifact.read_alphas(features, alpha)
+            np.full(len(draws), float(level)) if adaptive is None else adaptive.read_alphas(features, level)
         ),
         max_mean_score=None,
         withheld=rule.withheld,

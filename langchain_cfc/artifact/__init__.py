@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from langchain_cfc.artifact.attempt_files import open_attempts
 from langchain_cfc.artifact.attempts import AttemptLedger, PlannedAttempt, Previous
-from langchain_cfc.artifact.batch import BatchScores, BatchSelection
+from langchain_cfc.artifact.batch import BatchScores
 from langchain_cfc.artifact.content import LevelState
 from langchain_cfc.artifact.facts import (
     AttainableGroup,
@@ -41,7 +41,6 @@ __all__ = [
     "Attempt",
     "AttemptLedger",
     "BatchScores",
-    "BatchSelection",
     "CalibrationArtifact",
     "CalibrationFacts",
     "CertifiedBot",

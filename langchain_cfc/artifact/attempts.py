@@ -101,7 +101,6 @@ class AttemptLedger:
         settings: str,
         records: str,
         *,
-        needed: int | None = None,
         harmless_look: str | None = None,
     ) -> PlannedAttempt:
         """Plan an attempt, before its labels are used.
@@ -110,7 +109,6 @@ class AttemptLedger:
             labelled: The prompts that are to certify.
             settings: Digest of everything but the records that determines the test.
             records: Digest of all labelled records of the attempt.
-            needed: Smallest number of prompts that could certify, for the error.
             harmless_look: Name of looks that these settings cannot depend on.
 
         Returns:
@@ -130,11 +128,10 @@ class AttemptLedger:
             unseen = np.flatnonzero(~_flag_named(labelled, seen))
             if len(unseen) == 0:
                 what = ", ".join(dict.fromkeys(one.settings for one in looks))
-                least = "" if needed is None else f" At least {needed} are needed."
                 msg = (
                     f"figures from the labels of all {len(labelled)} certification prompts were shown "
                     f"({what}) before these settings were first tried, so these labels cannot certify them: "
-                    f"label new prompts, and calibrate with these as well.{least}"
+                    "label new prompts, and calibrate with these as well"
                 )
                 raise OverlapError(msg)
             labelled = labelled.take(unseen)

@@ -46,7 +46,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated
 
@@ -59,19 +58,6 @@ from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 
 # Below every mean score: the cut of a batch in which nothing is answered.
 NOTHING_ANSWERED = -1.0
-
-
-@dataclass(frozen=True)
-class BatchSelection:
-    """Which questions of a batch are answered.
-
-    Attributes:
-        p_values: (m,) conformal p-values.
-        max_mean_score: The cut: questions with at most this mean score are answered.
-    """
-
-    p_values: FloatArray
-    max_mean_score: float
 
 
 class BatchScores(ArtifactData):
@@ -121,7 +107,7 @@ class BatchScores(ArtifactData):
         digests = digest_inputs(inputs)
         return digests, np.asarray(np.isin(digests, self._unpack_inputs()), dtype=np.bool_)
 
-    def select(self, mean_scores: FloatArray, max_wrong_share: str) -> BatchSelection:
+    def select(self, mean_scores: FloatArray, max_wrong_share: str) -> tuple[FloatArray, float]:
         """Select the questions of a batch that are answered.
 
         Args:
@@ -130,7 +116,7 @@ class BatchScores(ArtifactData):
             max_wrong_share: q, as decimal text.
 
         Returns:
-            The p-values and the cut.
+            The (m,) p-values, and the cut: questions with at most this mean score are answered.
         """
         m, (share, whole) = len(mean_scores), Fraction(max_wrong_share).as_integer_ratio()
         ranks = 1 + np.searchsorted(self.wrong_scores.unpack(), mean_scores, side="right")
@@ -141,4 +127,4 @@ class BatchScores(ArtifactData):
         cut = NOTHING_ANSWERED
         if len(passing):
             cut = float(mean_scores[ranks <= allowed[passing[-1]]].max())
-        return BatchSelection(ranks / (self.prompts + 1), cut)
+        return ranks / (self.prompts + 1), cut

@@ -182,11 +182,6 @@ class ArtifactContent(ArtifactData):
         """Whether every promise is about how often a bot is wrong, and none about sets."""
         return not self.levels or self.parsed_set_rule.option != "alpha"
 
-    @property
-    def metadata_keys(self) -> tuple[str, ...]:
-        """The metadata keys that every prompt must have, each once."""
-        return self.feature_map.metadata_keys
-
     def unpack_state(self, names: Mapping[str, str]) -> dict[str, FloatArray]:
         """Return the arrays of a fitted rule, given their names in a `LevelState`."""
         missing = sorted(set(names.values()) - set(self.arrays))

@@ -308,7 +308,7 @@ def _list_assumptions(
         fitted: uses_fit,
         alone: fewer,
         rule: artifact.draws is not None,
-        described: bool(artifact.metadata_keys) and chosen != "share",
+        described: bool(artifact.feature_map.metadata_keys) and chosen != "share",
         "The labels of the calibration records are right.": True,
         before: True,
         _BINDINGS[binding or _find_binding(artifact)]: True,

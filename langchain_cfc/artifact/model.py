@@ -320,24 +320,6 @@ class CalibrationArtifact(ArtifactContent):
         outside = np.any([one.outside for one in solved], axis=0)
         return Thresholds(values, np.where(np.isinf(values), 0.0, errors), outside)
 
-    def read_alphas(self, features: FloatArray, alpha: Level | None = None) -> FloatArray:
-        """Return the error level stated for each prompt: alpha, or a larger one if levels are adaptive.
-
-        Args:
-            features: (m, d) features from `feature_map`.
-            alpha: Error level, the smallest that is stated; may be omitted if there is only one.
-
-        Returns:
-            (m,) error levels.
-
-        Raises:
-            InputError: If the artifact does not hold the level.
-        """
-        text, adaptive = self.select_level(alpha), self.feature_map.adaptive_alpha
-        if adaptive is None:
-            return np.full(len(features), float(text))
-        return adaptive.read_alphas(features, text)
-
     def _solve_known_categories(self, features: FloatArray, alpha: str, known: BoolArray) -> Thresholds:
         """Solve for prompts of known categories; the thresholds of all others are infinite."""
         values = np.full(len(features), np.inf)

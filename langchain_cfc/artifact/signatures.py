@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 # Path of a key file.
 PublicKey: TypeAlias = "str | os.PathLike[str]"
-_SIGNATURE_BYTES = 64
 _MAX_FILE_BYTES = 1 << 16
 # The field of the curve edwards25519, and its constant d = -121665/121666 (RFC 8032, section 5.1).
 _FIELD = 2**255 - 19
@@ -94,7 +93,7 @@ def check_signature(path: str | os.PathLike[str], data: bytes, keys: PublicKey |
 def _read_signature(path: str | os.PathLike[str]) -> bytes:
     target = locate_signature(path)
     try:
-        signature = read_regular(target, _MAX_FILE_BYTES)
+        return read_regular(target, _MAX_FILE_BYTES)
     except FileNotFoundError as error:
         msg = (
             f"{os.fspath(path)}: a signature is required, but {target} does not exist; `langchain-cfc sign` "
@@ -104,13 +103,6 @@ def _read_signature(path: str | os.PathLike[str]) -> bytes:
     except (OSError, InputError) as error:
         msg = f"{target}: the signature cannot be read ({getattr(error, 'strerror', None) or error})"
         raise ArtifactSignatureError(msg) from error
-    if len(signature) != _SIGNATURE_BYTES:
-        msg = (
-            f"{target}: {len(signature)} bytes; expected an Ed25519 signature of exactly {_SIGNATURE_BYTES} "
-            "bytes"
-        )
-        raise ArtifactSignatureError(msg)
-    return signature
 
 
 def _is_signed_by(key: Ed25519PublicKey, signature: bytes, data: bytes) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from fractions import Fraction
 
 from langchain_cfc.artifact import (
     AttemptLedger,
@@ -35,7 +34,6 @@ from langchain_cfc.calibration.fit import (
 from langchain_cfc.calibration.reference import make_reference_histograms
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_mean_score, certify_shown_claims, compute_outcomes
-from langchain_cfc.certificates.bounds import required_size
 from langchain_cfc.certificates.coverage import compute_records_digest
 from langchain_cfc.decision import EVERY_PROMPT
 from langchain_cfc.errors import AttainabilityWarning, OverlapError, UnattainableTargetError
@@ -285,13 +283,11 @@ def _plan_attempt(
         used = data.labelled
     else:
         return None
-    rates = config.wrong_rates or config.alphas
     attempt = ledger.plan_attempt(
         used,
         config.digest,
         compute_records_digest(data.known),
         harmless_look=None if depends_on_suggestion else "suggest",
-        needed=required_size(0.0, Fraction(rates[-1]), config.first_level),
     )
     if config.is_confident and len(attempt.labelled) < len(used):
         msg = (

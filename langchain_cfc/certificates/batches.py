@@ -59,7 +59,7 @@ def replay_batches(
         order = rng.permutation(len(scores))
         batch, others = order[:size], order[size:]
         deciding = kept or BatchScores.from_scores(len(others), scores[others][wrong[others]])
-        answered = scores[batch] <= deciding.select(scores[batch], max_wrong_share).max_mean_score
+        answered = scores[batch] <= deciding.select(scores[batch], max_wrong_share)[1]
         given = int(answered.sum())
         shares.append((given / size, int(wrong[batch][answered].sum()) / max(1, given)))
     low, high = np.quantile(np.array(shares), _SPREAD, axis=0, method="nearest").tolist()

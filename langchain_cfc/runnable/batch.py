@@ -133,15 +133,15 @@ class QuestionBatch:
     ) -> BatchResult:
         """Decide on all questions, given the m outcomes of drawing and scoring them."""
         scores = np.array([self.measure(one) for one in outcomes])
-        selected = self.artifact.batch_scores.select(scores, self.max_wrong_share)
+        p_values, cut = self.artifact.batch_scores.select(scores, self.max_wrong_share)
         answered = AnsweredBatch(
             max_wrong_share=self.max_wrong_share,
             questions=len(outcomes),
-            answered=int((scores <= selected.max_mean_score).sum()),
+            answered=int((scores <= cut).sum()),
         )
         guarantee = build_batch_guarantee(self.artifact, answered, binding)
         named = Promise("max_wrong_share", self.max_wrong_share)
-        promise = ServedPromise(named, selected.max_mean_score, {None: guarantee})
+        promise = ServedPromise(named, cut, {None: guarantee})
         decided = [
             _make_failed(guarantee) if isinstance(one, CFCError) else pipeline.decide(promise, one)
             for one in outcomes
@@ -152,11 +152,10 @@ class QuestionBatch:
             one = decided[place]
             results.append(one.model_copy(update={"usage": None}) if place in seen else one)
             seen.add(place)
-        p_values = selected.p_values.tolist()
         errors = [str(one) if isinstance(one, CFCError) else None for one in outcomes]
         return BatchResult(
             results=tuple(results),
-            p_values=tuple([p_values[place] for place in self.rows]),
+            p_values=tuple(p_values[list(self.rows)].tolist()),
             errors=tuple([errors[place] for place in self.rows]),
             guarantee=guarantee,
         )

@@ -201,7 +201,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             raise make_argument_error(type(self), error) from None
         # Not in `model_post_init`, where pydantic would turn an InputError into its own error.
         artifact = self.artifact
-        keys = artifact.metadata_keys
+        keys = artifact.feature_map.metadata_keys
         if keys and self.metadata is None:
             msg = (
                 f"the artifact reads the metadata {', '.join(keys)}: pass metadata=, a function "

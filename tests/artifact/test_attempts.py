@@ -127,7 +127,7 @@ def test_settings_tried_after_a_look_certify_on_other_labels() -> None:
     both = calibrate([*KNOWN, *MORE], features="1", max_wrong_rate="0.2", after=looked)
     certificate = both.certified_bot.certificates[0]
     assert (certificate.prompts, certificate.attempt) == (len(MORE), 1)
-    with pytest.raises(OverlapError, match=r"compare.*label new prompts.*At least \d+ are needed"):
+    with pytest.raises(OverlapError, match=r"compare.*label new prompts"):
         calibrate(KNOWN, features="1", max_wrong_rate="0.2", after=looked)
     # Order statistics are of all labels.
     sure = {"delta": "0.05"}

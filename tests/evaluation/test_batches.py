@@ -17,7 +17,7 @@ def test_figures_are_those_of_decisions_on_batches() -> None:
     test = tabulate(list_facts()[400:600])
     scores = compute_bot_scores(artifact, test.draws)
     assert artifact.batch is not None
-    cut = artifact.batch.select(scores, "0.1").max_mean_score
+    cut = artifact.batch.select(scores, "0.1")[1]
     decisions = decide(artifact, test.draws, cut=cut)
     right = test.correct[np.arange(len(test)), decisions.best]
     (whole,) = [

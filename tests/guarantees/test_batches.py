@@ -80,7 +80,7 @@ def answer(batch: IntArray, rate: str) -> FloatArray:
     """Answer as the package does."""
     scores = SCORES[batch]
     cuts = [
-        BatchScores.from_scores(PROMPTS, np.repeat([0.2, 0.6], wrong)).select(scores, rate).max_mean_score
+        BatchScores.from_scores(PROMPTS, np.repeat([0.2, 0.6], wrong)).select(scores, rate)[1]
         for wrong in LABELLED
     ]
     return compute_share(scores <= np.array(cuts)[:, np.newaxis], batch)
@@ -160,7 +160,7 @@ def repeat_batches(
             continue
         counted = prompts + peeks * int((~wrong[prompts:]).sum())
         kept = BatchScores.from_scores(counted, scores[:prompts][wrong[:prompts]])
-        answered = scores[prompts:] <= kept.select(scores[prompts:], "0.1").max_mean_score
+        answered = scores[prompts:] <= kept.select(scores[prompts:], "0.1")[1]
         shares.append(float(wrong[prompts:][answered].sum()) / max(1, int(answered.sum())))
     return shares
 
@@ -193,8 +193,8 @@ def test_a_p_value_exactly_at_its_limit_passes() -> None:
     """At q = 0.1 and n + 1 = 10, a p-value of 1 / 10 passes, whatever 0.1 is in binary."""
     kept = BatchScores.from_scores(9, np.array([0.9]))
     scores = np.full(10, 0.5)
-    assert kept.select(scores, "0.1").max_mean_score == 0.5
-    assert kept.select(scores, "0.0999").max_mean_score < 0.0
+    assert kept.select(scores, "0.1")[1] == 0.5
+    assert kept.select(scores, "0.0999")[1] < 0.0
 
 
 # Recordings -----------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def answer_splits(recording: Recording, labelled: int | None, questions: int, sh
         each = []
         for rows in batches:
             batch = table.take(rows)
-            cut = own.batch.select(compute_bot_scores(own, batch.draws), share).max_mean_score
+            cut = own.batch.select(compute_bot_scores(own, batch.draws), share)[1]
             outcomes = compute_outcomes(own, batch, None, cut=cut)
             answered, wrong = outcomes.count_answers(outcomes.decisions.answered)
             each.append((answered / questions, wrong / max(1, answered)))

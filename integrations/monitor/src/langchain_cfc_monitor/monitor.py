@@ -115,7 +115,7 @@ class CFCMonitor(ResultCallback):
         self.artifact = artifact
         self.level = level
         self.least_probability = least_probability
-        self._metadata = frozenset([*artifact.metadata_keys, *metadata])
+        self._metadata = frozenset([*artifact.feature_map.metadata_keys, *metadata])
         self.limits = limits
         self._label_days = label_days
         self._keep = None if keep_days is None else keep_days * DAY
