@@ -49,8 +49,10 @@ class RecordedModel(ReplayChatModel):
     # Declared again, since a class of your own has to say itself that this describes it.
     fingerprint: dict[str, Any]
 
-    def _generate(self, messages: list[BaseMessage], *rest: Any, **kwargs: Any) -> ChatResult:
-        result = super()._generate(messages[-1:], *rest, **kwargs)
+    def _generate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
+        result = super()._generate(messages[-1:], stop, run_manager, **kwargs)
         for one in result.generations:
             # As OpenAI writes it; the recording has the sum over all tokens, so the answer is one token here.
             (logprob,) = _LOGPROBS(None, [DrawnCandidate(one.text, one.message)])

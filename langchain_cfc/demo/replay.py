@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from textwrap import shorten
@@ -13,13 +11,12 @@ from typing import Any
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import PrivateAttr
 
 from langchain_cfc.claims import Span
 from langchain_cfc.errors import DrawError, InputError, VerifierError
-from langchain_cfc.execution.langgraph_compat import is_generated_block_id
 from langchain_cfc.records import (
     Candidate,
     Claim,
@@ -44,8 +41,8 @@ class ReplayChatModel(BaseChatModel):
     """A chat model that answers recorded prompts with their recorded candidates, by request slot.
 
     A prompt therefore always gets the same candidates, even if a draw rule stops early. Outside a draw, the
-    model returns the candidates one after the other; asked for `n` choices, it returns the first n. Use
-    `from_records` to make one.
+    model returns the first one; asked for `n` choices, it returns the first n. Use `from_records` to make
+    one.
 
     Attributes:
         fingerprint: The fingerprint of the recorded model.
@@ -55,8 +52,6 @@ class ReplayChatModel(BaseChatModel):
 
     # Private, because LangChain and this package search the public fields of a model over and over.
     _records: Mapping[str, PromptRecord] = PrivateAttr(default_factory=dict)
-    _served: dict[str, int] = PrivateAttr(default_factory=lambda: defaultdict(int))
-    _lock: threading.Lock = PrivateAttr(default_factory=threading.Lock)
 
     @classmethod
     def from_records(
@@ -124,15 +119,8 @@ class ReplayChatModel(BaseChatModel):
     ) -> ChatResult:
         del stop, kwargs
         record = self.find_record(messages)
-        if n is not None:
-            return ChatResult(generations=[_make_generation(record, slot) for slot in range(n)])
-        slot = _find_slot(run_manager)
-        if slot is None:
-            key = compute_prompt_key(record.input)
-            with self._lock:
-                slot = self._served[key]
-                self._served[key] += 1
-        return ChatResult(generations=[_make_generation(record, slot)])
+        slots = [_find_slot(run_manager)] if n is None else range(n)
+        return ChatResult(generations=[_make_generation(record, slot) for slot in slots])
 
 
 class RecordedScores:
@@ -301,11 +289,11 @@ def _make_generation(record: PromptRecord, slot: int) -> ChatGeneration:
     return ChatGeneration(message=AIMessage(str(candidate.text), response_metadata=recorded))
 
 
-def _find_slot(run_manager: CallbackManagerForLLMRun | None) -> int | None:
-    """Return the slot of the candidate that a run draws, from its innermost tag; None outside a draw."""
+def _find_slot(run_manager: CallbackManagerForLLMRun | None) -> int:
+    """Return the slot of the candidate that a run draws, from its innermost tag; 0 outside a draw."""
     tags = run_manager.tags if run_manager is not None else []
     slots = [tag.rpartition(":")[2] for tag in tags if tag.startswith(f"{DRAW_TAG}:")]
-    return int(slots[-1]) if slots else None
+    return int(slots[-1]) if slots else 0
 
 
 def _get_fingerprint(provenance: Provenance | None, part: str) -> dict[str, Any]:
@@ -327,33 +315,18 @@ def compute_prompt_key(prompt: Any) -> str:
         The text itself, or canonical JSON of anything else.
 
     Raises:
-        InputError: If the prompt is of another kind.
+        InputError: If the prompt is of another kind, or holds a block that is no text, image, audio or file.
     """
     content = read_prompt(prompt, "only text, messages and JSON objects can be replayed", InputError)
     if content.kind != "messages":
         return content.text
-    identities = [_describe_message(message) for message in content.messages]
-    return json.dumps(identities, sort_keys=True, ensure_ascii=False, default=repr)
-
-
-def _describe_message(message: BaseMessage) -> dict[str, Any]:
-    """Return everything in a message that a model is shown.
-
-    Content is converted to LangChain's standard blocks, because chat models get some blocks in that form,
-    regardless of their recorded form. Ids that LangChain generates in the conversion are left out.
-    """
-    blocks = [
-        {key: value for key, value in block.items() if key != "id" or not is_generated_block_id(value)}
-        for block in message.content_blocks
-    ]
-    shown = {
-        "role": getattr(message, "role", None),
-        "name": message.name,
-        "tool_call_id": getattr(message, "tool_call_id", None),
-        "invalid_tool_calls": getattr(message, "invalid_tool_calls", None),
-    }
-    stated = {name: value for name, value in shown.items() if value}
-    return {"type": message.type, "content": blocks, **stated}
+    try:
+        # One form for all forms of a block, because chat models get some in another one than was recorded.
+        shown = convert_to_openai_messages(content.messages, text_format="block")
+    except ValueError as error:
+        msg = f"this prompt cannot be replayed: {error}"
+        raise InputError(msg) from error
+    return json.dumps(shown, sort_keys=True, ensure_ascii=False, default=repr)
 
 
 def _quote(prompt: str) -> str:

@@ -65,8 +65,3 @@ def get_tracing_params(
 def make_message_id(run_id: UUID) -> str:
     """Return the id that LangChain gives to the message of the run `run_id`."""
     return f"{LC_ID_PREFIX}-{run_id}"
-
-
-def is_generated_block_id(block_id: Any) -> bool:
-    """Return whether LangChain generated the id of a content block when it converted the block."""
-    return str(block_id).startswith("lc_")

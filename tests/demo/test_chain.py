@@ -11,7 +11,6 @@ from langchain_core.messages import HumanMessage
 from langchain_cfc import CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.artifact import tabulate_draws
 from langchain_cfc.demo import DemoResult, demo_chain, load_recording, run_demo
-from langchain_cfc.demo.replay import ReplayChatModel
 from langchain_cfc.errors import ArtifactFormatError, DrawError, FingerprintError
 from tests.recordings import list_facts
 
@@ -60,10 +59,6 @@ def test_demo_chain_with_a_draw_rule_replays_the_same_candidates() -> None:
         for result, record, count in zip(chain.batch(prompts), records, counts, strict=True):
             recorded = [one.text for one in record.candidates[:count]]
             assert [one.text for one in result.candidates] == recorded
-    # Outside a chain it takes one after the other.
-    model, (first, *_) = ReplayChatModel.from_records(records), records
-    said = [model.invoke(str(first.input)).text for _ in range(10)]
-    assert said == [one.text for one in first.candidates]
 
 
 def test_demo_chain_accepts_a_question_as_a_message(chain: CFCRunnable) -> None:

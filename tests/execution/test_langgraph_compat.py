@@ -16,7 +16,6 @@ import pytest
 from langchain.chat_models import init_chat_model
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
-from langchain_core.messages.content import create_image_block
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tracers.langchain import LangChainTracer
 from langgraph.checkpoint.memory import InMemorySaver
@@ -28,7 +27,6 @@ from langchain_cfc.execution.langgraph_compat import (
     NOSTREAM,
     detach_from_graph,
     get_tracing_params,
-    is_generated_block_id,
     is_made_at_each_call,
     make_message_id,
 )
@@ -125,11 +123,6 @@ def test_make_message_id_equals_the_id_of_a_message() -> None:
     run_id = uuid4()
     model = GenericFakeChatModel(messages=iter([AIMessage("yes")]))
     assert model.invoke("?", {"run_id": run_id}).id == f"{make_message_id(run_id)}-0"
-
-
-def test_is_generated_block_id_recognises_ids_of_langchain() -> None:
-    assert is_generated_block_id(create_image_block(url="https://example.org/a.png")["id"])
-    assert not is_generated_block_id("img_1")
 
 
 PRIVATE = re.compile(
