@@ -15,7 +15,8 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from typing_extensions import NotRequired, TypedDict
 
 from langchain_cfc.errors import LabelerError
-from langchain_cfc.execution import FlowRunnable, Steps, add_tags, map_distinct, run_flow
+from langchain_cfc.execution import FlowRunnable, Steps, add_tags, run_flow
+from langchain_cfc.execution.steps import map_distinct
 from langchain_cfc.no_answers import is_invisible
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.verifiers.base import list_values, to_python_scalar

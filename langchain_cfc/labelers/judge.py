@@ -7,7 +7,8 @@ from functools import partial
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.errors import LabelerError, VerifierError
-from langchain_cfc.execution import Steps, map_distinct
+from langchain_cfc.execution import Steps
+from langchain_cfc.execution.steps import map_distinct
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.verifiers.base import combine_fingerprints
 from langchain_cfc.verifiers.evaluators import Evaluator, EvaluatorCall

@@ -10,7 +10,8 @@ from langchain_core.runnables.base import coerce_to_runnable
 from pydantic import BaseModel, ConfigDict, SkipValidation
 
 from langchain_cfc.errors import AbstentionError, InputError, ServingError
-from langchain_cfc.execution import FlowRunnable, Step, Steps, add_tags, share_limiter
+from langchain_cfc.execution import FlowRunnable, Step, Steps, add_tags
+from langchain_cfc.execution.limits import share_limiter
 from langchain_cfc.runnable.result import CFCResult
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 
 from langchain_cfc.errors import CFCError
-from langchain_cfc.execution import RunManager, Step, Steps, arun_flow, find_limiter, run_flow
+from langchain_cfc.execution import Step, Steps, arun_flow, run_flow
+from langchain_cfc.execution.limits import RunManager, find_limiter
 from langchain_cfc.guarantee import Binding
 from langchain_cfc.runnable.batch import FAILURES, BatchResult, QuestionBatch, ScoredListener, ScoredQuestion
 from langchain_cfc.runnable.batch_journal import BatchJournal

@@ -25,11 +25,8 @@ from pydantic import (
 from langchain_cfc.artifact import CalibrationArtifact, Promise
 from langchain_cfc.artifact.model import open_artifact
 from langchain_cfc.errors import AbstentionError, FingerprintError, InputError
-from langchain_cfc.execution import (
-    ConcurrencyLimiter,
-    RunManager,
-    Target,
-)
+from langchain_cfc.execution import ConcurrencyLimiter, Target
+from langchain_cfc.execution.limits import RunManager
 from langchain_cfc.guarantee import Binding, Guarantee
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.runnable.answering import AnsweringRunnable, refuse_share_of_one

@@ -25,7 +25,8 @@ from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.execution import RunManager, Step, Steps
+from langchain_cfc.execution import Step, Steps
+from langchain_cfc.execution.limits import RunManager
 from langchain_cfc.support.serialization import compute_sha256
 
 if TYPE_CHECKING:

@@ -11,20 +11,15 @@ from typing import TypeAlias, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc.execution import (
-    CallLimits,
-    ConcurrencyLimiter,
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, Steps, apply_limits, arun_flow, run_flow
+from langchain_cfc.execution.langgraph_compat import NOSTREAM, detach_from_graph
+from langchain_cfc.execution.limits import (
     RunManager,
-    Steps,
-    apply_limits,
-    arun_flow,
     arun_with_timeout,
     find_limiter,
     make_child_config,
-    run_flow,
     run_with_timeout,
 )
-from langchain_cfc.execution.langgraph_compat import NOSTREAM, detach_from_graph
 from langchain_cfc.runnable.redraws import detach_register
 from langchain_cfc.support.text import withhold_quotes
 

@@ -12,8 +12,9 @@ from langchain_core.runnables.base import RunnableBindingBase, coerce_to_runnabl
 from pydantic import BaseModel
 
 from langchain_cfc.errors import CFCError, InputError
-from langchain_cfc.execution import Call, call_by_keys, describe_error
+from langchain_cfc.execution import Call, describe_error
 from langchain_cfc.execution.langgraph_compat import is_made_at_each_call
+from langchain_cfc.execution.steps import call_by_keys
 from langchain_cfc.sampling.code_identity import is_configured_per_call
 from langchain_cfc.sampling.fingerprints import PASS_THROUGH
 from langchain_cfc.support.imports import check_installed, require

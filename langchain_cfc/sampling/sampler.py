@@ -21,11 +21,11 @@ from langchain_cfc.execution import (
     arun_flow,
     call_each,
     describe_error,
-    is_malformed_response,
     is_permanent,
     run_flow,
     unwrap_outcomes,
 )
+from langchain_cfc.execution.failures import is_malformed_response
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.sampling.candidates import DrawnCandidate, make_candidate
 from langchain_cfc.sampling.classification import classify_ending, classify_error, is_reading_error

@@ -29,10 +29,10 @@ from langchain_cfc.execution import (
     arun_flow,
     call_each,
     describe_error,
-    map_distinct,
     run_flow,
     unwrap_outcomes,
 )
+from langchain_cfc.execution.steps import map_distinct
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.code_identity import name_in_words

@@ -13,7 +13,8 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.execution import Call, Steps, call_by_keys
+from langchain_cfc.execution import Call, Steps
+from langchain_cfc.execution.steps import call_by_keys
 from langchain_cfc.sampling import make_silent_call
 from langchain_cfc.support.normalisation import normalise_answer
 from langchain_cfc.support.text import quote

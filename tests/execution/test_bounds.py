@@ -28,11 +28,9 @@ from langchain_cfc.execution import (
     add_tags,
     apply_config_limits,
     apply_limits,
-    find_limiter,
     get_current_limits,
-    make_child_config,
-    share_limiter,
 )
+from langchain_cfc.execution.limits import find_limiter, make_child_config, share_limiter
 from tests.concurrency import PATIENCE, ConcurrencyCounter, wait_until, wait_until_async
 from tests.lengths import repetitions
 

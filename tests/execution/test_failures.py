@@ -22,9 +22,9 @@ from langchain_cfc.execution import (
     FailureKind,
     classify_failure,
     describe_error,
-    is_malformed_response,
     is_permanent,
 )
+from langchain_cfc.execution.failures import is_malformed_response
 from tests.factories import make_artifact
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script, serving

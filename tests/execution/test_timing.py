@@ -19,11 +19,10 @@ from langchain_cfc.execution import (
     ConcurrencyLimiter,
     apply_limits,
     arun_flow,
-    arun_with_timeout,
     call_each,
     run_flow,
-    run_with_timeout,
 )
+from langchain_cfc.execution.limits import arun_with_timeout, run_with_timeout
 from tests.concurrency import PATIENCE, ConcurrencyCounter, wait_until, wait_until_async
 from tests.execution.flows import one_step
 
