@@ -471,7 +471,9 @@ class _Remainder:
         self._drop([place for place, is_dropped in enumerate(self._dropped) if is_dropped], 0, len(answer))
         self._apply_governors()
         self._pair_marks()
-        _clear(self._shown, self._in_margin)
+        for place, is_margin in enumerate(self._in_margin):
+            if is_margin:
+                self._shown[place] = 0
 
     def _drop(self, places: Iterable[int], first: int, last: int) -> None:
         """Drop characters in [first, last), and all of each link or other whole that holds one of them."""
@@ -568,9 +570,3 @@ class _Remainder:
 
 def _fill(flags: bytearray, start: int, end: int) -> None:
     flags[start:end] = b"\1" * (end - start)
-
-
-def _clear(flags: bytearray, where: bytearray) -> None:
-    for place, is_set in enumerate(where):
-        if is_set:
-            flags[place] = 0

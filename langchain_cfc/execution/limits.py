@@ -90,7 +90,7 @@ class ConcurrencyLimiter:
         """Acquire a permit on an event loop; cancel the task to stop waiting."""
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
-        waiter = _Waiter(partial(_wake_task, loop, woken))
+        waiter = _Waiter(partial(loop.call_soon_threadsafe, _set_result, woken))
         try:
             if not self._acquire_or_enqueue(waiter):
                 await woken
@@ -141,18 +141,6 @@ class _Waiter:
             return False
         self.has_permit = True
         return True
-
-
-def _wake_task(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
-    try:
-        is_same_loop = asyncio.get_running_loop() is loop
-    except RuntimeError:
-        is_same_loop = False
-    if is_same_loop:
-        # Cheaper than `call_soon_threadsafe`, which needs a write to a socket and another loop iteration.
-        _set_result(woken)
-    else:
-        loop.call_soon_threadsafe(_set_result, woken)
 
 
 def _set_result(woken: asyncio.Future[None]) -> None:

@@ -7,7 +7,7 @@ hypothesis, contradicts it or does neither. Two answers have the same meaning if
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypedDict
 
@@ -86,21 +86,18 @@ class EntailmentJudge(PromptedModel, FlowRunnable[EntailmentInput, bool | None])
         """Ask once, or twice if the reply cannot be read, and return the verdict."""
         asked = {name: escape_tags(given[name]) for name in ("premise", "hypothesis")}
         for note in ("", READABLE_REPLY_REQUEST):
-            write = partial(self._write_request, asked, note)
+            write = partial(self._write_requests, PAIR_TEMPLATE.format(**asked), note)
             [reply] = yield from self._ask_each(given["prompt"], config, write)
             label = _find_label(get_reply_text(reply))
             if label is not None:
                 return label == _ENTAILMENT
         return None
 
-    def _write_request(self, asked: Mapping[str, str], note: str, question: str) -> list[str]:
-        return [self._write(question, asked) + note]
-
-    def _write(self, question: str, asked: Mapping[str, str]) -> str:
-        return "\n\n".join([INSTRUCTIONS, question, PAIR_TEMPLATE.format(**asked), REPLY_FORMAT])
+    def _write_requests(self, pair: str, note: str, question: str) -> list[str]:
+        return [f"{INSTRUCTIONS}\n\n{question}\n\n{pair}\n\n{REPLY_FORMAT}{note}"]
 
     def _write_sample(self, question: str) -> str:
-        return self._write(question, {"premise": "{premise}", "hypothesis": "{hypothesis}"})
+        return self._write_requests(PAIR_TEMPLATE, "", question)[0]
 
 
 def estimate_entailment(reply: Any) -> float | None:

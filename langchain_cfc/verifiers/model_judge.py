@@ -11,7 +11,7 @@ import math
 import re
 import string
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -122,7 +122,11 @@ class ModelJudge(PromptedModel, TextVerifier):
         top_logprobs: int = TOP_LOGPROBS,
     ) -> None:
         called = silence_model(model)
-        self.mode: Mode = _choose_mode(called) if mode is None else _check_mode(mode)
+        has_logprobs = {"logprobs", "top_logprobs"} <= _list_fields(called)
+        self.mode: Mode = mode or ("logprobs" if has_logprobs else "line")
+        if self.mode not in REPLY_FORMATS:
+            msg = f"mode is {mode!r}; expected one of {', '.join(REPLY_FORMATS)}"
+            raise InputError(msg)
         self.criterion = criterion
         more = {}
         if self.mode == "logprobs":
@@ -179,19 +183,6 @@ class ModelJudge(PromptedModel, TextVerifier):
 
     def _write_sample(self, question: str) -> str:
         return self._write_request(question, "{text}")
-
-
-def _check_mode(mode: Mode) -> Mode:
-    if mode in get_args(Mode):
-        return mode
-    msg = f"mode is {mode!r}; expected one of {', '.join(get_args(Mode))}"
-    raise InputError(msg)
-
-
-def _choose_mode(model: Runnable[Any, Any]) -> Mode:
-    """Return the default mode by the rule in the docstring of `ModelJudge`."""
-    has_logprobs = {"logprobs", "top_logprobs"} <= _list_fields(model)
-    return "logprobs" if has_logprobs else "line"
 
 
 def _list_fields(model: Runnable[Any, Any]) -> set[str]:
