@@ -189,10 +189,10 @@ def test_command_makes_another_mean_of_recorded_outputs(tmp_path: Path) -> None:
     old, new, fresh = tmp_path / "old.db", tmp_path / "new.db", tmp_path / "fresh.db"
     collect_to(old, TWO)
     command = ("store", "rescore", old, "--out", new, "--json")
-    run(*command, "--weight", "vote=1", "--weight", "gone=2").assert_refused("gone", "recorded")
-    run(*command, "--weight", "vote=much").assert_refused("weights.vote")
+    run(*command, "--set", "weights.vote=1", "--set", "weights.gone=2").assert_refused("gone", "recorded")
+    run(*command, "--set", "weights.vote=much").assert_refused("weights.vote")
     run(*command).assert_refused("verifier")
-    done = run(*command, "--weight", "vote=1", "--weight", "probable=3")
+    done = run(*command, "--set", "weights.vote=1", "--set", "weights.probable=3")
     assert (done.code, done.data["finished"], done.data["complete"]) == (0, SIZE, True)
     collect_to(fresh, VerifierEnsemble(TWO, {"vote": 1, "probable": 3}))
     assert read(new) == read(fresh)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -174,23 +174,7 @@ def rescore(
         str,
         typer.Option("--out", "-o", help="The new store. The same command continues one that is unfinished."),
     ],
-    verifiers: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--verifier",
-            metavar="[NAME=]FACTORY",
-            help="The new verifier, such as SelfConsistency; repeat for several, which have names.",
-        ),
-    ] = None,
-    weights: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--weight",
-            metavar="NAME=NUMBER",
-            help="Weight of a verifier in the mean that is the score; repeat. For a name that no --verifier "
-            "has, recorded outputs are used, and nothing is called.",
-        ),
-    ] = None,
+    verifier: Annotated[str | None, typer.Option(help="The new verifier, such as SelfConsistency.")] = None,
     config: ConfigPath = None,
     settings: Settings = None,
     retry_failed: RetryFailed = False,
@@ -198,30 +182,16 @@ def rescore(
 ) -> None:
     """Score the stored candidates with another verifier, into a new store; nothing is drawn or labelled.
 
+    Several verifiers are settings, such as --set verifiers.vote.factory=SelfConsistency, like their weights
+    in the mean that is the score: --set weights.vote=3. For a name with a weight alone, recorded outputs are
+    used, and nothing is called.
+
     Exit code 1 if prompts are unfinished or have failed.
     """
     with report_errors():
-        given = _parse_verifiers(verifiers or [])
-        settings = [*(settings or ()), *(f"weights.{one}" for one in weights or ())]
-        read = read_settings(ScoringConfig, config, given, settings)
+        read = read_settings(ScoringConfig, config, {"verifier": {"factory": verifier}}, settings or ())
         finished = run_rescoring(read, store, target, retry_failed=retry_failed, as_json=as_json)
     raise typer.Exit(0 if finished else EXIT_NO)
-
-
-def _parse_verifiers(given: Sequence[str]) -> dict[str, Any]:
-    """Return the settings that `--verifier` stands for."""
-    parsed: dict[str, Any] = {}
-    for one in given:
-        name, _, factory = one.rpartition("=")
-        if not name and len(given) == 1:
-            return {"verifier": {"factory": factory}}
-        if not name or name in parsed:
-            msg = (
-                f"--verifier {one}: give each of several verifiers a name of its own, as in judge=my.py:judge"
-            )
-            raise InputError(msg)
-        parsed[name] = {"factory": factory}
-    return {"verifiers": parsed} if parsed else {}
 
 
 @app.command("check")
