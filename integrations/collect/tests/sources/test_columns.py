@@ -86,20 +86,8 @@ def test_prompt_option_makes_messages_from_role_and_text_pairs() -> None:
     ]
 
 
-def test_prompt_placeholder_inserts_a_column_of_messages() -> None:
-    row = {"turns": [*MESSAGES, {"role": "assistant", "content": "Here."}], "q": "And now?"}
-    prompt = [["system", "Be short."], ["placeholder", "{turns}"], ["user", "{q}"]]
-    assert read_one(row, prompt=prompt).input == [
-        {"role": "system", "content": "Be short."},
-        *row["turns"],
-        {"role": "user", "content": "And now?"},
-    ]
-    assert "no column 'turns'" in find_problem({"q": "?"}, prompt=prompt)
-    assert "the column 'turns' is null" in find_problem({**row, "turns": None}, prompt=prompt)
-
-
 UNFIT_TEMPLATE_VALUES = [
-    (None, "the column 'q' is null"),
+    (None, "the column 'q' holds None"),
     (["a", "b"], "the column 'q' holds ['a', 'b']; expected text, a number, true or false"),
     ({"a": 1}, "the column 'q' holds {'a': 1}"),
     (float("nan"), "found nan"),
@@ -295,9 +283,8 @@ def test_templates_name_values_inside_objects() -> None:
     assert read_one(row, prompt="{in.q} {in.n:.2f} {in.q!r} {a.b} {{in.q}}").input == (
         "Where? 2.50 'Where?' x {in.q}"
     )
-    pairs = [["placeholder", "{in.past}"], ["user", "{in.q}"]]
-    messages: Any = read_one(row, prompt=pairs).input
-    assert [one["content"] for one in messages] == ["Hi", "Where?"]
+    messages: Any = read_one(row, prompt=[["system", "{in.n}"], ["user", "{in.q}"]]).input
+    assert [one["content"] for one in messages] == ["2.5", "Where?"]
     assert "'in.past' holds" in find_problem(row, prompt="{in.past}")
     assert "no column 'in.x'" in find_problem(row, prompt="{in.x}")
 
@@ -326,6 +313,7 @@ INVALID_COLUMNS = [
     ({"prompt": "question"}, "it names no column"),
     ({"prompt": [["usr", "{q}"]]}, "Unexpected message type: usr"),
     ({"prompt": [["user"]]}, "Field required"),
+    ({"prompt": [["placeholder", "{turns}"], ["user", "{q}"]]}, "a placeholder cannot be filled"),
     ({"prompt": {"user": "{q}"}}, "valid string"),
 ]
 

@@ -88,9 +88,9 @@ class Columns(BaseModel):
         input: The column whose value is the input: text, a list of messages, or an object. Exactly one of
             `input`, `prompt` and `inputs` must be given.
         prompt: The template that makes the input from columns: text such as `Question: {question}`, which
-            gives text; a list of `[role, text]`, which gives messages (`["placeholder", "{column}"]` inserts
-            a column of messages). A row with a null in one of its columns, or an object or list where text
-            should be, is a bad row. A LangChain prompt is part of the chain: `prompt | model`, with `inputs`.
+            gives text; a list of `[role, text]`, which gives messages. A row with a null, an object or a list
+            in one of its columns is a bad row. A LangChain prompt is part of the chain: `prompt | model`,
+            with `inputs`.
         inputs: The columns that make an object, for chains that take several values by name.
         id: The column with a unique text or number for every row. Without it, the id is a digest of input and
             reference: it does not change when rows move, and a row that repeats an earlier one is a bad row.

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from langchain_core.messages import BaseMessage, convert_to_messages, convert_to_openai_messages
 from langchain_core.prompt_values import StringPromptValue
-from langchain_core.prompts import BasePromptTemplate, ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
+from langchain_core.prompts import BasePromptTemplate, ChatPromptTemplate, PromptTemplate
 
 from langchain_cfc.support.json_text import check_json, short_repr
 
@@ -25,8 +25,6 @@ class Template:
 
     prompt: BasePromptTemplate[Any]
     required: tuple[str, ...]  # variables that every row must have
-    # Variables inserted into text. Lists and objects are refused: LangChain would write them as Python does
-    texts: frozenset[str]
 
     def render(self, values: Mapping[str, Any]) -> str | list[dict[str, Any]]:
         """Render the prompt of one row.
@@ -43,12 +41,9 @@ class Template:
         """
         for name, value in values.items():
             check_json(value)
-            if value is None:
-                msg = f"the column {name!r} is null"
-                raise ValueError(msg)
-            if name in self.texts and isinstance(value, list | dict):
+            if isinstance(value, list | dict | None):  # LangChain would write them as Python does
                 msg = f"the column {name!r} holds {short_repr(value)}; expected text, a number, true or false"
-                raise ValueError(msg)
+                raise ValueError(msg)  # noqa: TRY004 - handled like values that are not JSON
         given = {name.replace(".", _DOT): value for name, value in values.items()}
         rendered = self.prompt.format_prompt(**given)
         if isinstance(rendered, StringPromptValue):
@@ -60,30 +55,26 @@ def parse_template(prompt: Prompt) -> Template:
     """Parse a prompt template with named columns.
 
     Args:
-        prompt: Text that contains `{column}`, or pairs of a role and such a text (the role `placeholder` and
-            the text `{column}` for a column of messages).
+        prompt: Text that contains `{column}`, or pairs of a role and such a text.
 
     Returns:
         The template.
 
     Raises:
-        ValueError: If LangChain rejects the prompt, or it names no column.
+        ValueError: If LangChain rejects the prompt, or it names no column or a column of messages.
     """
+    made: BasePromptTemplate[Any]
     if isinstance(prompt, str):
-        text = PromptTemplate.from_template(_hide_dots(prompt))
-        names = [name.replace(_DOT, ".") for name in text.input_variables]
-        template = Template(text, tuple(sorted(names)), frozenset(names))
+        made = PromptTemplate.from_template(_hide_dots(prompt))
     else:
-        chat = ChatPromptTemplate.from_messages([(role, _hide_dots(text)) for role, text in prompt])
-        placeholders = [one.variable_name for one in chat.messages if isinstance(one, MessagesPlaceholder)]
-        messages = {name.replace(_DOT, ".") for name in placeholders}
-        # LangChain treats a placeholder as optional; here it names a column, which must exist.
-        variables = {name.replace(_DOT, ".") for name in chat.input_variables} | messages
-        template = Template(chat, tuple(sorted(variables)), frozenset(variables - messages))
-    if not template.required:
+        made = ChatPromptTemplate.from_messages([(role, _hide_dots(text)) for role, text in prompt])
+    if made.optional_variables:
+        msg = "a placeholder cannot be filled from a column; expected roles such as system and user"
+        raise ValueError(msg)
+    if not made.input_variables:
         msg = "it names no column, so every prompt would be the same; expected a column such as {question}"
         raise ValueError(msg)
-    return template
+    return Template(made, tuple(sorted(name.replace(_DOT, ".") for name in made.input_variables)))
 
 
 def _hide_dots(text: str) -> str:
