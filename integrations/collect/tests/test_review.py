@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from langchain_cfc_collect import HumanLabels
+from langchain_cfc_collect import HumanLabels, review
 from langchain_cfc_collect.human import MAX_CELL_SIZE
 from langchain_cfc_collect.review import (
     IntervalEstimate,
@@ -57,7 +58,8 @@ def write_and_read_sheet(
     folder: Path, records: list[PromptRecord], k: int, seed: str | int = "0"
 ) -> list[Row]:
     path = folder / f"{len(list(folder.iterdir()))}.csv"
-    write_review(records, k, path, seed=seed)
+    with mock.patch.object(review, "_SEED", str(seed)):
+        write_review(records, k, path)
     return read_rows_of(path)
 
 

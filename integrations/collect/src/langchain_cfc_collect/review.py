@@ -63,13 +63,13 @@ from langchain_cfc_collect.human import (
     read_sheet,
 )
 
+# Of the hashes that choose the sample; the order of the records does not matter.
+_SEED = "0"
 COLUMNS = ("id", "input", "reference", "text")
 CLAIM_COLUMNS = ("id", "input", "reference", "answer", "span", "text")
 
 
-def write_review(
-    records: Iterable[LabelledRecord], k: int, path: str | os.PathLike[str], *, seed: str | int = "0"
-) -> None:
+def write_review(records: Iterable[LabelledRecord], k: int, path: str | os.PathLike[str]) -> None:
     """Write a sheet for people to mark whether k random candidates are correct, or claims are supported.
 
     The sheet is CSV in UTF-8 with the columns `'id`, `'input`, `'reference`, `'text` and `correct`. People
@@ -83,7 +83,6 @@ def write_review(
             and from another cluster if there are clusters.
         path: Where to write, ending in `.csv`. An existing file is never overwritten, because it may hold
             people's work.
-        seed: Another seed gives another sample; the order of the records does not matter.
 
     Raises:
         InputError: If the file exists or cannot be written, k is not a positive whole number or more than the
@@ -95,7 +94,7 @@ def write_review(
         msg = f"the number of candidates to review is {k!r}; expected a whole number of at least 1"
         raise InputError(msg)
     target = check_sheet_path(path)
-    sample = _sample_records(records, k, str(seed))
+    sample = _sample_records(records, k)
     of_claims = bool(sample) and isinstance(sample[0], ClaimsRecord)
     what = "answers" if of_claims else "candidates"
     if len(sample) < k:
@@ -104,7 +103,7 @@ def write_review(
             f"{what} of one say little more than the first: ask for at most {len(sample)}"
         )
         raise InputError(msg)
-    write_rows(target, [(record, _choose_slots(record, str(seed))) for record in sample])
+    write_rows(target, [(record, _choose_slots(record)) for record in sample])
 
 
 def check_sheet_path(path: str | os.PathLike[str]) -> Path:
@@ -139,7 +138,7 @@ def format_candidate(candidate: Candidate) -> str:
     return format_value(candidate.message if candidate.text is None else candidate.text)
 
 
-def _sample_records(records: Iterable[LabelledRecord], k: int, seed: str) -> list[LabelledRecord]:
+def _sample_records(records: Iterable[LabelledRecord], k: int) -> list[LabelledRecord]:
     """Return one record from each of k clusters in random order by hash, or from all if there are fewer."""
     best: dict[int, tuple[int, LabelledRecord]] = {}
 
@@ -149,8 +148,8 @@ def _sample_records(records: Iterable[LabelledRecord], k: int, seed: str) -> lis
     for record in check_records(records):
         # Without a cluster, prompts that say the same are one, as in calibration.
         cluster = record.cluster or f"input:{digest_inputs([record.input])[0]}"
-        place = _hash_to_int(seed, "cluster", cluster)
-        mine = (_hash_to_int(seed, "pick", record.id), record)
+        place = _hash_to_int("cluster", cluster)
+        mine = (_hash_to_int("pick", record.id), record)
         best[place] = min(mine, best.get(place, mine), key=lambda one: one[0])
         if len(best) >= 2 * k:
             best = keep_first()
@@ -159,14 +158,14 @@ def _sample_records(records: Iterable[LabelledRecord], k: int, seed: str) -> lis
 
 def _hash_to_int(*parts: str) -> int:
     """Return a pseudo-random whole number that depends only on the given texts."""
-    content = "\0".join(("review", *parts)).encode("utf-8", "surrogatepass")
+    content = "\0".join(("review", _SEED, *parts)).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.sha256(content).digest(), "big")
 
 
-def _choose_slots(record: LabelledRecord, seed: str) -> Sequence[int]:
+def _choose_slots(record: LabelledRecord) -> Sequence[int]:
     """Choose one candidate of a prompt by hash, or all claims of its answer."""
     if isinstance(record, PromptRecord):
-        return [_hash_to_int(seed, "slot", record.id) % len(record.candidates)]
+        return [_hash_to_int("slot", record.id) % len(record.candidates)]
     return range(len(record.claims))
 
 

@@ -291,7 +291,7 @@ def test_templates_name_values_inside_objects() -> None:
 
 def test_missing_column_is_reported_with_similar_names() -> None:
     found = find_problem(NQ_OPEN, input="question", reference="anwser")
-    assert "reference: no column 'anwser'; there are question, answer; did you mean 'answer'?" in found
+    assert "reference: no column 'anwser'; there are question and answer; did you mean 'answer'?" in found
     assert "did you mean 'Question'?" in find_problem(SVAMP, prompt="{Body} {question}")
     for part in ("id", "input", "cluster"):
         columns: dict[str, Any] = {"input": "question", part: "zzz"}

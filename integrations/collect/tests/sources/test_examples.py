@@ -376,5 +376,5 @@ def test_dotted_name_into_text_says_how_to_read_the_cells() -> None:
         list(read_examples(rows, Columns(input="q", reference="answers.text")))
     columns = Columns(input="q", reference="answers.text", cells={"answers": "json"})
     assert next(iter(read_examples(rows, columns))).reference == ["Lima"]
-    with pytest.raises(RecordError, match=r"no column 'other\.text'; there are q, answers"):
+    with pytest.raises(RecordError, match=r"no column 'other\.text'; there are q and answers"):
         list(read_examples(rows, Columns(input="q", reference="other.text")))

@@ -32,7 +32,7 @@ from langchain_cfc.records.schema import Example, validate_fields
 from langchain_cfc.support.json_text import check_json, parse_json, short_repr
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.support.suggestions import suggest_name
-from langchain_cfc.support.text import join_names
+from langchain_cfc.support.text import join_names, pluralize
 from langchain_cfc_collect.sources.files import IN_MEMORY, BadRow, Row, Rows, open_rows, to_plain
 from langchain_cfc_collect.sources.templates import Prompt, Template, parse_template
 
@@ -291,8 +291,7 @@ class Columns(BaseModel):
 
 def _explain_missing(row: Mapping[str, Any], name: str) -> str:
     names = list(map(str, row))
-    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    listed = f"{', '.join(names[:_MAX_LISTED])}{more}"
+    listed = join_names(names, _MAX_LISTED)
     head = name.partition(".")[0]
     if head != name and isinstance(row.get(head), str):
         setting = shlex.quote(f"source.cells.{head}=json")
@@ -503,13 +502,10 @@ class Examples:
 
     def _make_error(self, bad: list[BadRow]) -> RecordError:
         unit, (first, *others) = self._rows.unit, bad
-        rows = "row" if not others else "rows"
         advice = "correct them"
         if self._policy != "set_aside":
             advice += ", or leave them out: bad_rows='set_aside'"
-        named = [str(row.number) for row in others[: _MAX_LISTED // 2]]
-        if len(others) > len(named):
-            named.append(f"{len(others) - len(named)} more")
-        also = f". Others: {unit} {join_names(named)}" if others else ""
-        problem = f"{len(bad)} bad {rows}; {advice}\n  {unit} {first}{also}"
+        named = join_names([str(row.number) for row in others], _MAX_LISTED // 2) if others else ""
+        also = f". Others: {unit} {named}" if others else ""
+        problem = f"{pluralize(len(bad), 'bad row')}; {advice}\n  {unit} {first}{also}"
         return RecordError(self.source, 0, "", problem)
