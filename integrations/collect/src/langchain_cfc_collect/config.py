@@ -55,11 +55,6 @@ class _Table(BaseModel):
         return self
 
 
-def _to_path(path: str | Path) -> str | Path:
-    # `Path` would turn `scheme:a//b` into `scheme:a/b`.
-    return path if is_plugin_source(path) else Path(path)
-
-
 _Config = TypeVar("_Config", bound=_Table)
 
 
@@ -67,7 +62,7 @@ class SourceTable(_Table):
     """Dataset that the prompts of a collection come from."""
 
     # File of the dataset: .jsonl, .json, .csv or .parquet; or `SCHEME:REST`, see `open_rows`
-    path: Annotated[str | Path, AfterValidator(_to_path)]
+    path: str
     columns: Columns  # what its columns mean; in the TOML file these keys stand next to `path`
     bad_rows: BadRowPolicy = "refuse"  # how to handle rows that cannot be used
     limit: _Count | None = None  # use at most so many prompts, drawn at random; None for all

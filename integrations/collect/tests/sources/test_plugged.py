@@ -114,10 +114,10 @@ def test_config_keeps_the_source_scheme_and_records_the_opened_name(plugged: Pat
     assert isinstance(read.source.rows, Rows)
     assert read.record_settings()["source"] == "shelf:a//b, edition 2"
     config.write_text(TOML.format(path="questions.csv"))
-    assert read_config(config).source.path == tmp_path / "questions.csv"
+    assert read_config(config).source.path == str(tmp_path / "questions.csv")
     assert "source" not in read_config(config).record_settings()
     # A file beside the configuration is found from anywhere else.
     (tmp_path / "shelf:it.jsonl").write_text("")
     config.write_text(TOML.format(path="shelf:it.jsonl"))
     assert plugged != tmp_path
-    assert read_config(config).source.path == tmp_path / "shelf:it.jsonl"
+    assert read_config(config).source.path == str(tmp_path / "shelf:it.jsonl")

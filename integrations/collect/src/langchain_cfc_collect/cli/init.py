@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,8 +33,6 @@ from langchain_cfc_collect.cli.collect import check_collection_installed
 
 if TYPE_CHECKING:
     from langchain_cfc_collect.proposal import Proposal
-    from langchain_cfc_collect.sources import Rows
-    from langchain_cfc_collect.sources.columns import References
     from langchain_cfc_collect.sources.questions import Table
 
 _dataset_option = partial(typer.Option, rich_help_panel="The dataset")
@@ -86,15 +83,26 @@ def init(
     with report_errors():
         check_collection_installed(model)
         # Imported late: they need the extra.
-        from langchain_cfc_collect.proposal import format_toml, make_settings, parse_model
+        from langchain_cfc_collect import proposal
         from langchain_cfc_collect.sources import open_rows
+        from langchain_cfc_collect.sources.detection import describe_lists
 
-        name, connection = parse_model(model, base_url)
+        name, connection = proposal.parse_model(model, base_url)
         check_collection_installed(name)
-        _check_output(out_path, force=force)
+        if out_path.exists() and not force:
+            msg = f"{out_path} exists: give --out another path, or --force to overwrite it"
+            raise InputError(msg)
+        check_target(out_path)
         rows = open_rows(source)
-        found, table = _propose(name, connection, rows, question, tuple(reference or ()) or None, prompt)
-        settings = make_settings(
+        table, around = proposal.read_questions(rows, question, tuple(reference or ()) or None, prompt)
+        for note in describe_lists(rows, table.columns):
+            print_note(get_error_console(), note)
+        choices = proposal.list_labelers(table.examples)
+        if prompt is None:
+            around = proposal.propose_prompt(name, table.examples, choices)
+        with get_error_console().status("asking the model a few questions"):
+            found = proposal.propose(name, table.examples, choices, prompt=around, connection=connection)
+        settings = proposal.make_settings(
             found, table, path=source, model=name, connection=connection, n=n, folder=out_path.parent
         )
         reasons = {
@@ -102,7 +110,7 @@ def init(
             "source.bad_rows": f"{pluralize(len(table.bad_rows), 'row')} cannot be used",
         }
         with atomic_writer(out_path) as file:
-            file.write(format_toml(settings, reasons).encode())
+            file.write(proposal.format_toml(settings, reasons).encode())
     following = f"langchain-cfc collect --config {shlex.quote(str(out_path))} --out records.jsonl"
     if as_json:
         shown = {"settings": settings, "reasons": found.reasons, "answers": _list_answers(found)}
@@ -114,36 +122,6 @@ def init(
         console.print(f"\n{escape(str(out_path))} written. Next, with {requests:,} requests:", soft_wrap=True)
         console.print(f"  {escape(following)}", soft_wrap=True)
     raise typer.Exit(0 if any(found.correct) else EXIT_NO)
-
-
-def _propose(
-    name: str,
-    connection: Mapping[str, Any],
-    rows: Rows,
-    question: str | None,
-    references: References | None,
-    prompt: str | None,
-) -> tuple[Proposal, Table]:
-    """Return what suits the questions, and the questions."""
-    from langchain_cfc_collect import proposal
-    from langchain_cfc_collect.sources.detection import describe_lists
-
-    table, around = proposal.read_questions(rows, question, references, prompt)
-    for note in describe_lists(rows, table.columns):
-        print_note(get_error_console(), note)
-    choices = proposal.list_labelers(table.examples)
-    if prompt is None:
-        around = proposal.propose_prompt(name, table.examples, choices)
-    with get_error_console().status("asking the model a few questions"):
-        found = proposal.propose(name, table.examples, choices, prompt=around, connection=connection)
-    return found, table
-
-
-def _check_output(path: Path, *, force: bool) -> None:
-    if path.exists() and not force:
-        msg = f"{path} exists: give --out another path, or --force to overwrite it"
-        raise InputError(msg)
-    check_target(path)
 
 
 def _print_proposal(console: Console, found: Proposal, table: Table, source: str) -> None:

@@ -184,12 +184,17 @@ def read_rows(path: str | os.PathLike[str]) -> Rows:
     """
     path = Path(path)
     check_regular_file(path)
-    ending = (Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix).lower()
+    ending = get_ending(path)
     if ending not in _FORMATS:
         problem = f"found the ending {ending!r}; expected one of {', '.join(_FORMATS)}"
         raise RecordError(str(path), 0, "", problem)
     unit, read = _FORMATS[ending]
     return Rows(str(path), unit, partial(read, path))
+
+
+def get_ending(path: Path) -> str:
+    """Return the ending that tells the format of a file, in small letters, without `.gz`."""
+    return (Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix).lower()
 
 
 def _read_json_lines(path: Path) -> Iterator[Row | BadRow]:

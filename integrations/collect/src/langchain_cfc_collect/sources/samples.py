@@ -51,7 +51,7 @@ from langchain_cfc_collect.sources.detection import (
     find_usual_name,
     read_sample,
 )
-from langchain_cfc_collect.sources.files import BadRow, Rows, read_json, read_rows, to_plain
+from langchain_cfc_collect.sources.files import BadRow, Rows, get_ending, read_json, read_rows, to_plain
 
 # Usual column names, the likeliest first; case does not matter. Those of lists come last.
 _ANSWER_NAMES = (
@@ -231,15 +231,11 @@ def _open_table(source: Any) -> _Table:
     if not isinstance(source, str | os.PathLike):
         given = list(source) if isinstance(source, Iterator) else source  # they are read more than once
         rows = given if isinstance(given, Rows) else Rows.from_iterable(given)
-    elif _get_ending(Path(source)) == ".json":
+    elif get_ending(Path(source)) == ".json":
         rows = _open_json(Path(source))
     else:
         rows = read_rows(source)
     return _recognise(rows)
-
-
-def _get_ending(path: Path) -> str:
-    return (Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix).lower()
 
 
 def _open_json(path: Path) -> Rows:
