@@ -286,12 +286,7 @@ class Sampler:
             else add_tags(request.config, DRAW_TAG, f"cfc:candidate:{slot}")
             for slot in slots
         }
-
-        return (
-            yield from _invoke_each(
-                request, self._per_candidate, dict.fromkeys(slots, request.given), configs
-            )
-        )
+        return _invoke_each(request, self._per_candidate, dict.fromkeys(slots, request.given), configs)
 
     def _ask_for_choices(self, request: _PromptRequest, slots: Sequence[int]) -> Steps[list[Any]]:
         """Send one request for as many choices as slots, then separate requests for the missing choices."""

@@ -52,27 +52,11 @@ from langchain_cfc.sampling.code_identity import (
 )
 from langchain_cfc.sampling.fingerprints import describe_model
 
-# Fields that concern tracing, caching and schemas, and that do not change what a step returns.
+# Fields that concern tracing and schemas, and that do not change what a step returns.
 _IGNORED_FIELDS = frozenset(
     {
-        *(
-            "name",
-            "callbacks",
-            "metadata",
-            "tags",
-            "verbose",
-            "cache",
-            "rate_limiter",
-            "custom_get_token_ids",
-        ),
-        *(
-            "input_type",
-            "input_types",
-            "custom_input_type",
-            "custom_output_type",
-            "config",
-            "config_factories",
-        ),
+        *("name", "callbacks", "metadata", "tags", "config", "config_factories"),
+        *("input_type", "input_types", "custom_input_type", "custom_output_type"),
     }
 )
 # What such a part does depends on more than its settings: on documents, on a call's config, on a server.

@@ -138,12 +138,10 @@ class ModelJudge(PromptedModel, TextVerifier):
         """Ask the model about each text, and twice if its reply cannot be read."""
 
         def ask(shown: list[str], note: str) -> Steps[list[Any]]:
-            return (
-                yield from self._ask_each(
-                    prompt,
-                    config,
-                    lambda question: [self._write_request(question, text) + note for text in shown],
-                )
+            return self._ask_each(
+                prompt,
+                config,
+                lambda question: [self._write_request(question, text) + note for text in shown],
             )
 
         replies = yield from ask(texts, "")
