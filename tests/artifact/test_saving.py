@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import re
 from pathlib import Path
@@ -103,8 +104,7 @@ def test_save_keeps_the_old_file_if_writing_fails(
     other = calibrate(make_records(6, 40), alpha="0.2", features="1")
 
     def fail(*_: object) -> NoReturn:
-        msg = "disk full"
-        raise OSError(msg)
+        raise OSError(errno.ENOSPC, "disk full")
 
     with monkeypatch.context() as patch:
         patch.setattr(step, fail)
