@@ -243,23 +243,13 @@ class CertifiedBot(ArtifactData):
             ],
         )
 
-    def find_certificate(self, max_wrong_rate: Level | None = None) -> WrongRateCertificate:
-        """Return the certificate of a rate; None selects the only one.
+    def find_certificate(self, max_wrong_rate: Level) -> WrongRateCertificate:
+        """Return the certificate of a rate.
 
         Raises:
-            InputError: If no rate is given and several or none are certified, or the given one is not.
+            InputError: If the rate is not certified.
         """
         held = ", ".join(one.max_wrong_rate for one in self.certificates) or "none"
-        if max_wrong_rate is None:
-            if len(self.certificates) == 1:
-                return self.certificates[0]
-            msg = (
-                f"several wrong-answer rates are certified ({held}): before asking any question, choose one "
-                "with max_wrong_rate=..."
-            )
-            if not self.certificates:
-                msg = " ".join(self.refused.values())
-            raise InputError(msg)
         text = format_alpha(max_wrong_rate, "max_wrong_rate")
         for certificate in self.certificates:
             if certificate.max_wrong_rate == text:

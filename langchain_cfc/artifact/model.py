@@ -354,20 +354,18 @@ class CalibrationArtifact(ArtifactContent):
         stated = None if stated_alpha is None else format_alpha(stated_alpha)
         return build_guarantee(self, self.select_level(alpha), binding, stated)
 
-    def make_bot_guarantee(
-        self, binding: Binding | None = None, *, max_wrong_rate: Level | None = None
-    ) -> Guarantee:
+    def make_bot_guarantee(self, binding: Binding | None = None, *, max_wrong_rate: Level) -> Guarantee:
         """Return the guarantee of bot mode, about its answers.
 
         Args:
             binding: As in `make_guarantee`.
-            max_wrong_rate: The certified rate; may be omitted if there is only one.
+            max_wrong_rate: The certified rate.
 
         Returns:
             The guarantee as data.
 
         Raises:
-            InputError: If the artifact holds no certified rate, not this one, or several and none is given.
+            InputError: If the artifact does not hold this certified rate.
         """
         return build_bot_guarantee(self, self.certified_bot.find_certificate(max_wrong_rate), binding)
 

@@ -12,6 +12,7 @@ from langchain_cfc.artifact import (
     Confidence,
     PlannedAttempt,
     Previous,
+    replay_prefixes,
 )
 from langchain_cfc.calibration.adaptive import fit_adaptive_alpha
 from langchain_cfc.calibration.checks import (
@@ -26,7 +27,6 @@ from langchain_cfc.calibration.fit import (
     fit_feature_map,
     fit_levels,
     make_facts,
-    read_prompts,
     require_fit_split,
     select_independent,
     split_prompts,
@@ -40,7 +40,7 @@ from langchain_cfc.errors import AttainabilityWarning, OverlapError, Unattainabl
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.guarantee import PaperPAC
-from langchain_cfc.records import Provenance
+from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.records.files import RecordsLike, open_records
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support import __version__
@@ -130,7 +130,9 @@ def _calibrate(
     given = config.feature_map
     plan = config.plan_split()
     records, provenance = open_records(records, provenance)
-    prompts = read_prompts(records, config, provenance)
+    shortened = config.draw_rule is not None
+    labelled = tabulate(records, provenance=provenance, shortened=shortened, claims=True)
+    prompts = replay_prefixes(config.draw_rule, labelled, provenance)
     needs_answers = any(part is not None and part.needs_answers for part in (given, rule, config.draw_rule))
     check_answers(prompts, needed=needs_answers)
     parts = split_prompts(prompts, plan)
@@ -204,22 +206,15 @@ def _calibrate(
     artifact = artifact.model_copy(update={"batch": _make_batch_scores(artifact, config, data)})
     if config.wrong_rates and attempt is not None:
         announce_step("certifying")
-        if config.certifies_mean_score:
-            artifact = certify_mean_score(
-                artifact,
-                attempt,
-                max_wrong_rates=config.wrong_rates,
-                delta=config.failure_probability,
-                by_group=config.wrong_rate_groups,
+        delta, by_group = config.failure_probability, config.wrong_rate_groups
+        if config.certifies_claims:
+            (rate,) = config.wrong_rates
+            artifact = certify_shown_claims(
+                artifact, parts["fit"], attempt, max_wrong_rate=rate, delta=delta, by_group=by_group
             )
         else:
-            artifact = certify_shown_claims(
-                artifact,
-                parts["fit"],
-                attempt,
-                max_wrong_rate=config.wrong_rates[0],
-                delta=config.failure_probability,
-                by_group=config.wrong_rate_groups,
+            artifact = certify_mean_score(
+                artifact, attempt, max_wrong_rates=config.wrong_rates, delta=delta, by_group=by_group
             )
     if artifact.bot is not None and not artifact.bot.certificates:
         warnings.warn(" ".join(artifact.bot.refused.values()), AttainabilityWarning, stacklevel=3)

@@ -352,11 +352,6 @@ class CalibrationConfig:
         return is_promised and self.delta is not None and self.max_wrong_rate is None
 
     @property
-    def certifies_mean_score(self) -> bool:
-        """Whether calibration labels certify cuts on the mean score."""
-        return self.max_wrong_rate is not None and self.unit == "answers"
-
-    @property
     def certifies_claims(self) -> bool:
         """Whether calibration labels certify cuts on the scores of claims, which the fit split fixes."""
         return self.max_wrong_rate is not None and self.unit == "claims"

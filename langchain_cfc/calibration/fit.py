@@ -6,7 +6,7 @@ arrays, and `fit_levels` fits the threshold rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,14 +18,12 @@ from langchain_cfc.artifact import (
     LevelState,
     PackedArray,
     make_threshold_rule,
-    replay_prefixes,
 )
 from langchain_cfc.calibration.checks import compute_attainable_groups
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.candidates import LabelledBatch, list_ids_and_clusters
 from langchain_cfc.errors import CalibrationError, UnattainableTargetError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
-from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.splits import Part, SplitPlan, digest_ids
 from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.support.normalisation import NORMALISATION
@@ -82,17 +80,6 @@ class CalibrationData:
         return compute_attainable_groups(
             self.feature_map.list_guaranteed_weights(), self.features, self.reachable
         )
-
-
-def read_prompts(
-    records: Iterable[LabelledRecord] | LabelledBatch,
-    config: CalibrationConfig,
-    provenance: Provenance | None,
-) -> LabelledBatch:
-    """Read records of any kind, and apply the draw rule to them."""
-    rule = config.draw_rule
-    labelled = tabulate(records, provenance=provenance, shortened=rule is not None, claims=True)
-    return replay_prefixes(rule, labelled, provenance)
 
 
 def split_prompts(prompts: LabelledBatch, plan: SplitPlan) -> dict[Part, LabelledBatch]:

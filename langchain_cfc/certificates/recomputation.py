@@ -65,23 +65,21 @@ def recompute_certificates(artifact: CalibrationArtifact) -> list[BoundCheck]:
         checks += _recompute_bot(artifact.bot)
     for one in artifact.people_certificates:
         name, bound = f"{one.about} at alpha = {one.alpha}, by people", "promise kept at least"
-        checks.append(
-            BoundCheck(certificate=name, bound=bound, stated=one.at_least, recomputed=None, agrees=True)
-        )
+        checks.append(_check(name, bound, one.at_least, None, agrees=True))
     return [*checks, *_add_up_levels(artifact)]
 
 
-def _compare_bounds(certificate: str, bound: str, stated: float, recomputed: float) -> BoundCheck:
-    agrees = math.isclose(stated, recomputed, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+def _check(
+    certificate: str, bound: str, stated: float, recomputed: float | None, *, agrees: bool
+) -> BoundCheck:
     return BoundCheck(
         certificate=certificate, bound=bound, stated=stated, recomputed=recomputed, agrees=agrees
     )
 
 
-def _check_test(certificate: str, bound: str, failing: float, p_value: float) -> BoundCheck:
-    return BoundCheck(
-        certificate=certificate, bound=bound, stated=failing, recomputed=p_value, agrees=p_value <= failing
-    )
+def _compare_bounds(certificate: str, bound: str, stated: float, recomputed: float) -> BoundCheck:
+    agrees = math.isclose(stated, recomputed, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+    return _check(certificate, bound, stated, recomputed, agrees=agrees)
 
 
 def _add_up_levels(artifact: CalibrationArtifact) -> Iterator[BoundCheck]:
@@ -100,13 +98,8 @@ def _add_up_levels(artifact: CalibrationArtifact) -> Iterator[BoundCheck]:
     for key, level in spent.items():
         least, *others = sorted(deltas[key], key=float)
         share = float(least) * float(compute_share(key[1]))
-        yield BoundCheck(
-            certificate=f"attempt {key[1]} at delta = {least}",
-            bound="sum of levels",
-            stated=level,
-            recomputed=share,
-            agrees=not others and level <= share * (1.0 + _TOLERANCE),  # an attempt has one delta
-        )
+        fits = not others and level <= share * (1.0 + _TOLERANCE)  # an attempt has one delta
+        yield _check(f"attempt {key[1]} at delta = {least}", "sum of levels", level, share, agrees=fits)
 
 
 def _recompute_coverage(one: CoverageCertificate) -> Iterator[BoundCheck]:
@@ -141,4 +134,5 @@ def _recompute_wrong_rate(certificate: WrongRateCertificate) -> Iterator[BoundCh
         if one.certified:
             rate = certificate.max_wrong_rate
             p_value = binomial_p_value(one.wrong, one.answered, float(rate))
-            yield _check_test(f"wrong rate of {rate}", f"p-value, {one.name}", failing, p_value)
+            name, bound = f"wrong rate of {rate}", f"p-value, {one.name}"
+            yield _check(name, bound, failing, p_value, agrees=p_value <= failing)

@@ -373,10 +373,6 @@ def test_mean_score_bot_certifies_several_rates() -> None:
         certificate = alone.certified_bot.certificates[0]
         assert (certificate.max_mean_score, certificate.groups) == (one.max_mean_score, one.groups)
         assert certified.find_certificate(float(one.max_wrong_rate)) == one
-    with pytest.raises(
-        InputError, match=r"several .* are certified \(0.05, 0.1, 0.2\): before asking any question, choose"
-    ):
-        certified.find_certificate()
     with pytest.raises(InputError, match=r"is not certified: A rate of 0\.0001 wrong answers is"):
         certified.find_certificate("0.0001")
     with pytest.raises(InputError, match="it was not requested"):

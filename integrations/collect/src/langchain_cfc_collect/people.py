@@ -355,7 +355,7 @@ def _choose_target(
     if target > LARGEST_TARGET:
         msg = f"max_wrong_rate is {rate}; people can certify rates from {1.0 - LARGEST_TARGET:g} on"
         raise InputError(msg)
-    certificate = bot.find_certificate(rate if len(bot.certificates) > 1 else None)
+    certificate = bot.certificates[0] if len(bot.certificates) == 1 else bot.find_certificate(rate)
     if alpha is not None:
         msg = "alpha is about sets, and max_wrong_rate about answers: leave one of them out"
         raise InputError(msg)
