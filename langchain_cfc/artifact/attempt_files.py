@@ -19,7 +19,7 @@ from langchain_cfc.artifact.facts import Attempt
 from langchain_cfc.artifact.model import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import ArtifactError, InputError, UnattainableTargetError
-from langchain_cfc.support.files import atomic_writer, check_target, lock_folders
+from langchain_cfc.support.files import atomic_writer, lock_folders
 from langchain_cfc.support.serialization import canonical_json, compute_sha256
 
 _SUFFIX = ".attempts.json"
@@ -70,11 +70,6 @@ class AttemptFiles:
         """
         with self._update() as there:
             self.ledger = AttemptLedger.collect(self.ledger, there).with_look(labelled, what)
-
-    def check_writable(self) -> None:
-        """Raise an `InputError` if a file cannot be written, before a long computation."""
-        for path in self.paths:
-            check_target(path)
 
     @contextmanager
     def _update(self) -> Iterator[AttemptLedger]:

@@ -166,9 +166,8 @@ class CalibrationArtifact(ArtifactContent):
         wrong = np.flatnonzero(wanted != draws.counts)
         if len(wrong):
             row = int(wrong[0])
-            when = "later" if wanted[row] > draws.counts[row] else "earlier"
             msg = (
-                f"the artifact was calibrated with draws = {self.draws}, which stops {when} than after the "
+                f"the artifact was calibrated with draws = {self.draws}, which does not stop after the "
                 f"{draws.counts[row]} draws of prompt {row}"
             )
             raise InputError(msg)

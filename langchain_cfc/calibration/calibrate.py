@@ -156,26 +156,22 @@ def _calibrate(
             success_scores=rule.compute_success_scores(labelled),
         )
     attempt = _plan_attempt(config, data, ledger, provenance)
-    alphas = config.alphas
     adaptive = feature_map.adaptive_alpha
     if config.alphas:
+        strictest = config.alphas[0]
         check_attainable(
             *data.counts,
             data.groups,
             rule.option,
-            alphas[0] if adaptive is None else adaptive.list_levels(alphas[0])[-1],
+            strictest if adaptive is None else adaptive.list_levels(strictest)[-1],
             # Adaptive levels are chosen so that few prompts are flagged.
             promised=adaptive is None,
             allow_unattainable=config.allow_unattainable,
         )
     confidence = _make_confidence(config, attempt)
     announce_step("computing thresholds")
-    levels, arrays = fit_levels(
-        data,
-        config,
-        alphas,
-        delta=None if confidence is None else format_alpha(confidence.level, "delta"),
-    )
+    delta = None if confidence is None else format_alpha(confidence.level, "delta")
+    levels, arrays = fit_levels(data, config, delta=delta)
     n = prompts.draws.n
     if not UNITS[config.unit].is_fixed_count:  # the answers drawn for each prompt are counted
         n = 1 if provenance is None else provenance.n

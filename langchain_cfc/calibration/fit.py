@@ -6,7 +6,7 @@ arrays, and `fit_levels` fits the threshold rules.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -126,11 +126,7 @@ def fit_feature_map(
 
 
 def fit_levels(
-    data: CalibrationData,
-    config: CalibrationConfig,
-    alphas: Sequence[str],
-    *,
-    delta: str | None = None,
+    data: CalibrationData, config: CalibrationConfig, *, delta: str | None
 ) -> tuple[list[LevelState], dict[str, PackedArray]]:
     """Fit the rules at every level, and return their states with the arrays these refer to.
 
@@ -144,7 +140,7 @@ def fit_levels(
         return {key: array.name for key, array in packed.items()}
 
     levels = []
-    for alpha in alphas:
+    for alpha in config.alphas:
         effective = None
         if config.pac is not None:
             effective = config.pac.effective_alpha(alpha, len(data.labelled))

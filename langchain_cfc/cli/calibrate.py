@@ -45,8 +45,6 @@ def calibrate(
         check_output(out_path)
         with open_attempts(records, out_path) as kept, open_records(records) as dataset:
             rates, of_all, pac = options["max_wrong_rate"], options["max_wrong_of_all"], options["pac"]
-            if rates or options["delta"]:
-                kept.check_writable()
             given = {
                 "alpha": options["alpha"] or (None if rates or of_all else ["0.1"]),
                 "max_wrong_rate": rates or None,

@@ -43,7 +43,6 @@ def evaluate(
     with report_errors():
         artifact = CalibrationArtifact.load(artifact_path)
         with open_attempts(records) as kept, open_records(records) as dataset:
-            kept.check_writable()
             table = tabulate_draws(artifact, dataset)
             report = evaluation.evaluate(artifact, table, alpha=alpha, provenance=dataset.provenance)
             record_evaluation(kept, artifact, table)

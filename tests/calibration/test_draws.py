@@ -138,9 +138,9 @@ def test_fixed_draw_rule_uses_the_first_candidates() -> None:
 def test_decide_refuses_candidates_that_the_draw_rule_would_not_draw() -> None:
     artifact = calibrate_with(RULES[0])
     table = tabulate(make_records(1, 20))
-    with pytest.raises(InputError, match="stops earlier than after the 8 draws"):
+    with pytest.raises(InputError, match="does not stop after the 8 draws"):
         decide(artifact, table.draws)
-    with pytest.raises(InputError, match="stops later than after the 1 draws"):
+    with pytest.raises(InputError, match="does not stop after the 1 draws"):
         decide(artifact, table.keep_first_candidates(1).draws)
     other = tabulate_draws(calibrate_with(RULES[2]), make_records(1, 20))
     with pytest.raises(InputError, match="another rule has shortened these prompts"):

@@ -117,7 +117,6 @@ def plan(
                 )
                 raise InputError(msg)
             with open_attempts(pilot) as kept, open_records(pilot) as dataset:
-                kept.check_writable()
                 labelled = tabulate(dataset)
                 bot = plan_bot(
                     labelled,
@@ -148,7 +147,6 @@ def plan(
                     labelled, **{f"{one}_fraction": shares[one] for one in shares}
                 )
                 if promises:
-                    kept.check_writable()
                     rows = make_split_plan(0, **shares).list_rows(labelled)
                     kept.record_look(labelled.take(rows["fit"]), "plan")
                 found = found.model_copy(update={"promises": promises})

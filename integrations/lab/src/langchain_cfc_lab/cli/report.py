@@ -53,7 +53,6 @@ def report(
         reports.check_report(out_path)
         artifact = CalibrationArtifact.load(artifact_path)
         with open_attempts(records) as kept, open_records(records) as dataset:
-            kept.check_writable()
             texts = dataset if show_text else None
             table = tabulate_draws(artifact, dataset)
             seen = evaluation.evaluate(artifact, table, alpha=alpha, provenance=dataset.provenance)
