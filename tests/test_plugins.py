@@ -83,12 +83,11 @@ def open_nothing(rest: str, times: int) -> None:
 
 @pytest.fixture
 def letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plugins of two distributions, of which both provide `twice`."""
+    """Plugins of another distribution."""
     here = __name__
     found = [
         EntryPoint("letters", f"{here}:open_letters", "sources"),
         EntryPoint("nothing", f"{here}:open_nothing", "sources"),
-        *[EntryPoint("twice", f"{here}:open_letters", "sources")] * 2,
     ]
     monkeypatch.setattr(plugins, "entry_points", lambda group: found if group == "sources" else [])
 
@@ -102,9 +101,8 @@ def test_load_plugin_returns_what_the_plugin_returns() -> None:
 @pytest.mark.parametrize(
     ("group", "source", "failure", "words"),
     [
-        ("sources", "other:x", RecordError, "no source other: found letters, nothing, twice"),
+        ("sources", "other:x", RecordError, "no source other: found letters, nothing"),
         ("none", "other:x", RecordError, "none is installed; langchain-cfc-other"),
-        ("sources", "twice:x", InputError, "several distributions provide twice"),
         ("sources", "letters:7", InputError, "failed with ValueError: 7 holds more"),
         ("sources", "nothing:x", InputError, "returned a NoneType; expected list"),
     ],

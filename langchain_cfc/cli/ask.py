@@ -162,17 +162,12 @@ def _check_batch_options(
     promises: Sequence[str | None],
 ) -> None:
     """Refuse options of a batch and of a single question beside each other."""
-    if batch is None:
-        if prompt is None or out_path is not None or max_wrong_share is not None:
-            msg = (
-                "give one question, or --batch with a CSV file of questions and --out; --max-wrong-share is "
-                "about a batch. For one question, --max-wrong-rate or --max-wrong-of-all names the promise"
-            )
-            raise InputError(msg)
-    elif prompt is not None or out_path is None or any(one is not None for one in promises):
+    given = [one is not None for one in (batch, out_path, max_wrong_share)]
+    alone = prompt is not None and not any(given)
+    if not alone and (prompt is not None or not all(given[:2]) or any(one is not None for one in promises)):
         msg = (
-            "--batch needs --out and takes no other question; its promise is --max-wrong-share, so leave "
-            "--alpha, --max-wrong-rate and --max-wrong-of-all out"
+            "give one question, whose promise --alpha, --max-wrong-rate or --max-wrong-of-all names; or no "
+            "question, and --batch with a CSV file and --out, whose promise is --max-wrong-share"
         )
         raise InputError(msg)
 

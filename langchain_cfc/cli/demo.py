@@ -139,7 +139,8 @@ def choose_examples(served: Served) -> Served:
     topics: set[object] = set()
 
     def choose(most: int, *, abstained: bool) -> Iterator[tuple[PromptRecord, CFCResult]]:
-        for record, result in sorted(served, key=_hash_id):
+        # A sort key that depends on nothing in the example.
+        for record, result in sorted(served, key=lambda pair: hashlib.sha256(pair[0].id.encode()).digest()):
             topic = record.metadata["topic"]
             if most and topic not in topics and result.abstained == abstained and _is_clear(record, result):
                 most -= 1
@@ -147,11 +148,6 @@ def choose_examples(served: Served) -> Served:
                 yield record, result
 
     return (*choose(_ANSWERED_EXAMPLES, abstained=False), *choose(_ABSTAINED_EXAMPLES, abstained=True))
-
-
-def _hash_id(pair: tuple[PromptRecord, CFCResult]) -> bytes:
-    """Return the hash of a record's id, a sort key that depends on nothing in the example."""
-    return hashlib.sha256(pair[0].id.encode()).digest()
 
 
 def _is_clear(record: PromptRecord, result: CFCResult) -> bool:

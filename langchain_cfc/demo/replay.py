@@ -100,10 +100,6 @@ class ReplayChatModel(BaseChatModel):
         )
         raise DrawError(msg)
 
-    def __repr__(self) -> str:
-        """Return the class name with the number of prompts that it can replay."""
-        return f"ReplayChatModel({len(self._records)} prompts)"
-
     @property
     def _llm_type(self) -> str:
         return "langchain-cfc-replay"

@@ -53,27 +53,21 @@ class TextMatcher(BaseLabeler):
         self, name: str, settings: Mapping[str, Any], parts: Mapping[str, Any] | None = None
     ) -> None:
         self.name = name
-        self._settings = settings
         self.fingerprint = combine_fingerprints(name, settings, parts or {})
-
-    def __repr__(self) -> str:
-        """State what makes a candidate correct."""
-        settings = ", ".join(f"{name}: {value}" for name, value in self._settings.items())
-        return f"{type(self).__name__}({settings})"
 
     @abstractmethod
     def read_reference(self, reference: Any) -> Callable[[str], bool]:
         """Return a test for correct answers; raise a `LabelerError` if the reference is unusable."""
 
-    def make_test(self, given: LabelerInput, config: RunnableConfig) -> Steps[Callable[[str], bool]]:
+    def _make_test(self, given: LabelerInput) -> Callable[[str], bool]:
         """Return the test for one prompt; overridden if it depends on more than the reference."""
-        del config
-        yield from ()  # nothing is called
         return self.read_reference(given["reference"])
 
     def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
         """Test each distinct text once."""
-        is_correct = yield from self.make_test(given, config)
+        del config
+        yield from ()  # nothing is called
+        is_correct = self._make_test(given)
         texts = [candidate.text for candidate in given["candidates"]]
         labels = {text: is_correct(text) for text in dict.fromkeys(texts)}
         return [labels[text] for text in texts]

@@ -21,14 +21,11 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeAlias
-
-from langchain_core.runnables import Runnable, RunnableConfig
+from typing import Any
 
 from langchain_cfc.errors import CFCError, InputError, LabelerError
-from langchain_cfc.execution import Steps
 from langchain_cfc.labelers._words import (
     ALTERNATIVE,
     DOUBT,
@@ -49,16 +46,8 @@ from langchain_cfc.labelers.statements import (
     remove_markup,
     unwrap_latex,
 )
-from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.support.normalisation import fold_characters, normalise_answer, state_versions
-
-Options: TypeAlias = (
-    list[str]
-    | tuple[str, ...]
-    | Runnable[Any, Any]
-    | Callable[[Any], Sequence[str]]
-    | Callable[[Any], Awaitable[Sequence[str]]]
-)
+from langchain_cfc.support.text import quote
 
 _LETTERS = string.ascii_uppercase
 # The letters of the options if no options are given.
@@ -146,22 +135,26 @@ class MultipleChoice(TextMatcher):
 
     Args:
         options: The texts of the 1 to 26 options in order, the first being A: a list or tuple for all
-            prompts, or a function or Runnable, plain or async, that makes one from the prompt. Without them
-            only letters are read.
+            prompts, or a function that makes one from the prompt. Without them only letters are read.
         letters: The letters of the options if no options are given.
 
     Raises:
         InputError: If the letters are not distinct capital letters, or the options not distinct texts.
     """
 
-    def __init__(self, options: Options | None = None, *, letters: str = DEFAULT_LETTERS) -> None:
+    def __init__(
+        self,
+        options: list[str] | tuple[str, ...] | Callable[[Any], Sequence[str]] | None = None,
+        *,
+        letters: str = DEFAULT_LETTERS,
+    ) -> None:
         if not letters or len(set(letters)) < len(letters) or set(letters) - set(_LETTERS):
             msg = f"letters is {letters!r}; expected distinct capital letters, such as 'ABCD'"
             raise InputError(msg)
         listed, function = (options, None) if isinstance(options, (list, tuple)) else (None, options)
         self._letters = letters
         self._options = {} if listed is None else _map_options(listed, InputError)
-        self._make_options = make_optional_call("options function", function, LabelerError)
+        self._make_options = function
         settings = {
             "reads": READING,
             "letters": letters if options is None else "as many as options",
@@ -178,11 +171,15 @@ class MultipleChoice(TextMatcher):
         right = _find_right_letter(reference, letters, known)
         return lambda answer: find_choice(answer, letters, known) == right
 
-    def make_test(self, given: LabelerInput, config: RunnableConfig) -> Steps[Callable[[str], bool]]:
+    def _make_test(self, given: LabelerInput) -> Callable[[str], bool]:
         """Return the test for one prompt, whose options are made first if a function makes them."""
         if self._make_options is None:
-            return (yield from super().make_test(given, config))
-        options = yield from self._make_options.invoke_one(given["prompt"], config)
+            return super()._make_test(given)
+        try:
+            options = self._make_options(given["prompt"])
+        except Exception as error:  # the user's function may raise anything
+            msg = f"the options function failed with {type(error).__name__}: {quote(str(error))}"
+            raise LabelerError(msg) from error
         return self.read_reference(given["reference"], _map_options(options, LabelerError))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -103,10 +102,12 @@ def _read_cells(path: Path, fallback: str | None) -> Iterator[tuple[int, list[st
 
     texts = chain.from_iterable(map(split, chain([header], lines)))
     spaced = f"{delimiter} " in unquoted
+    # The limit is of the whole process. What bounds memory here is the length of a line.
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
     reader = csv.reader(texts, delimiter=delimiter, skipinitialspace=spaced, strict=True)
     first = line
     try:
-        for cells in iter(partial(_read_row, reader), None):
+        for cells in reader:
             if any(cell.strip() for cell in cells):
                 yield line, cells, flaws[0] if flaws else ""
             flaws.clear()
@@ -114,13 +115,3 @@ def _read_cells(path: Path, fallback: str | None) -> Iterator[tuple[int, list[st
     except csv.Error as error:
         problem = f"not CSV: {error}; is a quotation mark in this row not closed, or not doubled?"
         raise RecordError(str(path), line, "", problem) from error
-
-
-def _read_row(reader: Iterator[list[str]]) -> list[str] | None:
-    """Return the cells of the next row; None after the last one."""
-    # The limit is of the whole process. What bounds memory here is the length of a line.
-    before = csv.field_size_limit(MAX_LINE_BYTES)
-    try:
-        return next(reader, None)
-    finally:
-        csv.field_size_limit(before)

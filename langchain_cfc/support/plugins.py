@@ -31,8 +31,8 @@ def is_plugin_source(source: str | os.PathLike[str], folder: Path = Path()) -> b
 def load_plugin(group: str, kind: str, returns: type[PluginT], source: str, *given: object) -> PluginT:
     """Return the result of the plugin for `SCHEME:REST`, called with REST and `given`.
 
-    `kind` names the plugins in messages. Raises a RecordError if there is no plugin, and an InputError if
-    there are several, or if it fails or returns another type than `returns`.
+    `kind` names the plugins in messages. Raises a RecordError if there is no plugin, and an InputError if it
+    fails or returns another type than `returns`.
     """
     scheme, _, rest = source.partition(":")
     found = entry_points(group=group)
@@ -43,11 +43,7 @@ def load_plugin(group: str, kind: str, returns: type[PluginT], source: str, *giv
         raise RecordError(
             source, 0, "", _explain_missing_plugin(kind, scheme, sorted({point.name for point in found}))
         )
-    if len(points) > 1:
-        owners = ", ".join(sorted(f"{_find_owner(point)} ({point.value})" for point in points))
-        msg = f"{source}: several distributions provide {scheme}: {owners}; uninstall all but one"
-        raise InputError(msg)
-    (point,) = points
+    point = points[0]
     try:
         made = point.load()(rest, *given)
     except CFCError:

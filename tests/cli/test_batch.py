@@ -83,7 +83,7 @@ def test_options_that_do_not_fit_are_refused(artifact: Path, tmp_path: Path) -> 
     questions = write_questions(tmp_path / "q.csv", ["a", "b"])
     out = ("--out", tmp_path / "a.csv", "--replay", "demo")
     run("ask", artifact, "--batch", questions, "--replay", "demo").assert_refused("--out")
-    run("ask", artifact, "a", "--batch", questions, *out).assert_refused("no other question")
+    run("ask", artifact, "a", "--batch", questions, *out).assert_refused("or no question")
     run("ask", artifact, "--batch", questions, *out, "--alpha", "0.1").assert_refused("--max-wrong-share")
     run("ask", artifact, "a", "--max-wrong-share", "0.1", "--replay", "demo").assert_refused("batch")
     run("ask", artifact, "--replay", "demo").assert_refused("one question")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers import MultipleChoice
 from langchain_cfc.labelers.multiple_choice import find_choice
-from tests.calls import Invoke, invoke_async, is_correct
+from tests.calls import Invoke, is_correct
 from tests.factories import labeler_input
 
 CITIES = ["Lima", "Quito", "La Paz", "St. John's"]
@@ -212,24 +211,12 @@ def list_options(prompt: Any) -> list[str]:
     return str(prompt).split("\n")
 
 
-async def alist_options(prompt: Any) -> list[str]:
-    return list_options(prompt)
-
-
 def test_multiple_choice_accepts_options_computed_from_the_prompt(invoke: Invoke) -> None:
     asked = labeler_input("Quito", "B", "Lima", "Quito", prompt="Lima\nQuito")
-    for options in (list_options, RunnableLambda(list_options)):
-        assert invoke(MultipleChoice(options), asked) == [True, False, True]
-        # There are two letters now.
-        with pytest.raises(LabelerError, match="one of the letters AB,"):
-            invoke(MultipleChoice(options), labeler_input("C", "B", prompt="Lima\nQuito"))
-
-
-def test_multiple_choice_awaits_an_async_options_function() -> None:
-    asked = labeler_input("Quito", "B", "Lima", prompt="Lima\nQuito")
-    assert invoke_async(MultipleChoice(alist_options), asked) == [True, False]
-    with pytest.raises(LabelerError, match="options function is async"):
-        MultipleChoice(alist_options).invoke(asked)
+    assert invoke(MultipleChoice(list_options), asked) == [True, False, True]
+    # There are two letters now.
+    with pytest.raises(LabelerError, match="one of the letters AB,"):
+        invoke(MultipleChoice(list_options), labeler_input("C", "B", prompt="Lima\nQuito"))
 
 
 INVALID_OPTIONS: list[tuple[Any, str]] = [
