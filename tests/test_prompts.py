@@ -181,7 +181,7 @@ def test_messages_to_text_returns_the_text_of_one_human_message(prompt: Any) -> 
     [
         ([SystemMessage("Be brief."), HumanMessage(QUESTION)], "a message of type system"),
         ([HumanMessage("Hello"), HumanMessage(QUESTION)], "a message of type human, a message of type human"),
-        ([HumanMessage([{"type": "text", "text": QUESTION}, IMAGE])], "image in message 0"),
+        ([HumanMessage([{"type": "text", "text": QUESTION}, IMAGE])], "For images, other content"),
         ([AIMessage("", tool_calls=[CALL]), ToolMessage("x", tool_call_id="1")], "a message of type tool"),
         ([AIMessage(QUESTION)], "a message of type ai"),
         ([HumanMessage(QUESTION, name="ana")], "a named message of type human"),

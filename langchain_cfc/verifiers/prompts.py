@@ -3,7 +3,7 @@
 A prompt may be text, a message, messages in any form that LangChain reads, a prompt value or a mapping. Some
 readers take messages with images (judging models), others need to recognise the prompt (replay), and a chain
 that was calibrated on texts takes one human message as a text. All of them use this module, so that none
-silently drops a part of the prompt: `PromptContent.other_parts` lists what the text leaves out.
+silently drops a part of the prompt.
 """
 
 from __future__ import annotations
@@ -12,13 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.messages import (
-    AIMessage,
-    BaseMessage,
-    HumanMessage,
-    convert_to_messages,
-    get_buffer_string,
-)
+from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
 from langchain_core.prompt_values import PromptValue, StringPromptValue
 
 from langchain_cfc.candidates import PromptKind
@@ -26,11 +20,6 @@ from langchain_cfc.errors import CFCError, PromptKindError
 from langchain_cfc.support.serialization import canonical_json
 
 __all__ = ["messages_to_text"]
-
-# Providers' names for blocks of a common kind.
-_BLOCK_KINDS = {"image_url": "image", "input_image": "image", "input_audio": "audio", "input_file": "file"}
-# Blocks that repeat `AIMessage.tool_calls`, which transcripts show already.
-_TOOL_CALL_BLOCKS = {"tool_call", "tool_use", "function_call"}
 
 
 def classify_prompt(prompt: Any) -> PromptKind:
@@ -101,31 +90,27 @@ def messages_to_text(prompt: Any) -> str:
     if content.kind == "text":
         return content.text
     kinds = [f"a {'named ' * bool(one.name)}message of type {one.type}" for one in content.messages]
-    held = ", ".join([*kinds, *content.other_parts]) or "an object"
     msg = (
-        f"the prompt is more than the text of one human message: it holds {held}. For more than text, "
-        "collect and calibrate with messages"
+        f"the prompt is more than the text of one human message: it is {', '.join(kinds) or 'an object'}. "
+        "For images, other content and further messages, collect and calibrate with messages"
     )
     raise PromptKindError(msg)
 
 
 @dataclass(frozen=True)
 class PromptContent:
-    """The content of a prompt: its text, its messages, and its other parts.
+    """The content of a prompt: its text, or its messages.
 
     Attributes:
         kind: `text` for a text and for a single human message that holds nothing but text, not even the name
             of its speaker; `messages` for any other message or messages; `object` for a mapping.
-        text: The text; for messages their transcript, where every part that is not text is named in brackets
-            in its place, such as `[image]`; for a mapping its canonical JSON.
+        text: The text; for a mapping its canonical JSON; empty for messages.
         messages: The messages; empty unless `kind` is `messages`.
-        other_parts: The parts that `text` only names, such as `image in message 0`.
     """
 
     kind: PromptKind
     text: str
     messages: tuple[BaseMessage, ...] = ()
-    other_parts: tuple[str, ...] = ()
 
 
 def read_prompt(prompt: Any, hint: str, failure: type[CFCError]) -> PromptContent:
@@ -140,25 +125,12 @@ def read_prompt(prompt: Any, hint: str, failure: type[CFCError]) -> PromptConten
     if isinstance(prompt, Mapping):
         return PromptContent("object", _to_json(prompt, hint, failure))
     messages = _read_messages(prompt, hint, failure)
-    texts, other_parts = [], []
-    for position, message in enumerate(messages):
-        text, kinds = _split_content(message)
-        texts.append(text)
-        other_parts += [f"{kind} in message {position}" for kind in kinds]
     first = messages[0]
-    if len(messages) == 1 and isinstance(first, HumanMessage) and not (first.name or other_parts):
-        return PromptContent("text", texts[0])
-    try:
-        transcript = get_buffer_string(
-            [
-                message.model_copy(update={"content": text})
-                for message, text in zip(messages, texts, strict=True)
-            ]
-        )
-    except ValueError as error:
-        msg = f"the prompt holds a message that cannot be transcribed ({error}): {hint}"
-        raise failure(msg) from error
-    return PromptContent("messages", transcript, tuple(messages), tuple(other_parts))
+    if len(messages) == 1 and isinstance(first, HumanMessage) and not first.name:
+        blocks = [first.content] if isinstance(first.content, str) else first.content
+        if all(isinstance(one, str) or one.get("type") == "text" for one in blocks):
+            return PromptContent("text", str(first.text))
+    return PromptContent("messages", "", tuple(messages))
 
 
 def _to_json(prompt: Mapping[Any, Any], hint: str, failure: type[CFCError]) -> str:
@@ -183,23 +155,3 @@ def _read_messages(prompt: Any, hint: str, failure: type[CFCError]) -> list[Base
         msg = f"the prompt is a {type(prompt).__name__}, which cannot be read as text or messages: {hint}"
         raise failure(msg)
     return messages
-
-
-def _split_content(message: BaseMessage) -> tuple[str, list[str]]:
-    """Return a message's text, with other parts named in brackets, and the kinds of these parts."""
-    texts: list[str] = []
-    kinds: list[str] = []
-    blocks = [message.content] if isinstance(message.content, str) else message.content
-    for block in blocks:
-        if isinstance(block, str):
-            texts.append(block)
-        elif block.get("type") == "text" and isinstance(block.get("text"), str):
-            texts.append(block["text"])
-        elif not (block.get("type") in _TOOL_CALL_BLOCKS and getattr(message, "tool_calls", None)):
-            stated = str(block.get("type", "untyped part"))
-            kinds.append(_BLOCK_KINDS.get(stated, stated))
-            texts.append(f"[{kinds[-1]}]")
-    if isinstance(message, AIMessage) and message.invalid_tool_calls:
-        kinds.append("invalid tool call")
-        texts.append("[invalid tool call]")
-    return "".join(texts), kinds

@@ -9,9 +9,9 @@ from langchain_core.messages import (
     AIMessage,
     BaseMessage,
     HumanMessage,
-    RemoveMessage,
     SystemMessage,
     ToolMessage,
+    convert_to_messages,
 )
 from langchain_core.prompt_values import ChatPromptValue, StringPromptValue
 from langchain_core.runnables import RunnableLambda
@@ -25,13 +25,6 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw
 QUESTION = {"type": "text", "text": "Where does it live?"}
 ILLUSTRATED = [HumanMessage([QUESTION, IMAGE])]
 CALL: Any = {"name": "search", "args": {"query": "llama"}, "id": "1", "type": "tool_call"}
-BROKEN_CALL: Any = {
-    "name": "search",
-    "args": "{",
-    "id": "1",
-    "error": "not JSON",
-    "type": "invalid_tool_call",
-}
 
 
 def read(prompt: Any) -> Any:
@@ -39,19 +32,27 @@ def read(prompt: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "part"),
+    "prompt",
     [
-        (ILLUSTRATED, "image in message 0"),
-        (ChatPromptValue(messages=ILLUSTRATED), "image in message 0"),
-        ([("human", "Look."), ("human", [IMAGE])], "image in message 1"),
-        ([HumanMessage([{"type": "input_audio", "input_audio": {}}])], "audio in message 0"),
-        ([HumanMessage([QUESTION, {"type": "file", "base64": "aaaa"}])], "file in message 0"),
-        ([HumanMessage([QUESTION, {"unknown": 1}])], "untyped part in message 0"),
-        ([AIMessage("", invalid_tool_calls=[BROKEN_CALL])], "invalid tool call in message 0"),
+        ILLUSTRATED,
+        ChatPromptValue(messages=ILLUSTRATED),
+        [("human", "Look."), ("human", [IMAGE])],
+        [HumanMessage([{"type": "input_audio", "input_audio": {}}])],
+        [HumanMessage([QUESTION, {"type": "file", "base64": "aaaa"}])],
+        [HumanMessage([QUESTION, {"unknown": 1}])],
+        [SystemMessage("Be brief.")],
+        [HumanMessage([QUESTION], name="ana")],
+        [
+            SystemMessage("Be brief."),
+            AIMessage([{"type": "tool_use", "id": "1", "name": "search", "input": {}}], tool_calls=[CALL]),
+            ToolMessage("In Peru.", tool_call_id="1"),
+        ],
     ],
 )
-def test_read_prompt_names_content_that_is_not_text(prompt: Any, part: str) -> None:
-    assert read(prompt).other_parts == (part,)
+def test_read_prompt_keeps_messages_with_more_than_one_text(prompt: Any) -> None:
+    content = read(prompt)
+    listed = prompt.messages if isinstance(prompt, ChatPromptValue) else prompt
+    assert (content.kind, list(content.messages)) == ("messages", convert_to_messages(listed))
 
 
 def test_model_judge_shows_every_part_of_a_prompt() -> None:
@@ -81,29 +82,7 @@ def test_model_judge_shows_every_part_of_a_prompt() -> None:
 )
 def test_read_prompt_reads_one_question_in_every_form(prompt: Any) -> None:
     content = read(prompt)
-    assert (content.kind, content.text, content.other_parts) == ("text", "Where does it live?", ())
-
-
-def test_read_prompt_transcript_names_parts_not_shown() -> None:
-    conversation = [
-        SystemMessage("Be brief."),
-        HumanMessage([QUESTION, IMAGE]),
-        AIMessage([{"type": "tool_use", "id": "1", "name": "search", "input": {}}], tool_calls=[CALL]),
-        ToolMessage("In Peru.", tool_call_id="1"),
-    ]
-    content = read(conversation)
-    lines = content.text.splitlines()
-    assert lines[:2] == ["System: Be brief.", "Human: Where does it live?[image]"]
-    # The calls are shown, so the provider's own block of the same call is not missing.
-    assert "'query': 'llama'" in lines[2]
-    assert lines[3] == "Tool: In Peru."
-    assert content.other_parts == ("image in message 1",)
-    assert list(content.messages) == conversation
-
-
-def test_read_prompt_keeps_the_role_of_a_single_message() -> None:
-    assert read([SystemMessage("Be brief.")]).text == "System: Be brief."
-    assert "search" in read([AIMessage("", tool_calls=[CALL])]).text
+    assert (content.kind, content.text, content.messages) == ("text", "Where does it live?", ())
 
 
 def test_read_prompt_reads_an_object_as_canonical_json() -> None:
@@ -117,7 +96,6 @@ def test_read_prompt_reads_an_object_as_canonical_json() -> None:
         (7, "a int, which cannot be read as text or messages: say something else"),
         ([], "a list, which cannot be read as text or messages"),
         ([object()], "a list that does not hold messages"),
-        ([RemoveMessage(id="1")], "a message that cannot be transcribed"),
         ({"a": object()}, "a mapping with the keys a, is not JSON"),
         ({"a": float("nan")}, "a mapping with the keys a, is not JSON"),
     ],

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from langchain_core.messages import get_buffer_string
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.errors import InputError, LabelerError, RecordError, VerifierError
@@ -138,12 +139,14 @@ def format_cell(value: Any) -> str:
 
 
 def format_input(value: Any) -> Any:
-    """Return messages as a transcript, with non-text parts named in brackets; return other inputs as is."""
+    """Return messages of text as a transcript; return other inputs as is, which are shown as JSON."""
     if not isinstance(value, list):
         return value
     try:
-        return read_prompt(value, "it is shown as JSON", VerifierError).text
-    except VerifierError:
+        content = read_prompt(value, "it is shown as JSON", VerifierError)
+        is_text = all(isinstance(one.content, str) for one in content.messages)
+        return content.text or (get_buffer_string(content.messages) if is_text else value)
+    except (VerifierError, ValueError):
         return value
 
 
