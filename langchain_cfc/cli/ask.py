@@ -28,7 +28,6 @@ from langchain_cfc.records import read_records
 from langchain_cfc.runnable import BatchResult, CFCResult, CFCRunnable, ClaimsResult
 from langchain_cfc.runnable.batch import ScoredListener
 from langchain_cfc.support.plugins import FACTORY, load_object
-from langchain_cfc.support.suggestions import suggest_file
 from langchain_cfc.support.text import format_limit
 
 # Options under a heading of their own in the help.
@@ -247,9 +246,6 @@ def _describe_scores(result: CFCResult, scores: Sequence[float]) -> str:
 def _make_replay_arguments(path: Path, prompt: str | None) -> dict[str, Any]:
     from langchain_cfc.demo import load_recording
 
-    if str(path) != "demo" and not path.exists():
-        msg = f"--replay {path}: no such file; 'demo' replays the demo's recording{suggest_file(path)}"
-        raise InputError(msg)
     source = load_recording() if str(path) == "demo" else read_records(path)
     parts = make_replay_parts(source)
     if prompt is not None:

@@ -75,12 +75,9 @@ def _shorten_usage_errors() -> Iterator[None]:
         if type(error).__name__ == "NoArgsIsHelpError":  # typer prints the help
             raise
         said = " ".join(error.format_message().split()).replace("Value error, ", "")
-        _print_error(f"{said}\n  {error.ctx.command_path} --help")
+        said += f"\n  {error.ctx.command_path} --help"
+        typer.echo(f"{typer.style('error:', fg='red', bold=True)} {escape_controls(said)}", err=True)
         raise typer.Exit(error.exit_code) from None
-
-
-def _print_error(text: str) -> None:
-    typer.echo(f"{typer.style('error:', fg='red', bold=True)} {escape_controls(text)}", err=True)
 
 
 class _NamesNoFlagTypes:

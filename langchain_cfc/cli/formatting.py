@@ -32,6 +32,7 @@ from rich.text import Text
 from langchain_cfc.cli.commands import FLAGS
 from langchain_cfc.errors import CFCError, CFCWarning, UnattainableTargetError
 from langchain_cfc.features import name_group
+from langchain_cfc.support.display import shorten
 from langchain_cfc.support.text import escape_controls, redact_addresses
 
 Item = TypeVar("Item")
@@ -61,10 +62,6 @@ class _SafeConsole(Console):
     Escape sequences in answers, records or errors of providers could write to the clipboard, change the title
     or clear the screen. rich removes some control characters, but not the escape character.
     """
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        """Escape a string before rich measures it or removes anything."""
-        return super().render_str(escape_controls(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Escape every text that is printed; rich's own control sequences stay."""
@@ -101,8 +98,7 @@ def report_errors() -> Iterator[None]:
         except OSError as error:  # such as a full disk; exit code 1 would read as "no"
             fail(f"{error.strerror or error}: {error.filename or 'file'}", EXIT_BAD_INPUT)
         finally:
-            for note in dict.fromkeys(str(warning.message) for warning in caught):
-                print_note(get_error_console(), note)
+            print_notes(get_error_console(), dict.fromkeys(str(warning.message) for warning in caught))
 
 
 def name_flags(text: str) -> str:
@@ -132,15 +128,10 @@ def name_flags(text: str) -> str:
     return _KEYWORD.sub(replace, redact_addresses(text))
 
 
-def print_note(console: Console, note: str) -> None:
-    """Print a note on one line, without wrapping it."""
-    console.print(f"[yellow]note:[/] {escape(name_flags(note))}", soft_wrap=True)
-
-
 def print_notes(console: Console, notes: Iterable[str]) -> None:
-    """Print notes on a result, wrapped to the width of the console."""
+    """Print each note on one line, without wrapping it."""
     for note in notes:
-        console.print(f"[yellow]note:[/] {escape(name_flags(note))}")
+        console.print(f"[yellow]note:[/] {escape(name_flags(note))}", soft_wrap=True)
 
 
 def print_result(found: Printed, print_text: Callable[[Console, Printed], None], *, as_json: bool) -> None:
@@ -262,8 +253,7 @@ def format_answer_cell(value: Any, instruction: Any = None) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if isinstance(instruction, str):
         text = text.removeprefix(instruction.partition("{")[0])
-    line = " ".join(text.split())
-    return escape(line if len(line) <= _LONGEST_CELL else f"{line[: _LONGEST_CELL - 1]}…")
+    return escape(shorten(text, _LONGEST_CELL))
 
 
 def format_interval(bounds: tuple[float, float]) -> str:

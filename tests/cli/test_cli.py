@@ -395,7 +395,7 @@ def test_ask_prints_the_kept_claims_of_an_answer(tmp_path: Path, monkeypatch: py
         (["calibrate", "RECORDS", "--set-rule", "bestprefix"], 2, "did you mean 'best_prefix'?"),
         (["calibrate", "RECORDSl"], 2, "facts.jsonl?"),
         (["evaluate", "FOLDER/artefact.json", "RECORDS"], 2, "artifact.json?"),
-        (["ask", "ARTIFACT", "?", "--replay", "dmeo"], 2, "'demo' replays"),
+        (["ask", "ARTIFACT", "?", "--replay", "dmeo"], 2, "no such file"),
         (["calibrate", "RECORDS", "--set-rule", "topk"], 2, "known are all"),
         (["ask", "ARTIFACT", "?"], 2, "--generator and --verifier"),
         (["ask", "ARTIFACT", "?", "--generator", "nowhere:x", "--verifier", "nowhere:y"], 2, "cannot import"),

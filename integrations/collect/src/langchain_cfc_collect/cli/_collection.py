@@ -21,7 +21,7 @@ from langchain_cfc.cli.formatting import (
     get_console,
     get_error_console,
     print_lines,
-    print_note,
+    print_notes,
 )
 from langchain_cfc.errors import CFCWarning, InputError
 from langchain_cfc.records import Example, write_records
@@ -98,13 +98,12 @@ def _collect(config: CollectionConfig, *, retry_failed: bool, relabel: bool) -> 
     with _make_options(config, retry_failed=retry_failed, relabel=relabel) as options:
         ended = collect(examples, config.create_components(), config.store, options)
     if examples.bad_rows:
-        print_note(get_error_console(), _format_bad_rows(examples))
+        print_notes(get_error_console(), [_format_bad_rows(examples)])
     return ended
 
 
 def _note_lists(config: CollectionConfig) -> None:
-    for note in describe_lists(config.source.rows, config.source.columns):
-        print_note(get_error_console(), note)
+    print_notes(get_error_console(), describe_lists(config.source.rows, config.source.columns))
 
 
 def _read_final_status(store: Store, ended: CollectionResult) -> CollectionStatus:
@@ -123,7 +122,7 @@ def _make_options(config: ScoringConfig, **more: Any) -> Iterator[CollectionOpti
             settings=config.record_settings(),
             keep_payloads=config.run.keep_payloads,
             on_progress=progress,
-            on_batch=lambda line: print_note(console, line),
+            on_batch=lambda line: print_notes(console, [line]),
             on_start=lambda run: _stop_on_signals(run, console),
             **more,
         )
@@ -158,7 +157,7 @@ def _print_warnings(console: Console) -> Iterator[None]:
 
     def show(message: Warning | str, *details: Any, **more: Any) -> None:
         del details, more
-        print_note(console, str(message))
+        print_notes(console, [str(message)])
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", CFCWarning)
@@ -281,7 +280,7 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
     )
     doubt = explain_unverified_parts(executor.configuration)
     if doubt is not None and found.prompts:
-        print_note(get_error_console(), doubt)
+        print_notes(get_error_console(), [doubt])
     if as_json:
         bad_rows = [str(row) for row in examples.bad_rows]
         first = wanted[0].model_dump(mode="json")
@@ -289,7 +288,7 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
         return
     print_lines(get_console(), _list_estimate(found, wanted[0], executor.configuration, is_batch=is_batch))
     if examples.bad_rows:
-        print_note(get_console(), _format_bad_rows(examples))
+        print_notes(get_console(), [_format_bad_rows(examples)])
 
 
 def _read_status(config: CollectionConfig, executor: Executor) -> CollectionStatus | None:

@@ -20,7 +20,6 @@ from langchain_cfc.cli.formatting import (
     get_console,
     get_error_console,
     make_table,
-    print_note,
     print_notes,
     report_errors,
 )
@@ -95,8 +94,7 @@ def init(
         check_target(out_path)
         rows = open_rows(source)
         table, around = proposal.read_questions(rows, question, tuple(reference or ()) or None, prompt)
-        for note in describe_lists(rows, table.columns):
-            print_note(get_error_console(), note)
+        print_notes(get_error_console(), describe_lists(rows, table.columns))
         choices = proposal.list_labelers(table.examples)
         if prompt is None:
             around = proposal.propose_prompt(name, table.examples, choices)
