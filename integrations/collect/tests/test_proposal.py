@@ -272,8 +272,8 @@ def test_draw_answers_leaves_out_settings_that_the_model_refuses() -> None:
     script.faults = (Fault("status 400", frozenset({0})),)
     with serving(script) as url:
         model, connection = parse_model("local", url)
-        found = draw_answers(model, None, connection, asked)
-    assert found.settings == {"temperature": 0.7}
+        settings, _ = draw_answers(model, None, connection, asked)
+    assert settings == {"temperature": 0.7}
     assert "logprobs" in script.requests[0]
     assert "logprobs" not in script.requests[-1]
 

@@ -16,7 +16,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -161,43 +161,13 @@ class TrialAnswer:
         return bool((metadata.get("logprobs") or {}).get("content"))
 
 
-@dataclass(frozen=True)
-class Trial:
-    """Answers of a model, with the sampling settings that it accepted."""
-
-    settings: Mapping[str, Any]
-    answers: Sequence[TrialAnswer]
-
-    @property
-    def has_logprobs(self) -> bool:
-        """Whether all answers carry token log-probabilities."""
-        return all(one.has_logprobs for one in self.answers)
-
-    @property
-    def cut_off(self) -> int:
-        """Number of answers that did not end within the limit on tokens."""
-        return sum(one.candidate.no_answer in {"cut_off", "reasoning_only"} for one in self.answers)
-
-    @property
-    def longest(self) -> int:
-        """Number of tokens of the longest answer."""
-        return _TRIAL_TOKENS if self.cut_off else max(one.tokens for one in self.answers)
-
-    @property
-    def proposed_settings(self) -> dict[str, Any]:
-        """The settings to collect with: those that are of use, and a power of two as the limit on tokens."""
-        unused = set() if self.has_logprobs else {"logprobs"}
-        kept = {name: value for name, value in self.settings.items() if name not in unused}
-        wanted = max(_MIN_TOKEN_LIMIT, _TOKEN_LIMIT_FACTOR * self.longest)
-        return {**kept, "max_tokens": 1 << (wanted - 1).bit_length()}
-
-
 def draw_answers(
     generator: Any, prompt: str | None, connection: Mapping[str, Any], examples: Sequence[Example]
-) -> Trial:
+) -> tuple[Mapping[str, Any], list[TrialAnswer]]:
     """Draw one answer per example, from a model given by name with the first settings that it accepts.
 
-    Raises `CFCError` if the model cannot be created or reached, or its answers cannot be read.
+    Returns these settings and the answers. Raises `CFCError` if the model cannot be created or reached, or
+    its answers cannot be read.
     """
     is_named = isinstance(generator, str)
     for settings in (attempts := _SETTINGS if is_named else ({},)):
@@ -220,7 +190,7 @@ def draw_answers(
             msg = f"{name} does not answer{where}: {cause}"
             raise CollectionError(msg) from error
         else:
-            return Trial(settings, answers)
+            return settings, answers
     raise AssertionError  # the last attempt returns or raises
 
 
@@ -392,31 +362,37 @@ def propose(
         CFCError: If the model cannot be called.
     """
     ask = partial(draw_answers, generator, prompt, connection or {})
-    trial = ask(spread_examples(examples, N_TRIAL_ANSWERS))
-    if choices and not any(label_answers(choices[-1], trial.answers)):
-        asked = {one.example.id for one in trial.answers}
+    settings, answers = ask(spread_examples(examples, N_TRIAL_ANSWERS))
+    if choices and not any(label_answers(choices[-1], answers)):
+        asked = {one.example.id for one in answers}
         others = spread_examples(examples, 2 * N_TRIAL_ANSWERS)
         if more := [one for one in others if one.id not in asked][:N_TRIAL_ANSWERS]:
-            trial = replace(trial, answers=[*trial.answers, *ask(more).answers])
+            answers += ask(more)[1]
+    has_logprobs = all(one.has_logprobs for one in answers)
     tables: dict[str, dict[str, Any]] = {"generator": {} if prompt is None else {"prompt": prompt}}
     reasons: dict[str, str] = {}
     if isinstance(generator, str):
-        tables["generator"]["arguments"] = trial.proposed_settings
+        cut_off = sum(one.candidate.no_answer in {"cut_off", "reasoning_only"} for one in answers)
+        longest = _TRIAL_TOKENS if cut_off else max(one.tokens for one in answers)
+        wanted = max(_MIN_TOKEN_LIMIT, _TOKEN_LIMIT_FACTOR * longest)
+        kept = {name: one for name, one in settings.items() if has_logprobs or name != "logprobs"}
+        # The next power of two.
+        tables["generator"]["arguments"] = {**kept, "max_tokens": 1 << (wanted - 1).bit_length()}
         reasons["generator.arguments"] = (
-            f"{pluralize(trial.cut_off, 'answer')} did not end within {trial.longest} tokens"
-            if trial.cut_off
-            else f"the longest answer took {pluralize(trial.longest, 'token')}"
+            f"{pluralize(cut_off, 'answer')} did not end within {longest} tokens"
+            if cut_off
+            else f"the longest answer took {pluralize(longest, 'token')}"
         )
-    tables["verifier"] = {"factory": "SequenceProbability" if trial.has_logprobs else "SelfConsistency"}
+    tables["verifier"] = {"factory": "SequenceProbability" if has_logprobs else "SelfConsistency"}
     reasons["verifier.factory"] = (
         "the model returns log-probabilities: the score of an answer costs no further call"
-        if trial.has_logprobs
+        if has_logprobs
         else "the model returns no log-probabilities: an answer is scored by how many candidates "
         "agree with it"
     )
     if not choices:
-        return Proposal(tables, reasons, trial.answers, ())
-    labels = [label_answers(one, trial.answers) for one in choices]
+        return Proposal(tables, reasons, answers, ())
+    labels = [label_answers(one, answers) for one in choices]
     found = max(labels, key=sum)
     choice = choices[labels.index(found)]
     tables["labeler"] = dict(choice.table)
@@ -429,10 +405,10 @@ def propose(
         f"all references are {choice.reads}; it labels {sum(found)} of {len(found)} trial answers correct"
     ) + (f" (others: {', '.join(rest)})" if rest else "")
     # The letter or number must be extracted from an answer of more than one word.
-    if choice.extractor is not None and any(len(one.candidate.text.split()) > 1 for one in trial.answers):
+    if choice.extractor is not None and any(len(one.candidate.text.split()) > 1 for one in answers):
         tables["answer"] = dict(choice.extractor)
         reasons["answer.factory"] = "some answers hold more than one word"
-    return Proposal(tables, reasons, trial.answers, found)
+    return Proposal(tables, reasons, answers, found)
 
 
 def format_part(table: Mapping[str, Any]) -> str:
