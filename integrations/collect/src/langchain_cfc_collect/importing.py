@@ -102,7 +102,7 @@ def import_samples(
         new = [one for one in map(dict, read.sources) if one not in known]
         opened.set_configuration({**configuration, IMPORTED: [*known, *new]})
         added = opened.add_with_stages(makers)
-    return ImportReport(added, read.n, read.describe(), has_scores, has_labels)
+    return ImportReport(added, read.n, read.read_from, has_scores, has_labels)
 
 
 def _make_writer(samples: Sequence[Sample], has_scores: bool, has_labels: bool) -> MakeWrites:

@@ -73,25 +73,6 @@ _MOST_LISTED = 5
 
 
 @dataclass(frozen=True)
-class SampleColumns:
-    """What the columns of a table of answers mean.
-
-    Attributes:
-        columns: Those of the question, its reference and its metadata.
-        answer: The column of the answer, or of a list of answers.
-        score: That of scores in [0, 1], smaller is better; of a column named `confidence`, larger is better.
-        label: That of true and false.
-        lists: Whether each cell of the answers is text that holds a list of them, as in CSV.
-    """
-
-    columns: Columns
-    answer: str
-    score: str | None = None
-    label: str | None = None
-    lists: bool = False
-
-
-@dataclass(frozen=True)
 class Sample:
     """One answer, with its score and its label if they are known."""
 
@@ -108,27 +89,13 @@ class Samples:
         prompts: Each prompt with its n answers.
         sources: For each file, its name and format.
         n: Number of answers of each prompt.
-        columns: What the columns of the last file were taken for.
+        read_from: What was recognised, and the columns.
     """
 
     prompts: Sequence[tuple[Example, Sequence[Sample]]]
     sources: Sequence[Mapping[str, str]]
     n: int
-    columns: SampleColumns
-
-    def describe(self) -> str:
-        """Return in one line what was recognised."""
-        known, asked = self.columns, self.columns.columns
-        parts = {
-            "question": asked.input or asked.prompt or asked.inputs,
-            "answer": f"{known.answer} (lists)" if known.lists else known.answer,
-            "reference": asked.reference,
-            "score": known.score and f"{known.score} ({_explain_direction(known.score)} is better)",
-            "label": known.label,
-        }
-        read = ", ".join(f"{part} from {one}" for part, one in parts.items() if one)
-        what = "; ".join(f"{one['file']}: {one['format']}" for one in self.sources)
-        return f"{what}: {read}"
+    read_from: str
 
 
 @dataclass(frozen=True)
@@ -138,12 +105,25 @@ class _Table:
     rows: Rows
     format: str
     question: str | None = None
-    answer: str | None = None
+    answer: str | None = None  # of an answer, or of a list of answers
     reference: str | None = None
-    score: str | None = None
+    score: str | None = None  # in [0, 1], smaller is better; of a column named `confidence`, larger is better
     label: str | None = None
     # Prepares a row; None for one that repeats another. Raises `RecordError` if it holds no texts.
     prepare: Callable[[Mapping[str, Any], str, int], Mapping[str, Any] | None] = lambda row, *_: row
+    has_lists: bool = False  # whether each cell of the answers is text that holds a list of them, as in CSV
+
+    def describe(self, columns: Columns) -> str:
+        """Return in one line what was recognised, given the columns of question and reference."""
+        parts = {
+            "question": columns.input or columns.prompt or columns.inputs,
+            "answer": f"{self.answer} (lists)" if self.has_lists else self.answer,
+            "reference": columns.reference,
+            "score": self.score and f"{self.score} ({_explain_direction(self.score)} is better)",
+            "label": self.label,
+        }
+        read = ", ".join(f"{part} from {one}" for part, one in parts.items() if one)
+        return f"{Path(self.rows.name).name}: {self.format}: {read}"
 
 
 def holds_records(path: str | os.PathLike[str]) -> bool:
@@ -188,10 +168,11 @@ def read_samples(
     """
     found: dict[str, tuple[Example, list[Sample]]] = {}
     read: list[dict[str, str]] = []
+    described: list[str] = []
     for source in sources:
-        table = _open_table(source)
-        known = _choose_columns(table, columns, answer, score, label)
+        table, known = _choose_columns(_open_table(source), columns, answer, score, label)
         read.append({"file": Path(table.rows.name).name, "format": table.format})
+        described.append(table.describe(known))
         for number, example, samples in _read_table(table, known):
             first, gathered = found.setdefault(example.id, (example, []))
             if first != example:
@@ -201,7 +182,7 @@ def read_samples(
                 raise RecordError(table.rows.name, number, "", problem)
             gathered += samples
     prompts, n = _take_n(list(found.values()), n)
-    return Samples(prompts, read, n, known)
+    return Samples(prompts, read, n, "; ".join(described))
 
 
 def _take_n(
@@ -387,8 +368,8 @@ def _list_checks(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _choose_columns(
     table: _Table, given: Mapping[str, Any], answer: str | None, score: str | None, label: str | None
-) -> SampleColumns:
-    """Return what the columns of a table mean: what is given, what its tool writes, or usual names."""
+) -> tuple[_Table, Columns]:
+    """Return a table with its columns: those given, those that its tool writes, or by usual names."""
     sample = [to_plain(row) for row in read_sample(table.rows)]
     answer = answer or table.answer or _find_name(sample, _ANSWER_NAMES, given)
     score = table.score if score is None else score
@@ -421,11 +402,12 @@ def _choose_columns(
             fields["cells"] = {reference: "json", **(given.get("cells") or {})}
     try:
         columns = Columns(**fields)
-        lists = _hold_lists(sample, str(answer), columns.input)
-        return SampleColumns(columns, str(answer), score or None, label or None, lists)
     except ValidationError as error:
         msg = f"the columns of {table.rows.name} cannot be used: {error.errors()[0]['msg']}"
         raise InputError(msg) from error
+    lists = _hold_lists(sample, str(answer), columns.input)
+    chosen = replace(table, answer=answer, score=score or None, label=label or None, has_lists=lists)
+    return chosen, columns
 
 
 def _find_name(
@@ -464,7 +446,7 @@ def _hold_lists(sample: Sequence[Mapping[str, Any]], answer: str, question: str 
 # Rows
 
 
-def _read_table(table: _Table, known: SampleColumns) -> Iterator[tuple[int, Example, list[Sample]]]:
+def _read_table(table: _Table, known: Columns) -> Iterator[tuple[int, Example, list[Sample]]]:
     source = table.rows.name
     for row in table.rows:
         if isinstance(row, BadRow):
@@ -472,18 +454,19 @@ def _read_table(table: _Table, known: SampleColumns) -> Iterator[tuple[int, Exam
         number, values = row
         prepared = table.prepare(to_plain(values), source, number)
         if prepared is not None:
-            example = known.columns.create_example(prepared, source, number)
-            yield number, example, list(_read_row(prepared, known, source, number))
+            example = known.create_example(prepared, source, number)
+            yield number, example, list(_read_row(prepared, table, known, number))
 
 
-def _read_row(row: Mapping[str, Any], known: SampleColumns, source: str, number: int) -> Iterator[Sample]:
-    answers = _list_cells(row, known.answer, known, source, number)
+def _read_row(row: Mapping[str, Any], table: _Table, known: Columns, number: int) -> Iterator[Sample]:
+    source, answer = table.rows.name, str(table.answer)
+    answers = _list_cells(row, answer, table, known, number)
     others: list[list[Any]] = []
-    for column, read in ((known.score, _read_score(known.score)), (known.label, _read_label)):
+    for column, read in ((table.score, _read_score(table.score)), (table.label, _read_label)):
         if column is None:
             others.append([None] * len(answers))
             continue
-        cells = _list_cells(row, column, known, source, number)
+        cells = _list_cells(row, column, table, known, number)
         if len(cells) != len(answers):
             problem = (
                 f"found {len(cells)} values for {pluralize(len(answers), 'answer')}; expected one for each"
@@ -496,16 +479,15 @@ def _read_row(row: Mapping[str, Any], known: SampleColumns, source: str, number:
     try:
         draws = [make_candidate(slot, one) for slot, one in enumerate(answers)]
     except DrawError as error:
-        raise RecordError(source, number, known.answer, str(error)) from error
+        raise RecordError(source, number, answer, str(error)) from error
     yield from map(Sample, draws, *others)
 
 
-def _list_cells(
-    row: Mapping[str, Any], column: str, known: SampleColumns, source: str, number: int
-) -> list[Any]:
+def _list_cells(row: Mapping[str, Any], column: str, table: _Table, known: Columns, number: int) -> list[Any]:
     """Return the values of a column for the answers of a row: one, or a list of them."""
-    value = known.columns.read_value(row, column, source, number)
-    if _is_written_list(value) and (known.lists or column.endswith("s")):  # a list in a cell of text
+    source = table.rows.name
+    value = known.read_value(row, column, source, number)
+    if _is_written_list(value) and (table.has_lists or column.endswith("s")):  # a list in a cell of text
         try:
             value = parse_cell(value, "json")
         except ValueError as error:
