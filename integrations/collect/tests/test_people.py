@@ -160,8 +160,8 @@ def test_people_sample_depends_on_ids_and_favours_doubtful_prompts(
 ) -> None:
     sample = draw(artifact)
     shuffled = [judged_prompts()[row] for row in np.random.default_rng(0).permutation(len(judged_prompts()))]
-    assert draw(artifact, shuffled).judged.ids == sample.judged.ids
-    judged = sample.judged
+    assert draw(artifact, shuffled).ids == sample.ids
+    judged = sample
     assert list(judged.ids) != sorted(judged.ids)
     needs = judged.prompts.needs_label
     chances = judged.prompts.inclusion
@@ -170,9 +170,7 @@ def test_people_sample_depends_on_ids_and_favours_doubtful_prompts(
     assert abs(needs.sum() - chances.sum()) < 4.9 * deviation
     assert chances[~judged.by_judge].min() > chances[judged.by_judge].mean()
     wider = draw(artifact, share=0.3)
-    assert set(np.array(judged.ids)[needs]) <= set(
-        np.array(wider.judged.ids)[wider.judged.prompts.needs_label]
-    )
+    assert set(np.array(judged.ids)[needs]) <= set(np.array(wider.ids)[wider.prompts.needs_label])
     # The sheet shows neither labels nor scores.
     sheet = tmp_path / "sheet.csv"
     sample.write_sheet(sheet)
@@ -199,9 +197,7 @@ def test_people_certify_refuses_bad_sheets(artifact: CalibrationArtifact, tmp_pa
     sample, sheet = write_sample(tmp_path, artifact)
     change, problem = BAD_SHEETS[name]
     outside = next(
-        one
-        for one, needs in zip(sample.judged.ids, sample.judged.prompts.needs_label, strict=True)
-        if not needs
+        one for one, needs in zip(sample.ids, sample.prompts.needs_label, strict=True) if not needs
     )
     header, *rows = read_rows_of(sheet)
     changed = [[f"'{outside}" if row[0] == OUTSIDE else row[0], *row[1:]] for row in change(rows)]
@@ -263,10 +259,10 @@ def test_people_certify_bot_answers_among_answered_prompts(bot: CalibrationArtif
     certificate = bot.certified_bot.certificates[0]
     cut = certificate.cut
     seen = compute_outcomes(bot, tabulate(judged_prompts()), certificate.alpha, cut=cut)
-    assert len(sample.judged.ids) == seen.decisions.answered.sum()
+    assert len(sample.ids) == seen.decisions.answered.sum()
     sample.write_sheet(sheet)
     rows = read_rows_of(sheet)[1:]
-    assert len({row[0] for row in rows}) == len(rows) == sample.judged.prompts.needs_label.sum()
+    assert len({row[0] for row in rows}) == len(rows) == sample.prompts.needs_label.sum()
     fill_first(sheet, 10_000)
     certified, report = sample.certify(sheet)
     assert (report.about, report.target) == ("answers", 0.75)
@@ -324,7 +320,7 @@ def test_people_judge_one_claim_of_each_answer_in_bot_mode(tmp_path: Path) -> No
     options: dict[str, Any] = {"until": None, "alpha": None, "max_wrong_rate": "0.2"}
     sample, sheet = write_sample(tmp_path, artifact, make_claims(1, 1500, 0.05), **options)
     rows = read_rows_of(sheet)[1:]
-    assert len({row[0] for row in rows}) == len(rows) == sample.judged.prompts.needs_label.sum()
+    assert len({row[0] for row in rows}) == len(rows) == sample.prompts.needs_label.sum()
     certified, report = sample.certify(fill_in(sheet, says_supported))
     assert report.is_certified
     rate = artifact.certified_bot.certificates[0].alpha
@@ -420,7 +416,7 @@ def test_people_certificates_of_artifacts_are_false_less_often_than_delta() -> N
     for seed in range(2, 2 + repeated):
         truth = prompts(seed, 600)
         sample = PeopleSample.draw(artifact, judge(truth, seed), until=target, share=0.3)
-        judged, state = sample.judged, JudgedEProcess.start(0.3, np.array([target]))
+        judged, state = sample, JudgedEProcess.start(0.3, np.array([target]))
         by_people = compute_outcomes(artifact, tabulate(truth), "0.2").kept
         kept_of = dict(zip((one.id for one in truth), by_people.tolist(), strict=True))
         for row, name in enumerate(judged.ids):

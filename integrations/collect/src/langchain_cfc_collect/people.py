@@ -101,16 +101,6 @@ class PeopleReport(BaseModel):
 
 
 @dataclass(frozen=True)
-class _JudgedSets:
-    """The judged prompts that count, in the order in which the certificate uses them."""
-
-    ids: tuple[str, ...]  # (m,)
-    prompts: JudgedPrompts  # (m,)
-    by_judge: BoolArray  # (m,) whether the promise is kept by the judge's labels, or needs no label
-    slots: BoolArray  # (m, n) answers or claims whose labels decide the outcome
-
-
-@dataclass(frozen=True)
 class PeopleSample:
     """Sample of judged prompts for people to label, from which an artifact can be certified.
 
@@ -124,7 +114,11 @@ class PeopleSample:
     target: float
     share: float
     digest: str  # of the judged records
-    judged: _JudgedSets
+    # The judged prompts that count, in the order in which the certificate uses them.
+    ids: tuple[str, ...]  # (m,)
+    prompts: JudgedPrompts  # (m,)
+    by_judge: BoolArray  # (m,) whether the promise is kept by the judge's labels, or needs no label
+    slots: BoolArray  # (m, n) answers or claims whose labels decide the outcome
     records: Mapping[str, LabelledRecord | None]  # by id; None for prompts that people need not label
 
     @classmethod
@@ -179,13 +173,13 @@ class PeopleSample:
         check_origin(artifact, provenance)
         labelled, _ = tabulate_held_out(artifact, source)
         digest = compute_records_digest(labelled)
-        judged = _sample_prompts(artifact, labelled, level, bot, share)
-        needed = set(np.array(judged.ids)[judged.prompts.needs_label].tolist())
+        ids, prompts, by_judge, slots = _sample_prompts(artifact, labelled, level, bot, share)
+        needed = set(np.array(ids)[prompts.needs_label].tolist())
         every = source.read_all() if isinstance(source, Records) else source
         texts: dict[str, LabelledRecord | None] = {
             record.id: record if record.id in needed else None for record in every
         }
-        return cls(artifact, level, bot, target, share, digest, judged, texts)
+        return cls(artifact, level, bot, target, share, digest, ids, prompts, by_judge, slots, texts)
 
     def write_sheet(self, path: str | os.PathLike[str]) -> None:
         """Write the sheet, in the order in which people must label it, from the top.
@@ -201,7 +195,7 @@ class PeopleSample:
         rows = [(record, slots) for _, record, slots in self._list_rows()]
         if not rows:
             msg = (
-                f"none of {len(self.judged.ids)} prompts is to be labelled at a share of {self.share:g}: "
+                f"none of {len(self.ids)} prompts is to be labelled at a share of {self.share:g}: "
                 "add more judged prompts, or raise share (on the command line --share)"
             )
             raise InputError(msg)
@@ -227,21 +221,20 @@ class PeopleSample:
         """
         text = format_alpha(delta, "delta")
         outcomes = self._read_outcomes(read_sheet(Path(sheet), partly=True))
-        judged, prompts = self.judged, self.judged.prompts
-        needs = prompts.needs_label
+        prompts, needs = self.prompts, self.prompts.needs_label
         state = JudgedEProcess.start(self.share)
         labelled = agreed = row = 0
-        for row, record_id in enumerate([*judged.ids, None]):
+        for row, record_id in enumerate([*self.ids, None]):
             if record_id is None or (needs[row] and outcomes[record_id] is None):
                 break
-            kept = bool(judged.by_judge[row])
+            kept = bool(self.by_judge[row])
             if needs[row]:
                 kept = bool(outcomes[record_id])
                 labelled += 1
-                agreed += kept == bool(judged.by_judge[row])
+                agreed += kept == bool(self.by_judge[row])
             state = state.update(*prompts.get(row), np.array(kept))
         at_least = float(state.compute_bound(float(text)))
-        rest = [one for one in np.array(judged.ids)[row:][needs[row:]].tolist() if outcomes[one] is None]
+        rest = [one for one in np.array(self.ids)[row:][needs[row:]].tolist() if outcomes[one] is None]
         report = PeopleReport(
             about="sets" if self.bot is None else "answers",
             unit=self.artifact.unit,
@@ -249,7 +242,7 @@ class PeopleSample:
             delta=text,
             target=self.target,
             at_least=at_least,
-            prompts=len(judged.ids),
+            prompts=len(self.ids),
             to_label=int(needs.sum()),
             labelled=labelled,
             waiting=int(needs.sum()) - labelled - len(rest),
@@ -297,9 +290,7 @@ class PeopleSample:
 
     def _list_rows(self) -> Iterator[tuple[str, LabelledRecord, list[int]]]:
         """Yield the id and record of each prompt to label, and the slots whose labels decide its outcome."""
-        for record_id, needs, slots in zip(
-            self.judged.ids, self.judged.prompts.needs_label, self.judged.slots, strict=True
-        ):
+        for record_id, needs, slots in zip(self.ids, self.prompts.needs_label, self.slots, strict=True):
             record = self.records[record_id]
             if needs and record is not None:
                 yield record_id, record, np.flatnonzero(slots).tolist()
@@ -368,7 +359,7 @@ def _sample_prompts(
     alpha: str,
     bot: WrongRateCertificate | None,
     share: float,
-) -> _JudgedSets:
+) -> tuple[tuple[str, ...], JudgedPrompts, BoolArray, BoolArray]:
     """Apply the artifact to judged prompts; order those that count, and sample those for people to label."""
     cut = None if bot is None else bot.cut
     seen = compute_outcomes(artifact, labelled, alpha, cut=cut)
@@ -390,9 +381,9 @@ def _sample_prompts(
     sampled = split.draw_uniforms("people label", labelled.ids) < inclusion
     order = np.argsort(split.draw_uniforms("people order", labelled.ids), kind="stable")
     order = order[chosen[order]]
-    return _JudgedSets(
-        ids=tuple(labelled.ids[row] for row in order.tolist()),
-        prompts=JudgedPrompts(strata[order], inclusion[order], sampled[order]),
-        by_judge=np.asarray(kept[order], dtype=np.bool_),
-        slots=np.asarray(slots[order], dtype=np.bool_),
+    return (
+        tuple(labelled.ids[row] for row in order.tolist()),
+        JudgedPrompts(strata[order], inclusion[order], sampled[order]),
+        np.asarray(kept[order], dtype=np.bool_),
+        np.asarray(slots[order], dtype=np.bool_),
     )
