@@ -17,6 +17,8 @@ from langchain_cfc.sampling.fingerprints import compute_fingerprint, is_identifi
 
 AnyRunnable: TypeAlias = Runnable[Any, Any]
 Arguments: TypeAlias = Mapping[str, Any]
+# Arguments of a call that name its promise.
+PROMISES = {"alpha", "max_wrong_rate", "max_wrong_of_all"}
 
 
 def configure_chain(chain: AnyRunnable, promise: Arguments, arguments: Arguments) -> AnyRunnable:
@@ -24,7 +26,7 @@ def configure_chain(chain: AnyRunnable, promise: Arguments, arguments: Arguments
 
     Args:
         chain: A `CFCRunnable`, alone or in bindings, retries, sequences, fallbacks and `or_else`.
-        promise: `{"alpha": ...}` or `{"max_wrong_rate": ...}`; empty leaves it unchanged.
+        promise: Such as `{"alpha": ...}`, under one of the names in `PROMISES`; empty leaves it unchanged.
         arguments: Arguments of each call to the answering models; in a sequence, of the last reachable model.
 
     Returns:
@@ -98,8 +100,7 @@ def _configure(part: Any, promise: Arguments, arguments: Arguments) -> AnyRunnab
 
 
 def _configure_cfc_runnable(served: CFCRunnable, promise: Arguments, arguments: Arguments) -> AnyRunnable:
-    named = {"alpha": None, "max_wrong_rate": None, **promise}
-    changes: dict[str, Any] = named if promise else {}
+    changes: dict[str, Any] = {**dict.fromkeys(PROMISES), **promise} if promise else {}
     if arguments:
         changes["generator"] = _configure(served.generator, {}, arguments)
         if changes["generator"] is None:

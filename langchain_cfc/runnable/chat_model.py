@@ -41,6 +41,7 @@ from langchain_cfc.execution.langgraph_compat import NOSTREAM, get_tracing_param
 from langchain_cfc.runnable.answering import ABSTAIN_MESSAGE, Answer, refuse_share_of_one
 from langchain_cfc.runnable.binding import make_argument_error
 from langchain_cfc.runnable.chat_arguments import (
+    PROMISES,
     Arguments,
     configure_chain,
     find_answering_model,
@@ -55,8 +56,6 @@ LLMRun: TypeAlias = CallbackManagerForLLMRun | AsyncCallbackManagerForLLMRun
 PROVIDER = "langchain-cfc"
 # Arguments that LangChain passes to a chat model for tracing only, and removes before it generates.
 _TRACING_ARGUMENTS = {"ls_structured_output_format", "structured_output_format"}
-# Arguments that name the promise of a call.
-_PROMISE_ARGUMENTS = {"alpha", "max_wrong_rate"}
 # Config for the child runs of `stream`, set while its only chunk is computed.
 _STREAM_CONFIG: ContextVar[RunnableConfig | None] = ContextVar("langchain_cfc_streaming", default=None)
 # Number of configured chains to cache: an agent binds the same few tools again and again.
@@ -75,7 +74,7 @@ class CFCChatModel(BaseChatModel):
     text, such as one with a system prompt, earlier turns or images, is refused (see
     `langchain_cfc.verifiers.messages_to_text`).
 
-    `alpha` or `max_wrong_rate` names the promise of a call, as for the chain. Tools, `stop` and all other
+    `alpha`, `max_wrong_rate` or `max_wrong_of_all` names the promise of a call. Tools, `stop` and all other
     call arguments are passed to the chat model in the generator, for each draw. Candidates may then be tool
     calls; the message carries the tool calls of the best candidate, with fresh ids. Such arguments change the
     model's output, so calibrate with the same ones: arguments whose fingerprint differs from the records are
@@ -142,8 +141,7 @@ class CFCChatModel(BaseChatModel):
         return {
             "model_name": known.get("model"),
             "n": served.artifact.n,
-            "alpha": served.alpha,
-            "max_wrong_rate": served.max_wrong_rate,
+            **{name: getattr(served, name) for name in sorted(PROMISES)},
             "artifact_digest": served.artifact.digest,
             "abstain_message": self.abstain_message,
             "on_abstain": self.on_abstain,
@@ -338,7 +336,7 @@ class CFCChatModel(BaseChatModel):
         # `stream` concerns the delivery of the decision, not the draws.
         given.pop("stream", None)
         refuse_share_of_one(given)
-        promise = {name: given.pop(name) for name in _PROMISE_ARGUMENTS & given.keys()}
+        promise = {name: given.pop(name) for name in PROMISES & given.keys()}
         chain = self._get_chain(promise, given)
         config = (
             _STREAM_CONFIG.get()

@@ -145,6 +145,8 @@ def test_chain_refuses_a_promise_not_held(
         make_chain(bot, **promise)
     with pytest.raises(InputError, match=problem):
         make_chain(bot).invoke("x", **promise)
+    with pytest.raises(InputError, match=problem):
+        CFCChatModel(chain=make_chain(bot)).invoke("x", **promise)
 
 
 def test_chain_over_sets_refuses_the_rate_of_all_questions() -> None:
