@@ -133,9 +133,6 @@ class BatchJournal:
             raise InputError(msg) from error
 
     def _check_header(self, found: Mapping[str, Any], header: Mapping[str, str]) -> None:
-        if found.get("format") != _FORMAT:
-            msg = f"{self._path}: not the journal of a batch; write to another file"
-            raise InputError(msg)
         differing = [name for name, value in header.items() if found.get(name) != value]
         if differing:
             msg = (
