@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from langchain_cfc.errors import InputError, ThresholdError
+from langchain_cfc.errors import InputError
 from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
 from langchain_cfc.thresholds._ridge import fit_penalised_base
@@ -21,7 +21,6 @@ from langchain_cfc.thresholds._rows import (
     compute_regular_root,
     is_in_range,
 )
-from langchain_cfc.thresholds._simplex import invert
 from langchain_cfc.thresholds._warm_start import fit_base_regression
 from langchain_cfc.thresholds._widening import build_wide_neighbourhood, sample_prompts
 from langchain_cfc.thresholds._windows import PlainWindows, RidgeWindows
@@ -134,7 +133,7 @@ class ConditionalState:
         """Rebuild the state from named, maybe untrusted arrays; raise an InputError if they do not fit."""
         check_state(data, STATE_AXES | (RIDGE_AXES if ridge else {}) | (LEVEL_AXES if has_levels else {}))
         columns = Columns.from_arrays(data)
-        impossible = _find_impossible(data, tau, cap, columns)
+        impossible = _find_impossible(data, cap, columns)
         if impossible is not None:
             msg = (
                 f"array {impossible!r} of a conditional threshold's state, of shape "
@@ -160,27 +159,18 @@ def _build_windows(
     return RidgeWindows(near, tau, penalty, negative)
 
 
-def _is_invertible(matrix: FloatArray) -> bool:
-    """Return whether a matrix is square and has an inverse in floating point."""
-    try:
-        return matrix.shape[0] == matrix.shape[1] and bool(np.isfinite(invert(matrix)).all())
-    except ThresholdError:
-        return False
-
-
-def _find_impossible(
-    data: Mapping[str, FloatArray], tau: Fraction, cap: float, columns: Columns
-) -> str | None:
-    """Return the name of an array that cannot be part of a state; None if all can."""
+def _find_impossible(data: Mapping[str, FloatArray], cap: float, columns: Columns) -> str | None:
+    """Return the name of an array that does not fit the others or the cap; None if all do."""
     size, rank = len(data["success_scores"]), len(columns.kept)
     width = len(columns.scale) if "penalty" in data else rank
-    features, root = data["features"], data["root"]
     shapes = {
         "features": (size, width),
+        "weights": (size if len(data["weights"]) else 0,),
         "rest": (3, width),
         "rest_scores": (2,),
         "centre": (width,),
         "root": (width, width),
+        "radius": (min(len(data["radius"]), 1),),
         "targets": (size,),
         "rest_target": (width,),
         "penalty": (width,),
@@ -188,15 +178,6 @@ def _find_impossible(
     for name, shape in shapes.items():
         if name in data and data[name].shape != shape:
             return name
-    weights = data["weights"] if len(data["weights"]) == size else np.ones(size)
-    aimed = float(tau) * data.get("targets", weights)
-    possible = {
-        "success_scores": size >= 1 and bool((data["success_scores"] <= cap).all()),
-        "weights": len(data["weights"]) in {0, size} and bool((data["weights"] > 0.0).all()),
-        "targets": bool(((aimed > 0.0) & (aimed < weights)).all()),
-        "radius": len(data["radius"]) <= 1 and bool((data["radius"] >= 0.0).all()),
-        "root": not np.tril(root, -1).any() and _is_invertible(root),
-        "features": "penalty" in data or _is_invertible(features[:rank]),
-        "penalty": is_in_range(data.get("penalty", np.ones(1))),
-    }
-    return next((name for name, fits in possible.items() if not fits), None)
+    if size == 0 or (data["success_scores"] > cap).any():
+        return "success_scores"
+    return None if is_in_range(data.get("penalty", np.ones(1))) else "penalty"

@@ -139,7 +139,7 @@ def test_ridge_state_restored_is_bit_identical() -> None:
         ("penalty", np.array([1.0, 1e308])),  # its products overflow
         ("penalty", np.array([1.0, 5e-324])),
         ("features", np.ones((4, 3))),
-        ("root", np.zeros((2, 2))),
+        ("root", np.zeros((2, 3))),
     ],
 )
 def test_ridge_restore_refuses_an_invalid_state(name: str, array: FloatArray) -> None:
