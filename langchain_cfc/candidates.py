@@ -295,7 +295,11 @@ class LabelledBatch:
 
     def keep_first_candidates(self, n: int) -> LabelledBatch:
         """Return only the first n candidates of each prompt; `recorded` is unchanged."""
-        check_candidate_count(n, self.draws.n)
+        if not 1 <= n <= self.draws.n:
+            msg = (
+                f"n is {n}; expected at least 1 and at most {self.draws.n}, the recorded number of candidates"
+            )
+            raise InputError(msg)
         fewer = self.draws.keep_first_candidates(n)
         return replace(self, draws=fewer, correct=self.correct[:, :n].copy())
 
@@ -362,13 +366,6 @@ def list_ids_and_clusters(ids: Sequence[str], clusters: Iterable[str | None]) ->
     """Return ids and distinct cluster names, by which prompts can be recognised later."""
     known = dict.fromkeys(f"cluster:{cluster}" for cluster in clusters if cluster is not None)
     return (*ids, *known)
-
-
-def check_candidate_count(n: int, recorded: int) -> None:
-    """Reject a number of candidates below 1 or above the recorded one."""
-    if not 1 <= n <= recorded:
-        msg = f"n is {n}; expected at least 1 and at most {recorded}, the recorded number of candidates"
-        raise InputError(msg)
 
 
 def encode_answers(answers: Iterable[str], n: int) -> tuple[IntArray, IntArray]:

@@ -247,12 +247,8 @@ def replay(rule: DrawRule, labelled: LabelledBatch) -> LabelledBatch:
     return labelled.keep_first_candidates(rule.at_most).keep_drawn(counts)
 
 
-def _get_verifier_name(fingerprint: Mapping[str, Any] | None) -> object:
-    """Return the method that a verifier states, or its id; None without a fingerprint."""
-    return None if fingerprint is None else fingerprint.get("method", fingerprint.get("id"))
-
-
 def is_separate_verifier(fingerprint: Mapping[str, Any] | None) -> bool | None:
     """Return whether a verifier of this library scores each candidate separately; None for any other."""
-    name = _get_verifier_name(fingerprint)
+    stated = fingerprint or {}
+    name = stated.get("method", stated.get("id"))
     return True if name in _SEPARATE_VERIFIERS else False if name == _SELF_CONSISTENCY else None

@@ -222,6 +222,16 @@ class FeatureMap:
             start = end
         return tuple(weights)
 
+    def compute_weights(self, features: FloatArray) -> FloatArray:
+        """Compute the (N, g) values of all `list_guaranteed_weights` for prompts with (N, d) features."""
+        coefficients, of_constant = self._weight_arrays
+        return np.asarray(features @ coefficients.T + of_constant, dtype=np.float64)
+
+    @cached_property
+    def _weight_arrays(self) -> tuple[FloatArray, FloatArray]:
+        weights = self.list_guaranteed_weights()
+        return np.array([one.coefficients for one in weights]), np.array([one.of_constant for one in weights])
+
     def to_data(self) -> dict[str, Any]:
         """Return the text and the learned values, ready for JSON.
 

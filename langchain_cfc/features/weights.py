@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -55,22 +54,3 @@ class GuaranteedWeight:
             msg = f"{self.name} takes (N, {len(self.coefficients)}) features, got shape {features.shape}"
             raise FeatureError(msg)
         return np.asarray(features @ np.array(self.coefficients) + self.of_constant, dtype=np.float64)
-
-
-@dataclass(frozen=True)
-class WeightMatrix:
-    """Several weights of one feature map as arrays, to compute all of them at once."""
-
-    coefficients: FloatArray  # (g, d) coefficients of the columns
-    of_constant: FloatArray  # (g,) coefficients of the constant
-
-    @classmethod
-    def from_weights(cls, weights: Sequence[GuaranteedWeight]) -> WeightMatrix:
-        """Build the arrays of one or more weights of the same feature map."""
-        return cls(
-            np.array([one.coefficients for one in weights]), np.array([one.of_constant for one in weights])
-        )
-
-    def compute_values(self, features: FloatArray) -> FloatArray:
-        """Compute the (N, g) weights of prompts from their (N, d) features."""
-        return np.asarray(features @ self.coefficients.T + self.of_constant, dtype=np.float64)

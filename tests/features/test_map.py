@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError, NotFittedError
 from langchain_cfc.features import FeatureMap
-from langchain_cfc.features.weights import WeightMatrix
 from tests.features.draws import make_draws
 from tests.lengths import repetitions
 
@@ -208,8 +207,9 @@ def test_feature_map_gives_unknown_categories_zero_columns() -> None:
     # The constant is the sum of the first group's columns, and holds for prompts of unknown categories too.
     weights = {one.name: one.compute_values(features) for one in fitted.list_guaranteed_weights()}
     assert weights["1"].tolist() == [1.0] * 4
-    together = WeightMatrix.from_weights(fitted.list_guaranteed_weights()).compute_values(features)
-    assert np.allclose(together, np.stack(list(weights.values()), axis=1), rtol=0.0, atol=1e-12)
+    assert np.allclose(
+        fitted.compute_weights(features), np.stack(list(weights.values()), axis=1), rtol=0.0, atol=1e-12
+    )
     assert weights["group(a)=x"].tolist() == [1.0, 0.0, 0.0, 0.0]
     assert np.allclose(weights["bernstein(mean_score, 1)[0]"] + weights["bernstein(mean_score, 1)[1]"], 1.0)
     more = fitted.with_categories_of(asked)

@@ -18,7 +18,6 @@ import numpy as np
 from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram, compute_monitored_values
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.certificates.bounds import upper_bound
-from langchain_cfc.features.weights import WeightMatrix
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc_monitor.e_processes import EProcess, MixtureEProcess
 from langchain_cfc_monitor.observed import Label, ObservedResult
@@ -105,7 +104,6 @@ class Layout:
     reference: list[ReferenceHistogram]  # the quantities
     tests: list[tuple[ReferenceHistogram, str]]  # a quantity, and the weighting that it is tested under
     counts: IntArray  # (m, b) number of calibration prompts in each bin of each test
-    weights: WeightMatrix  # the g weightings
     quantity: IntArray  # (m,) index of each test's quantity in the reference
     group: IntArray  # (m,) index of each test's weighting among the g
 
@@ -118,15 +116,13 @@ class Layout:
         rows = [watched.counts[group] for watched, group in tests]
         width = max(map(len, rows), default=1)
         counts = np.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=np.int64)
-        weights = artifact.feature_map.list_guaranteed_weights()
-        groups = tuple(one.name for one in weights)
+        groups = tuple(one.name for one in artifact.feature_map.list_guaranteed_weights())
         place = {id(watched): number for number, watched in enumerate(reference)}
         return cls(
             artifact=artifact,
             reference=reference,
             tests=tests,
             counts=counts.reshape(-1, width),
-            weights=WeightMatrix.from_weights(weights),
             quantity=np.array([place[id(watched)] for watched, _ in tests], dtype=np.int64),
             group=np.array([groups.index(name) for _, name in tests], dtype=np.int64),
         )
@@ -155,7 +151,7 @@ class Layout:
             watched.alpha is None or (watched.alpha, watched.max_wrong_rate) == promise
             for watched in self.reference
         ]
-        within = one.draw_uniforms("group", 1) < self.weights.compute_values(features)[0]
+        within = one.draw_uniforms("group", 1) < self.artifact.feature_map.compute_weights(features)[0]
         return (
             np.array(bins, dtype=np.int64)[self.quantity],
             np.array(of_promise)[self.quantity] & within[self.group],
@@ -375,9 +371,8 @@ class CoverageTest(SequentialTest):
         return list_certified_rates(self.artifact)
 
     @cached_property
-    def _weights(self) -> tuple[list[str], WeightMatrix]:
-        weights = self.artifact.feature_map.list_guaranteed_weights()
-        return [one.name for one in weights], WeightMatrix.from_weights(weights)
+    def _groups(self) -> list[str]:
+        return [one.name for one in self.artifact.feature_map.list_guaranteed_weights()]
 
     def update(self, one: ObservedResult, label: Label, now: float, least: float) -> CoverageTest:
         """Return the tests after one more label; for `least` see `Label.is_sampled`."""
@@ -385,8 +380,8 @@ class CoverageTest(SequentialTest):
             return self
         kept_promise, right = label.judge(one)
         outcomes = {"kept": kept_promise, "right": right}
-        names, matrix = self._weights
-        weights = dict(zip(names, matrix.compute_values(np.array(one.features)[np.newaxis])[0], strict=True))
+        values = self.artifact.feature_map.compute_weights(np.array(one.features)[np.newaxis])[0]
+        weights = dict(zip(self._groups, values, strict=True))
         uniform, sampled = one.draw_uniforms("kept", 1)[0], label.is_sampled(one, least)
         seen = np.array(
             [
