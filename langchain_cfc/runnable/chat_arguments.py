@@ -25,7 +25,7 @@ def configure_chain(chain: AnyRunnable, promise: Arguments, arguments: Arguments
     """Return a copy of a chain that serves another promise, or with further arguments for its models.
 
     Args:
-        chain: A `CFCRunnable`, alone or in bindings, retries, sequences, fallbacks and `or_else`.
+        chain: A `CFCRunnable`, alone or in bindings, retries, sequences and `or_else`.
         promise: Such as `{"alpha": ...}`, under one of the names in `PROMISES`; empty leaves it unchanged.
         arguments: Arguments of each call to the answering models; in a sequence, of the last reachable model.
 
@@ -145,15 +145,6 @@ def _configure_binding(
     return binding.model_copy(update={"bound": bound, "kwargs": kwargs})
 
 
-def _configure_fallbacks(
-    chain: RunnableWithFallbacks[Any, Any], promise: Arguments, arguments: Arguments
-) -> AnyRunnable | None:
-    every = [_configure(one, promise, arguments) for one in chain.runnables]
-    if None in every:
-        return None
-    return chain.model_copy(update={"runnable": every[0], "fallbacks": every[1:]})
-
-
 def _configure_sequence(
     sequence: RunnableSequence[Any, Any], promise: Arguments, arguments: Arguments
 ) -> AnyRunnable | None:
@@ -178,7 +169,6 @@ _CONFIGURE: dict[Any, Callable[[Any, Arguments, Arguments], AnyRunnable | None]]
     CFCRunnable: _configure_cfc_runnable,
     OrElse: _configure_or_else,
     RunnableBindingBase: _configure_binding,
-    RunnableWithFallbacks: _configure_fallbacks,
     RunnableSequence: _configure_sequence,
 }
 

@@ -168,7 +168,6 @@ WRAPPERS: dict[str, Any] = {
     "config": lambda model: model.with_config(tags=["x"]),
     "prompt": lambda model: ChatPromptTemplate([MessagesPlaceholder("m")]) | model,
     "parser": lambda model: model | RunnableLambda(lambda message: message),
-    "fallbacks": lambda model: model.with_fallbacks([model]),
     "bound sequence": lambda model: (model | RunnableLambda(lambda message: message)).with_retry(),
 }
 

@@ -191,7 +191,6 @@ def test_alpha_can_be_chosen_per_call(ask: Invoke) -> None:
         chain.or_else(ScriptedModel(texts=["someone else"] * N)),
         RunnableLambda(lambda messages: messages) | chain,
         chain.with_retry(),
-        chain.with_fallbacks([chain]),
     ]
     for one in chains:
         facade = CFCChatModel(chain=one)
