@@ -186,10 +186,10 @@ class StepDisplay:
             self._progress.update(self._task, total=done, completed=done)
         self._name, self._task = name, self._progress.add_task(name, total=total)
 
-    def count(self, name: str, more: int, total: int | None) -> None:
+    def count(self, name: str, more: int) -> None:
         """Count items of a step, which begins with the first of them."""
         if self._name != name:
-            self.begin(name, total)
+            self.begin(name, None)
         if self._task is not None:
             self._progress.advance(self._task, more)
 

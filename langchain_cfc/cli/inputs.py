@@ -65,21 +65,9 @@ def open_records(paths: Sequence[str]) -> Iterator[Records]:
     with make_progress() as progress:
         display = StepDisplay(progress)
         records = read_records(*paths)
-        total = None if progress.disable else _count_records(records)
-        records = replace(records, on_read=lambda more: display.count("reading records", more, total))
+        records = replace(records, on_read=lambda more: display.count("reading records", more))
         with watch_steps(display.begin):
             yield records
-
-
-def _count_records(records: Records) -> int | None:
-    """Return the number of records; None for packed files, which would have to be read for it."""
-    total = 0
-    for path in records.paths:
-        with path.open("rb") as file:
-            if file.peek(1)[:1] != b"{":
-                return None
-            total += sum(1 for line in file if line.strip()) - (records.provenance is not None)
-    return total
 
 
 def _is_store(path: str) -> bool:

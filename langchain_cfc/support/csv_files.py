@@ -90,17 +90,8 @@ def _read_cells(path: Path, fallback: str | None) -> Iterator[tuple[int, list[st
         header, line = next(lines, ""), 2
     unquoted = _QUOTED.sub("", header)
     delimiter = stated[1] if stated else max(_DELIMITERS, key=unquoted.count)
-    # Lines that end with a carriage return alone are one line to `read_lines`.
-    has_returns = "\r" in unquoted.rstrip("\r\n")
-    n_delimiters = unquoted.partition("\r")[0].count(delimiter)
-
-    def split(text: str) -> list[str]:
-        """Split such lines; among others only into whole rows, so that no part of a cell becomes a row."""
-        parts = _AFTER_RETURN.split(text)
-        fits = has_returns or all(_QUOTED.sub("", one).count(delimiter) == n_delimiters for one in parts)
-        return parts if fits else [text]
-
-    texts = chain.from_iterable(map(split, chain([header], lines)))
+    # To `read_lines`, a carriage return alone ends no line.
+    texts = chain.from_iterable(map(_AFTER_RETURN.split, chain([header], lines)))
     spaced = f"{delimiter} " in unquoted
     # The limit is of the whole process. What bounds memory here is the length of a line.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
