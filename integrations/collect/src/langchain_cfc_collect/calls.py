@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -121,9 +120,7 @@ class StageCalls:
                 await self._rate_limiter.aacquire()
             await self._journal.flush()
             try:
-                if timeout is None:
-                    return await arun(item)
-                return await _run_with_timeout(arun(item), timeout)
+                return await asyncio.wait_for(arun(item), timeout)
             except asyncio.TimeoutError as error:
                 # The time-out above has no message, and one raised by the user's code may have none.
                 limit = "in time" if timeout is None else f"within {timeout:g} seconds"
@@ -135,14 +132,6 @@ class StageCalls:
         if may_be_charged(error) and not follows_answer(error):
             self._journal.record_lost_request()
         return error
-
-
-async def _run_with_timeout(call: Awaitable[Any], seconds: float) -> Any:
-    if sys.version_info < (3, 11):
-        return await asyncio.wait_for(call, seconds)
-    # Unlike `wait_for`, this needs no task for each call.
-    async with asyncio.timeout(seconds):
-        return await call
 
 
 def _choose_wait(outcome: Any, attempt: int) -> float:
