@@ -25,6 +25,7 @@ from langchain_cfc.sampling.fingerprints import ADDRESS, CLASS, REASONING_TEXT, 
 Fingerprint = Mapping[str, Any]
 Match = Literal["matched", "unverified"]
 
+_OF_RUNS = "actions"  # the method in fingerprints of agents whose calls are guarded
 _MODEL_VERSION = "model_version"
 # Ollama's default tag, and OpenRouter's choices of a price or of speed.
 _ROUTE = re.compile(r":(?:latest|free|nitro|floor)$")
@@ -97,10 +98,10 @@ def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fin
         listed = ", ".join(
             f"{key} is {serving[key]!r}, in calibration it was {calibrated[key]!r}" for key in refused
         )
-        msg = (
-            f"the {part} is not the one that the artifact was calibrated for: {listed}. Serve with the "
-            f"calibrated {part}, or calibrate with this one"
-        )
+        cure = f"Serve with the calibrated {part}, or calibrate with this one"
+        if (calibrated.get("method"), part) == (_OF_RUNS, "generator") and serving.get("method") != _OF_RUNS:
+            cure = "It promises about runs of an agent: serve it with GuardedActions of langchain-cfc-agents"
+        msg = f"the {part} is not the one that the artifact was calibrated for: {listed}. {cure}"
         raise FingerprintError(msg)
     return "matched" if explain_doubt(calibrated, serving) is None else "unverified"
 
