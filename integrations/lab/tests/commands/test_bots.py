@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from langchain_cfc import CalibrationArtifact, calibrate, write_records
+from langchain_cfc.errors import InputError
 from langchain_cfc.records import Provenance
 from tests.artifact.test_attempt_files import KNOWN, MORE, list_looks, list_options
 from tests.cli.running import run
@@ -69,16 +70,15 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.skipif(os.name != "posix", reason="a folder that cannot be written")
 @pytest.mark.parametrize("command", ["compare", "plan", "suggest", "report"])
 def test_command_that_cannot_record_is_refused(
     command: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = calibrate(MORE, alpha="0.5", features="1")
     made.save(tmp_path / "artifact.json")
-    access = os.access  # tests may run as root, for whom every folder can be written
-    folder = os.fspath(path.parent)
-    monkeypatch.setattr(os, "access", lambda name, mode: os.fspath(name) != folder and access(name, mode))
+    # Tests may run as root, for whom every folder can be written.
+    refusal = mock.Mock(side_effect=InputError(f"cannot write {path}.attempts.json"))
+    monkeypatch.setattr("langchain_cfc.artifact.attempt_files.atomic_writer", refusal)
     given = [tmp_path / "artifact.json", path] if command == "report" else [path]
     options = ["--max-wrong-rate", "0.2"] if command == "plan" else []
     run(command, *map(str, given), *options).assert_refused(".attempts.json")
