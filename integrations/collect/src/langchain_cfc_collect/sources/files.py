@@ -162,7 +162,8 @@ def read_rows(path: str | os.PathLike[str]) -> Rows:
     """Open a dataset file, whose format follows from its name.
 
     - `.jsonl` or `.ndjson`: one JSON object per line; lines of white space are skipped.
-    - `.json`: one list of JSON objects, read at once.
+    - `.json`: one list of JSON objects, or columns as pandas writes them, read at once; an object may hold
+      them under `results` or `data`.
     - `.csv` or `.tsv`: cells separated by commas, semicolons, tabs or vertical bars, whichever is most
       frequent in the header, or by what a first line `sep=;` says. Every cell is text. A row over several
       lines has the number of its first line. Blank rows and columns without a name are left out.
@@ -184,17 +185,12 @@ def read_rows(path: str | os.PathLike[str]) -> Rows:
     """
     path = Path(path)
     check_regular_file(path)
-    ending = get_ending(path)
+    ending = (Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix).lower()
     if ending not in _FORMATS:
         problem = f"found the ending {ending!r}; expected one of {', '.join(_FORMATS)}"
         raise RecordError(str(path), 0, "", problem)
     unit, read = _FORMATS[ending]
     return Rows(str(path), unit, partial(read, path))
-
-
-def get_ending(path: Path) -> str:
-    """Return the ending that tells the format of a file, in small letters, without `.gz`."""
-    return (Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix).lower()
 
 
 def _read_json_lines(path: Path) -> Iterator[Row | BadRow]:
@@ -210,14 +206,31 @@ def _read_json_lines(path: Path) -> Iterator[Row | BadRow]:
 
 
 def _read_json_list(path: Path) -> Iterator[Row | BadRow]:
-    rows = read_json(path)
+    rows = _read_json(path)
+    while isinstance(rows, Mapping) and (inner := rows.get("results", rows.get("data"))) is not None:
+        rows = inner
+    if isinstance(rows, Mapping):
+        rows = _turn_columns(rows, str(path))
     if not isinstance(rows, list):
         raise RecordError(str(path), 0, "", f"found {short_repr(rows)}; expected one list of objects")
     yield from _number_rows(rows)
 
 
-def read_json(path: Path) -> Any:
-    """Read a whole JSON file, an empty list from an empty one; raise `RecordError` if it cannot be read."""
+def _turn_columns(columns: Mapping[str, Any], source: str) -> list[dict[str, Any]]:
+    """Return the rows of a mapping of columns, each a list or, as pandas writes it, a mapping by row."""
+    cells = {
+        name: list(one.values()) if isinstance(one, Mapping) else one
+        for name, one in columns.items()
+        if isinstance(one, Mapping | list)
+    }
+    if not cells or len({len(one) for one in cells.values()}) > 1:
+        problem = f"found {short_repr(columns)}; expected rows, or columns of equal length"
+        raise RecordError(source, 0, "", problem)
+    return [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+
+
+def _read_json(path: Path) -> Any:
+    """Read a whole JSON file, an empty list from an empty one."""
     source = str(path)
     # The value may span any number of lines, and a single line may hold all of it.
     parts: list[bytes] = []

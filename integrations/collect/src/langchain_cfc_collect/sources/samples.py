@@ -51,7 +51,7 @@ from langchain_cfc_collect.sources.detection import (
     find_usual_name,
     read_sample,
 )
-from langchain_cfc_collect.sources.files import BadRow, Rows, get_ending, read_json, read_rows, to_plain
+from langchain_cfc_collect.sources.files import BadRow, Rows, read_rows, to_plain
 
 # Usual column names, the likeliest first; case does not matter. Those of lists come last.
 _ANSWER_NAMES = (
@@ -212,37 +212,9 @@ def _open_table(source: Any) -> _Table:
     if not isinstance(source, str | os.PathLike):
         given = list(source) if isinstance(source, Iterator) else source  # they are read more than once
         rows = given if isinstance(given, Rows) else Rows.from_iterable(given)
-    elif get_ending(Path(source)) == ".json":
-        rows = _open_json(Path(source))
     else:
         rows = read_rows(source)
     return _recognise(rows)
-
-
-def _open_json(path: Path) -> Rows:
-    """Open a JSON file: rows, columns, or an object that holds one of them under `results` or `data`."""
-    check_regular_file(path)
-    value = read_json(path)
-    while isinstance(value, Mapping) and (inner := value.get("results", value.get("data"))) is not None:
-        value = inner
-    if isinstance(value, Mapping):
-        value = _turn_columns(value, str(path))
-    if not isinstance(value, list):
-        raise RecordError(str(path), 0, "", f"found {short_repr(value)}; expected a list of rows, or columns")
-    return replace(Rows.from_iterable(value), name=str(path))
-
-
-def _turn_columns(columns: Mapping[str, Any], source: str) -> list[dict[str, Any]]:
-    """Return the rows of a mapping of columns, each a list or, as pandas writes it, a mapping by row."""
-    cells = {
-        name: list(one.values()) if isinstance(one, Mapping) else one
-        for name, one in columns.items()
-        if isinstance(one, Mapping | list)
-    }
-    if not cells or len({len(one) for one in cells.values()}) > 1:
-        problem = f"found {short_repr(columns)}; expected rows, or columns of equal length"
-        raise RecordError(source, 0, "", problem)
-    return [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
 
 
 def _recognise(rows: Rows) -> _Table:
