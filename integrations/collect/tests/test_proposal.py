@@ -131,9 +131,9 @@ def test_detect_columns_takes_cells_for_json_only_if_all_are() -> None:
     assert detect_columns(Rows.from_iterable(rows)).cells == {}
 
 
-def test_detect_columns_refuses_a_prompt_that_is_no_template() -> None:
+def test_read_questions_refuses_a_prompt_that_is_no_template() -> None:
     with pytest.raises(InputError, match=r"the prompt '\{a' cannot be used"):
-        detect_columns(Rows.from_iterable([{"question": "x", "answer": "y"}]), prompt="{a")
+        read_questions(Rows.from_iterable([{"question": "x", "answer": "y"}]), None, None, "{a")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from pydantic import ValidationError
-
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.support.text import join_names
 from langchain_cfc_collect.sources.columns import Columns, References, parse_cell
@@ -62,9 +60,9 @@ def detect_columns(
     """Return the meaning of a dataset's columns, guessed from their names where not given.
 
     A column of text is read as JSON if its first values (up to 50) are all lists of answers, or objects that
-    the name of an answer leads into. Without a
-    prompt template, which may name any columns, the question itself is the input. Raises `RecordError` if
-    there are no rows, and `InputError` if a column cannot be guessed.
+    the name of an answer leads into. Without a prompt template, which may name any columns, the question
+    itself is the input. Raises `RecordError` if there are no rows, and `InputError` if a column cannot be
+    guessed.
     """
     sample = read_sample(rows)
     question, reference = find_columns(sample, question, reference)
@@ -78,16 +76,12 @@ def detect_columns(
     names = (reference,) if isinstance(reference, str) else reference
     if question is not None and (prompt is None or f"{{{question}}}" in prompt):
         names = (*names, question)
-    try:
-        return Columns(
-            input=question if prompt is None else None,
-            prompt=prompt,
-            reference=reference,
-            cells=dict.fromkeys(_list_json_columns(sample, names), "json"),
-        )
-    except ValidationError as error:
-        msg = f"{rows.name}: the prompt {prompt!r} cannot be used: {error.errors()[0]['msg']}"
-        raise InputError(msg) from error
+    return Columns(
+        input=question if prompt is None else None,
+        prompt=prompt,
+        reference=reference,
+        cells=dict.fromkeys(_list_json_columns(sample, names), "json"),
+    )
 
 
 def describe_lists(rows: Rows, columns: Columns, *, in_python: bool = False) -> Iterator[str]:
