@@ -316,17 +316,15 @@ def test_collect_suggests_other_labelers_if_nothing_is_correct(collect: Collect,
     assert "langchain-cfc calibrate" not in said
 
 
-@pytest.mark.parametrize(("prompts", "rate"), [("4", None), ("10", "0.3"), ("20", "0.2")])
-def test_collect_proposes_only_commands_that_the_prompts_suffice_for(
-    prompts: str, rate: str | None, collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path
+def test_collect_proposes_to_calibrate_only_if_the_prompts_suffice(
+    collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.chdir(folder)
-    said = collect(*MANY_FACTS, "--limit", prompts, "--out", "r.jsonl").out
-    if rate is None:
-        assert "next          collect more: 4 prompts are too few to calibrate on" in said
-        assert "langchain-cfc calibrate" not in said
-        return
-    assert find_next_command(said) == f"calibrate r.jsonl --max-wrong-rate {rate}"
+    said = collect(*MANY_FACTS, "--limit", "30", "--out", "r.jsonl").out
+    assert "next          collect more: 30 prompts are too few to calibrate on" in said
+    assert "langchain-cfc calibrate" not in said
+    said = collect(*MANY_FACTS, "--limit", "31", "--out", "r.jsonl").out
+    assert find_next_command(said) == "calibrate r.jsonl --max-wrong-rate 0.1"
 
 
 @pytest.mark.filterwarnings("ignore")

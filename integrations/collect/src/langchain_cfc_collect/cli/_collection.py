@@ -51,12 +51,9 @@ from langchain_cfc_collect.store import Store
 _MOST_LISTED = 5
 # Below this attainable coverage, the next step is to look at the labels, not to calibrate.
 _LEAST_COVERAGE = 0.1
-# Wrong-answer rates to propose, and the probability of certifying a rate although it is exceeded.
-_WRONG_RATES = ("0.1", "0.2", "0.3")
-# Level of the first test of one rate in `calibrate`: 80 % of delta = 0.05.
-_LEVEL = 0.05 * 0.8
-# With fewer prompts, not even the largest of these rates can be certified.
-_LEAST_PROMPTS = 10
+# With fewer prompts, the proposed rate of 10 % cannot be certified: 0.9 ** 30 is more than the level of its
+# first test, 80 % of delta = 0.05.
+_LEAST_PROMPTS = 31
 
 
 def run_collection(
@@ -238,19 +235,14 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws:
     calibrate = f"langchain-cfc calibrate {written.get('records', written['store'])}"
     if draws is not None:
         calibrate += f" --draws {shlex.quote(draws)}"
-    of_claims, labelled = ended.status.unit == "claims", ended.status.labelled
     if coverage < _LEAST_COVERAGE:
         yield f"next          {_explain_low_coverage(ended.status)}"
-        return
-    if labelled < _LEAST_PROMPTS:
-        yield f"next          collect more: {labelled} prompts are too few to calibrate on"
-        return
-    if of_claims:
+    elif ended.status.labelled < _LEAST_PROMPTS:
+        yield f"next          collect more: {ended.status.labelled} prompts are too few to calibrate on"
+    elif ended.status.unit == "claims":
         yield f"next          {calibrate} --unit claims --at-most 1 --alpha 0.1 --test-fraction 0.3"
-        return
-    # A rate that could be certified if none of this many answers were wrong.
-    rate = next(one for one in _WRONG_RATES if (1.0 - float(one)) ** labelled <= _LEVEL)
-    yield f"next          {calibrate} --max-wrong-rate {rate}"
+    else:
+        yield f"next          {calibrate} --max-wrong-rate 0.1"
 
 
 def _explain_low_coverage(status: CollectionStatus) -> str:
