@@ -287,7 +287,7 @@ def test_store_refuses_to_mix_claims_and_answers(path: Path, tmp_path: Path) -> 
         collect_claims(path, make_parts(claiming, splitter_id="other"))
     other = tmp_path / "whole.db"
     collect_claims(other, whole)
-    with pytest.raises(StoreError, match="unit is now 'claims', and was not set before"):
+    with pytest.raises(StoreError, match="unit was None and is now 'claims'"):
         collect_claims(other, make_parts(claiming))
     with Store(other) as store, pytest.raises(InputError, match="records with the claims of one answer"):
         next(store.read_claims())

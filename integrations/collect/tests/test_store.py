@@ -267,7 +267,7 @@ def test_store_returns_records_and_provenance_unchanged(
         ({"n": 4}, "n was 3 and is now 4"),
         ({"generator": {"model": "b", "temperature": 0.7}}, "generator.model was 'a' and is now 'b'"),
         ({"verifier": {"id": "w"}}, "verifier.id was 'v' and is now 'w'"),
-        ({"labeler": {"mode": "l"}}, "labeler.mode is now 'l', and was not set before"),
+        ({"labeler": {"mode": "l"}}, "labeler.mode was None and is now 'l'"),
     ],
 )
 def test_store_refuses_another_configuration_by_name(path: Path, changed: dict[str, Any], said: str) -> None:

@@ -251,8 +251,10 @@ class Rescorer(Executor):
                         continue
                     status.total += 1
                     status.add_stored(replace(prompt, scores=scores))
-                    for notice in early.check_stored(status, prompt, scores.scores):
-                        options.on_notice(notice)
+                    if prompt.labels is not None:
+                        given = prompt.example, prompt.items, scores.scores, prompt.labels
+                        for notice in early.check_labels(status, *given):
+                            options.on_notice(notice)
                 target.execute(connection, rows.combine_writes(writes))
             target.count_prompts(connection)
         return status if is_complete and not first else None

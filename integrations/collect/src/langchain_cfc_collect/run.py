@@ -339,10 +339,8 @@ class Run:
         labels = outcome.result
         if labels is None:
             return
-        correct = list(map(bool, labels.correct))
-        self.status.add_prompt(scores, correct)
-        answers = labels.answers or [one.text for one in candidates]
-        self._notify(self._warnings.check_labels(self.status, prompt.example, answers, scores, correct))
+        self.status.add_prompt(scores, list(map(bool, labels.correct)))
+        self._notify(self._warnings.check_labels(self.status, prompt.example, candidates, scores, labels))
         self._on_progress(self.status)
         if not self._has_answered and self.status.labelled == MOST_WITHOUT_ANSWER and self.status.remaining:
             then = "collect into another store; or run the same command again to go on without a change"

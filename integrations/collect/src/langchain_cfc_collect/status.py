@@ -23,6 +23,7 @@ from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.text import pluralize
 from langchain_cfc.support.units import UNITS, Unit
 from langchain_cfc_collect.costs import CHARACTERS_PER_TOKEN, Budget, ModelCalls, Stage, Usage, assume_output
+from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.store import Store, StoredPrompt
 
 # Number of answers to show for each label, few enough for people to read.
@@ -354,28 +355,24 @@ class EarlyWarnings:
             )
         self._models |= models
 
-    def check_stored(
-        self, status: CollectionStatus, prompt: StoredPrompt, scores: Sequence[float]
-    ) -> Iterator[str]:
-        """Yield warnings about one more prompt that is stored with its labels, as `check_labels` does."""
-        if prompt.labels is not None:
-            answers = prompt.labels.answers or [str(one.text) for one in prompt.items]
-            correct = list(map(bool, prompt.labels.correct))
-            yield from self.check_labels(status, prompt.example, answers, scores, correct)
-
     def check_labels(
         self,
         status: CollectionStatus,
         example: Example,
-        answers: Sequence[str],
+        items: Sequence[Any],
         scores: Sequence[float],
-        correct: Sequence[bool],
+        labels: Labels,
     ) -> Iterator[str]:
-        """Yield warnings after one more prompt was labelled, which `status` counts already."""
+        """Yield warnings after the candidates or claims of one more prompt were labelled.
+
+        `status` counts the prompt already.
+        """
+        correct: Sequence[bool] = list(map(bool, labels.correct))
         # An answer may have no claims.
         if scores and status.covered == 0 and len(self._examples) < _MAX_DOUBTFUL_LABELS:
             best = min(range(len(scores)), key=scores.__getitem__)
-            self._examples.append(LabelledAnswer(example.input, answers[best], example.reference, False))
+            answer = labels.answers[best] if labels.answers else str(items[best].text)
+            self._examples.append(LabelledAnswer(example.input, answer, example.reference, False))
         if status.labelled == _FIRST_CHECK and status.covered == 0:
             lines = "".join(f"\n  {one}" for one in self._examples)
             yield (

@@ -87,7 +87,7 @@ def print_status(
         lines.append(f"scores        {format_mean_scores(state)} on average")
     lines += [f"note          {one}" for one in describe_unscored(**summary["unscored"])]
     if summary["models"]:
-        lines.append(f"drawn by      {_format_models(summary['models'], configuration)}")
+        lines.append(f"drawn by      {', '.join(summary['models'])}")
     lines.append(f"tokens        {summary['input_tokens']:,} in, {summary['output_tokens']:,} out")
     if state.cost is not None:
         lines.append(f"cost          {format_cost(state.cost)}")
@@ -113,13 +113,6 @@ def _list_open_requests(summary: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"waiting for   {what}, {one['requests']:,} requests; the command that submitted it fetches it"
         )
-
-
-def _format_models(models: Sequence[str], configuration: Mapping[str, Any]) -> str:
-    """Return the model names that answers reported, and the one that was asked for if it differs."""
-    asked = (configuration.get("generator") or {}).get("model")
-    differs = asked is not None and list(models) != [asked]
-    return ", ".join(models) + (f" (requested: {asked})" if differs else "")
 
 
 def _print_doubtful_labels(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ LABEL_KEYS = ("labeler", "reads", "answer", "metadata", "source")
 _MADE_BY = "made_by"
 # Number of differences to name.
 _MOST_LISTED = 2
-# Number of characters to show of a value.
-_SHOWN = 40
 # The files that answers were imported from, each with its format. They do not affect records.
 IMPORTED = "imported"
 # Tables of the parts that `build_bot` chose, so that it can make them again. Their fingerprints are compared
@@ -103,16 +100,5 @@ def _list_differences(key: str, known: Any, given: Any) -> Iterator[str]:
         for name in {**known, **given}:
             if known.get(name) != given.get(name):
                 yield from _list_differences(f"{key}.{name}", known.get(name), given.get(name))
-    elif known is None:
-        yield f"{key} is now {given!r:.40}, and was not set before"
     else:
-        was, now = _contrast(repr(known), repr(given))
-        yield f"{key} was {was} and is now {now}"
-
-
-def _contrast(was: str, now: str) -> Iterator[str]:
-    """Yield two texts, or of long ones the part where they begin to differ."""
-    equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(was, now, strict=False)))
-    start = max(0, equal - _SHOWN // 2) if max(len(was), len(now)) > _SHOWN else 0
-    for text in (was, now):
-        yield f"{'...' if start else ''}{text[start : start + _SHOWN]}"
+        yield f"{key} was {known!r:.80} and is now {given!r:.80}"
