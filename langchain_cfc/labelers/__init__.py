@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langchain_cfc.labelers.base import BaseLabeler, CandidateLabeling, Labeler, LabelerInput, Reads
+from langchain_cfc.labelers.base import BaseLabeler, CandidateLabeling, Labeler, LabelerInput
 from langchain_cfc.labelers.judge import JudgeLabels
 from langchain_cfc.labelers.matching import ClosedSet, NormalisedMatch
 from langchain_cfc.labelers.multiple_choice import MultipleChoice, extract_choice
@@ -19,7 +19,6 @@ __all__ = [
     "MultipleChoice",
     "NormalisedMatch",
     "NumericMatch",
-    "Reads",
     "VerdictExtractor",
     "extract_choice",
     "extract_number",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import compress
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from typing_extensions import NotRequired, TypedDict
@@ -82,29 +82,24 @@ def check_reference(labeler: Labeler, given: LabelerInput) -> None:
         run_flow(labeler.flow({**given, "candidates": []}, {}))
 
 
-Reads: TypeAlias = Literal["answer", "text"]
-
-
 class CandidateLabeling:
     """Asks a labeler about the candidates of a prompt.
 
     Candidates with the same answer get the same label; otherwise it would be undefined whether a set of
-    distinct answers holds a correct one. What is no answer is wrong, and so is a blank extracted answer; the
-    labeler is not asked about them.
+    distinct answers holds a correct one. If there is an answer extractor, the labeler sees each distinct
+    answer as if it were the text. What is no answer is wrong, and so is a blank extracted answer; the labeler
+    is not asked about them.
 
     Args:
         labeler: The labeler.
-        reads: What the labeler sees if there is an answer extractor: each distinct `answer` as if it were the
-            text, or the whole `text` of the first candidate with that answer.
 
     Raises:
         LabelerError: If `labeler` cannot be called.
     """
 
-    def __init__(self, labeler: Labeler, reads: Reads = "answer") -> None:
+    def __init__(self, labeler: Labeler) -> None:
         keys = ("prompt", "reference", "candidates")
         self._call = make_silent_call("labeler", labeler, LabelerError, keys, _HINT)
-        self._reads = reads
 
     def label_candidates(
         self, given: LabelerInput, answers: Sequence[str] | None, config: RunnableConfig
@@ -127,38 +122,22 @@ class CandidateLabeling:
             one.no_answer is None and (answers is None or not is_invisible(answers[slot]))
             for slot, one in enumerate(every)
         ]
-        draws = list(compress(every, answered))
-        if not draws:
+        if not any(answered):
             return [False] * len(every)
-        labels = yield from self._label_answers(
-            given, draws, None if answers is None else list(compress(answers, answered)), config
-        )
+        if answers is None:
+            labels = yield from self._ask(given, config, list(compress(every, answered)))
+        else:
+
+            def ask(distinct: list[str]) -> Steps[list[bool | None]]:
+                return self._ask(given, config, [DrawnCandidate(answer) for answer in distinct])
+
+            labels = yield from map_distinct(list(compress(answers, answered)), ask)
         known = iter(labels)
         return [is_answer and next(known) for is_answer in answered]
 
-    def _label_answers(
-        self,
-        given: LabelerInput,
-        draws: Sequence[DrawnCandidate],
-        answers: Sequence[str] | None,
-        config: RunnableConfig,
-    ) -> Steps[list[bool | None]]:
-        """Label the candidates that are answers."""
-        if answers is None:
-            return (yield from self._ask(given, draws, config))
-
-        def ask(distinct: list[str]) -> Steps[list[bool | None]]:
-            if self._reads == "answer":
-                shown = [DrawnCandidate(answer) for answer in distinct]
-            else:
-                shown = [draws[answers.index(answer)] for answer in distinct]
-            return self._ask(given, shown, config)
-
-        return (yield from map_distinct(answers, ask))
-
     def _ask(
-        self, given: LabelerInput, shown: Sequence[DrawnCandidate], config: RunnableConfig
+        self, given: LabelerInput, config: RunnableConfig, shown: list[DrawnCandidate]
     ) -> Steps[list[bool | None]]:
-        asked: LabelerInput = {**given, "candidates": list(shown)}
+        asked: LabelerInput = {**given, "candidates": shown}
         labels = yield from self._call.invoke_one(asked, add_tags(config, "cfc:labeler"))
         return check_labels(labels, len(shown))

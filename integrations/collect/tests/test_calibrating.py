@@ -279,8 +279,5 @@ def test_chain_options_are_those_of_collection_and_calibration() -> None:
     calibration = {one.name for one in fields(CalibrationConfig)}
     parts = {one.name for one in fields(Components)} - {"generator", "verifier", "labeler"}
     assert calibration <= options
-    # A labeler's name and what it reads are for configuration files.
-    assert options - calibration - {"store", "out", "collection"} == parts - calibration - {
-        "labeler_id",
-        "reads",
-    }
+    # A labeler's name is for configuration files.
+    assert options - calibration - {"store", "out", "collection"} == parts - calibration - {"labeler_id"}

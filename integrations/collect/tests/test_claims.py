@@ -266,7 +266,6 @@ def test_splitter_tokens_are_counted_but_not_as_a_drawing_model(path: Path) -> N
         ({"unit": "sentences"}, "unit is 'sentences'; expected 'answers' or 'claims'"),
         ({"sampling": "many"}, "sampling is 'many'; expected 'requests' or 'single_request'"),
         ({"reasoning": None}, "reasoning is None; expected"),
-        ({"reads": "all"}, "reads is 'all'; expected"),
         ({"labeler_id": 5}, "labeler_id is 5; expected a name"),
     ],
 )

@@ -16,7 +16,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.labelers import Reads
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.sampling import SamplingName, resolve_generator
 from langchain_cfc.support.plugins import complete_path, is_plugin_source, load_object
@@ -103,12 +102,6 @@ class ComponentTable(_Table):
             return load_object(self.factory, self.arguments)
         model = resolve_generator(self.model, self.model_arguments)
         return load_object(self.factory, {**self.arguments, "model": model})
-
-
-class LabelerTable(ComponentTable):
-    """Labeler of a collection, given by its import path."""
-
-    reads: Reads = "answer"  # what the labeler is shown if there is an answer extractor, see `Components`
 
 
 class GeneratorTable(_Table):
@@ -242,7 +235,7 @@ class CollectionConfig(ScoringConfig):
     draws: str | None = None
     source: SourceTable
     generator: GeneratorTable
-    labeler: LabelerTable
+    labeler: ComponentTable
     unit: Unit = "answers"
     splitter: ComponentTable | None = None
     answer: ComponentTable | None = None
@@ -278,7 +271,6 @@ class CollectionConfig(ScoringConfig):
             metadata=self.metadata.create() if self.metadata else None,
             sampling=self.generator.sampling,
             reasoning=self.generator.reasoning,
-            reads=self.labeler.reads,
             generator_id=self.generator.id,
             verifier_id=self.verifier_id,
             labeler_id=self.labeler.id,

@@ -23,7 +23,7 @@ from langchain_cfc.execution import (
     arun_flow,
     list_causes,
 )
-from langchain_cfc.labelers import CandidateLabeling, Labeler, LabelerInput, Reads
+from langchain_cfc.labelers import CandidateLabeling, Labeler, LabelerInput
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.records import Example, LabelledRecord, Provenance
 from langchain_cfc.sampling import DrawnCandidate, Sampler, SamplingName, resolve_generator
@@ -41,7 +41,6 @@ _CHOICES = {
     "unit": get_args(Unit),
     "sampling": get_args(SamplingName),
     "reasoning": get_args(Reasoning),
-    "reads": get_args(Reads),
 }
 
 
@@ -65,7 +64,6 @@ class Components:
             extractor that asks a model is called between the waves, and again for the labels.
         sampling: How candidates are drawn, see `CFCRunnable`.
         reasoning: Whether reasoning in candidates' texts is removed, likewise.
-        reads: What the labeler is shown if there is an extractor, see `CandidateLabeling`.
         generator_id: Name of the generator in the records, if it cannot name itself.
         verifier_id: Name of the verifier, likewise.
         labeler_id: Name of the labeler, likewise.
@@ -84,7 +82,6 @@ class Components:
     draws: str | None = None
     sampling: SamplingName = "requests"
     reasoning: Reasoning = "strip"
-    reads: Reads = "answer"
     generator_id: str | None = None
     verifier_id: str | None = None
     labeler_id: str | None = None
@@ -135,7 +132,7 @@ class Executor:
             verifier = VerifierEnsemble(verifier)
         self._n = n
         self._scorer = CandidateScorer(verifier)
-        self._labelling = CandidateLabeling(components.labeler, components.reads)
+        self._labelling = CandidateLabeling(components.labeler)
         splitter = _choose_splitter(components)
         self._splitter = None if splitter is None else ClaimSplitter(splitter)
         self._sampler = Sampler(generator, components.sampling, reasoning=components.reasoning)
@@ -162,7 +159,6 @@ class Executor:
             **provenance.model_dump(exclude={"format", "version"}),
             **({} if separate is None else {"separate_scores": separate}),
             "sampling": components.sampling,
-            "reads": components.reads,
             "metadata": _compute_optional_fingerprint(components.metadata),
         }
 

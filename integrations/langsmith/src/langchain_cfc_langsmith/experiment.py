@@ -18,7 +18,7 @@ from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.execution import run_flow
 from langchain_cfc.extend import Description
-from langchain_cfc.labelers import CandidateLabeling, Labeler, Reads
+from langchain_cfc.labelers import CandidateLabeling, Labeler
 from langchain_cfc.runnable import ScoredCandidate
 from langchain_cfc_langsmith.labelling import label_served
 from langchain_cfc_langsmith.scores import make_scores
@@ -37,16 +37,13 @@ class Experiment:
         labeler: The labeler that labelled the calibration records.
         columns: Maps inputs, outputs and metadata of the examples to fields, as in the collection of the
             calibration records; see `make_row`. Prompts are made from inputs and metadata only.
-        reads: What the labeler is shown if there is an answer extractor; see `CandidateLabeling`.
     """
 
-    def __init__(
-        self, chain: CFCRunnable, labeler: Labeler, columns: Columns, *, reads: Reads = "answer"
-    ) -> None:
+    def __init__(self, chain: CFCRunnable, labeler: Labeler, columns: Columns) -> None:
         # All candidates are labelled, so rejected texts are needed here.
         self._chain = chain.model_copy(update={"show_rejected": True})
         self._description = Description(None, chain.metadata)
-        self._labelling = CandidateLabeling(labeler, reads)
+        self._labelling = CandidateLabeling(labeler)
         self._columns = columns
         self._prompt_columns = _select_prompt_columns(columns)
         self._results: dict[UUID, tuple[Any, CFCResult]] = {}

@@ -19,7 +19,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from langchain_cfc import CFCResult
 from langchain_cfc.errors import CFCWarning, InputError
 from langchain_cfc.execution import describe_error, run_flow
-from langchain_cfc.labelers import CandidateLabeling, Labeler, Reads
+from langchain_cfc.labelers import CandidateLabeling, Labeler
 from langchain_cfc_langsmith.asking import make_client, translate_errors
 from langchain_cfc_langsmith.labelling import label_served
 from langchain_cfc_langsmith.scores import make_scores
@@ -54,7 +54,6 @@ class FeedbackHandler(ResultCallback):
         project: Project that the runs are traced to; by default that of the environment.
         labeler: Labels candidates, if references are known, as in a replay or a trial.
         reference: Function from a prompt to its reference, or None if it has none; required with `labeler`.
-        reads: What the labeler is shown if there is an answer extractor; see `CandidateLabeling`.
         most_waiting: Maximum number of served prompts in the queue, at least 1.
         threads: Number of threads that write, at least 1.
 
@@ -73,7 +72,6 @@ class FeedbackHandler(ResultCallback):
         project: str | None = None,
         labeler: Labeler | None = None,
         reference: Callable[[Any], Any] | None = None,
-        reads: Reads = "answer",
         most_waiting: int = 1000,
         threads: int = 4,
     ) -> None:
@@ -84,7 +82,7 @@ class FeedbackHandler(ResultCallback):
             msg = f"most_waiting is {most_waiting} and threads is {threads}; expected at least 1"
             raise InputError(msg)
         super().__init__()
-        labelling = None if labeler is None else CandidateLabeling(labeler, reads)
+        labelling = None if labeler is None else CandidateLabeling(labeler)
         self._writer = _Writer(
             client=make_client(client),
             project=project or str(get_tracer_project()),

@@ -13,7 +13,7 @@ _ENDPOINT_NAMES = {None: "by live calls (without --batch)", "batch": "through ba
 # Keys that only verifiers or only labels affect, in a configuration and in its part `made_by`.
 VERIFIER_KEYS = ("verifier", "verifiers", "separate_scores")
 # A new version of the dataset (`source`) is among them, because the inputs are compared prompt by prompt.
-LABEL_KEYS = ("labeler", "reads", "answer", "metadata", "source")
+LABEL_KEYS = ("labeler", "answer", "metadata", "source")
 _MADE_BY = "made_by"
 # Number of differences to name.
 _MOST_LISTED = 2
