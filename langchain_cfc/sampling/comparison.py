@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
 from langchain_cfc.sampling.fingerprints import ADDRESS, CLASS, REASONING_TEXT, TOOLS_DIGEST, is_unnamed
+from langchain_cfc.support.text import join_names
 
 Fingerprint = Mapping[str, Any]
 Match = Literal["matched", "unverified"]
@@ -144,8 +145,8 @@ def explain_doubt(calibrated: Fingerprint | None, serving: Fingerprint) -> str |
     elif not new and not missing and not {CLASS, "model"} & calibrated.keys():
         return "neither an id nor a model is stated"
     if new:
-        return f"the records do not state {_list_keys(new)}"
-    return f"it does not state {_list_keys(missing)}, as the records do" if missing else None
+        return f"the records do not state {join_names(new, _MAX_KEYS)}"
+    return f"it does not state {join_names(missing, _MAX_KEYS)}, as the records do" if missing else None
 
 
 def is_equal_or_named(known: Any, given: Any) -> bool:
@@ -175,8 +176,3 @@ def _is_address(key: str) -> bool:
 def _remove_unset_tools(serving: Fingerprint) -> Fingerprint:
     """Return a fingerprint without a null `tools_digest`, because tools may still be bound to each call."""
     return {key: value for key, value in serving.items() if key != TOOLS_DIGEST or value is not None}
-
-
-def _list_keys(keys: Sequence[str]) -> str:
-    shown = ", ".join(keys[:_MAX_KEYS])
-    return shown if len(keys) <= _MAX_KEYS else f"{shown} and {len(keys) - _MAX_KEYS} more settings"
