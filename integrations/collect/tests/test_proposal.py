@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_cfc_collect import Rows
 from langchain_cfc_collect.config import CollectionConfig, read_config
 from langchain_cfc_collect.proposal import (
     Proposal,
@@ -22,8 +23,8 @@ from langchain_cfc_collect.proposal import (
     propose_prompt,
     read_questions,
 )
-from langchain_cfc_collect.sources import Rows, open_rows
 from langchain_cfc_collect.sources.detection import describe_lists, detect_columns
+from langchain_cfc_collect.sources.files import open_rows
 
 from langchain_cfc.errors import CFCError, InputError, RecordError
 from langchain_cfc.labelers import MultipleChoice, NormalisedMatch, NumericMatch, extract_number

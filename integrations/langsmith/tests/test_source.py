@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_collect import Columns, Store, read_examples
-from langchain_cfc_collect.sources import Rows, open_rows
+from langchain_cfc_collect import Columns, Rows, Store, read_examples
+from langchain_cfc_collect.sources.files import open_rows
 from langchain_cfc_langsmith import read_dataset_rows
 from langsmith import Client
 

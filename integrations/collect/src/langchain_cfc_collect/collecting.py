@@ -40,7 +40,7 @@ from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.executor import Components, Executor
 from langchain_cfc_collect.relabeling import check_relabeling, discard_labels
 from langchain_cfc_collect.run import CollectionOptions, CollectionResult, Run
-from langchain_cfc_collect.sources import Examples
+from langchain_cfc_collect.sources.columns import Examples
 from langchain_cfc_collect.sources.files import is_frame
 from langchain_cfc_collect.status import CollectionStatus, mask_numbers
 from langchain_cfc_collect.store import Store

@@ -28,7 +28,8 @@ from langchain_cfc_collect.calls import CallPolicy
 from langchain_cfc_collect.costs import Budget, Price
 from langchain_cfc_collect.executor import Components
 from langchain_cfc_collect.proposal import add_prompt
-from langchain_cfc_collect.sources import BadRowPolicy, Columns, Examples, Rows, open_rows, read_examples
+from langchain_cfc_collect.sources.columns import BadRowPolicy, Columns, Examples, read_examples
+from langchain_cfc_collect.sources.files import Rows, open_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped] # it has no types
 import pytest
-from langchain_cfc_collect.sources import Columns, read_examples
+from langchain_cfc_collect import Columns, read_examples
 from pydantic import ValidationError
 
 from integrations.collect.tests.sources.writing import catch_record_error

@@ -16,8 +16,9 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped] # it has no types
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from langchain_cfc_collect.sources import BadRow, Columns, read_examples, read_rows
+from langchain_cfc_collect import Columns, read_examples
 from langchain_cfc_collect.sources.detection import detect_columns
+from langchain_cfc_collect.sources.files import BadRow, read_rows
 
 from integrations.collect.tests.sources.writing import (
     WRITERS,

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped] # it has no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped] # it has no types
 import pytest
-from langchain_cfc_collect.sources import BadRow, Columns, read_examples, read_rows
-from langchain_cfc_collect.sources.files import to_plain
+from langchain_cfc_collect import Columns, read_examples
+from langchain_cfc_collect.sources.files import BadRow, read_rows, to_plain
 
 from integrations.collect.tests.sources.writing import (
     WRITERS,

@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from langchain_cfc_collect import Columns, read_config, read_examples
-from langchain_cfc_collect.sources import Rows, open_rows
+from langchain_cfc_collect import Columns, Rows, read_config, read_examples
+from langchain_cfc_collect.sources.files import open_rows
 
 from langchain_cfc.errors import InputError, RecordError
 
 MODULE = """
-from langchain_cfc_collect.sources import Rows
+from langchain_cfc_collect import Rows
 from langchain_cfc.errors import RecordError
 
 def rows(rest):

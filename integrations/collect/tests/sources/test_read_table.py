@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_collect import HumanLabels
-from langchain_cfc_collect.sources import Columns, read_examples
+from langchain_cfc_collect import Columns, HumanLabels, read_examples
 
 from integrations.collect.tests.sources.writing import write, write_parquet
 from langchain_cfc.errors import CFCError

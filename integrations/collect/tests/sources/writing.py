@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped] # it has no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped] # it has no types
 import pytest
-from langchain_cfc_collect.sources import Columns, Rows, read_examples
+from langchain_cfc_collect import Columns, Rows, read_examples
 
 from langchain_cfc.errors import RecordError
 

@@ -42,7 +42,7 @@ from langchain_cfc_collect.costs import Stage, assume_output
 from langchain_cfc_collect.executor import Executor
 from langchain_cfc_collect.rescoring import rescore
 from langchain_cfc_collect.run import CollectionOptions, CollectionResult, Run
-from langchain_cfc_collect.sources import Examples
+from langchain_cfc_collect.sources.columns import Examples
 from langchain_cfc_collect.sources.detection import describe_lists
 from langchain_cfc_collect.status import CollectionStatus, Estimate, estimate_remaining
 from langchain_cfc_collect.store import Store

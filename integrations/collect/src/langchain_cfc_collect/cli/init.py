@@ -83,8 +83,8 @@ def init(
         check_collection_installed(model)
         # Imported late: they need the extra.
         from langchain_cfc_collect import proposal
-        from langchain_cfc_collect.sources import open_rows
         from langchain_cfc_collect.sources.detection import describe_lists
+        from langchain_cfc_collect.sources.files import open_rows
 
         name, connection = proposal.parse_model(model, base_url)
         check_collection_installed(name)
