@@ -30,7 +30,7 @@ import numpy as np
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.features.statistics import MEAN_SCORE
-from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray, find_first_equal
 from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.support.units import Unit
 from langchain_cfc.thresholds import CAP, Thresholds
@@ -237,26 +237,14 @@ class Unique(SetRule):
 
     def _compute_levels(self, draws: CandidateBatch) -> FloatArray:
         levels = self._base.compute_levels(draws)
-        codes = _require_answer_codes(draws)
-        rows = np.arange(len(draws))
-        best: IntArray = np.full(levels.shape, -1, dtype=np.int64)
-        for slot in range(draws.n):
-            # best[row, answer] is the slot that represents the answer among the slots seen so far
-            answer = codes[:, slot]
-            holder = best[rows, answer]
-            better = (holder < 0) | (levels[:, slot] < levels[rows, holder])
-            best[rows[better], answer[better]] = slot
+        if draws.answer_codes is None:
+            msg = "the set rule `unique` needs the candidates' answers; these candidates have scores only"
+            raise InputError(msg)
+        order = np.argsort(levels, axis=1, kind="stable")
+        first = find_first_equal(np.take_along_axis(draws.answer_codes, order, axis=1))
         represents = np.zeros(levels.shape, dtype=np.bool_)
-        held = best >= 0
-        represents[np.nonzero(held)[0], best[held]] = True
+        np.put_along_axis(represents, order, first == np.arange(draws.n), axis=1)
         return np.where(represents, levels, np.inf)
-
-
-def _require_answer_codes(draws: CandidateBatch) -> IntArray:
-    if draws.answer_codes is None:
-        msg = "the set rule `unique` needs the candidates' answers; these candidates have scores only"
-        raise InputError(msg)
-    return draws.answer_codes
 
 
 class DroppingRule(SetRule):
