@@ -92,7 +92,6 @@ class RidgeFit:
     eta: FloatArray  # (k,) their dual variables, within w_A [tau - 1, tau]
     system: System  # Their equations
     sizes: FloatArray  # (d + k,) absolute values of the numbers in each equation
-    residual: float  # Largest residual of an equation, relative to these numbers; scores count as order one
 
     @cached_property
     def rounding_error(self) -> FloatArray:
@@ -285,8 +284,7 @@ class RidgeRegression:
     def _prove(self, point: _RidgeState, phi: FloatArray, noise: float) -> RidgeFit | None:
         """Return the fit of a state if sides and box hold on the true scores; else None."""
         d, rows, system = len(phi), point.rows, point.system
-        right = self._compute_right_hand_side(point, self._s, phi)
-        solution = system.solve(right)
+        solution = system.solve(self._compute_right_hand_side(point, self._s, phi))
         beta, sizes = solution[:d], self._compute_equation_sizes(point, solution, phi)
         wrong = -point.side * (self._s - self._x @ beta)
         doubtful = np.flatnonzero(wrong > 0.0)
@@ -298,12 +296,8 @@ class RidgeRegression:
         if self._compute_step_out(replace(point, side=point.side.copy()), solution, phi) is not None:
             return None
         solution[d:] = np.clip(solution[d:], 0.0, self._tops[rows])
-        failed = np.abs(system.matrix @ solution - right)
-        # The equation of a zero column has no terms; round-off in scores is measured against order one.
-        failed /= np.maximum(sizes, np.repeat((EPS, 1.0), (d, len(rows))))
         eta = (self._p / self._q * self._targets[rows] - solution[d:]) / self._q
-        vertex, residual = Vertex(rows, point.side < 0.0), float(failed.max(initial=0.0))
-        return RidgeFit(beta, vertex, self._s[rows], eta, system, sizes, residual)
+        return RidgeFit(beta, Vertex(rows, point.side < 0.0), self._s[rows], eta, system, sizes)
 
 
 def fit_penalised_base(rows: Rows, tau: Fraction, ridge: FloatArray) -> BaseFit:

@@ -131,7 +131,6 @@ def test_ridge_regression_satisfies_optimality_conditions_over_all_rows(kind: st
     # Scores that differ by about the noise of the solver are the hardest: nearly right sides fail the check.
     for problem in list_problems(kind, 400 if kind == "nearly_tied_partitions" else 60):
         for phi, fit in problem.solved():
-            assert fit.residual <= EQUATIONS
             assert measure_failure(problem, phi, fit) <= EQUATIONS
 
 
@@ -150,7 +149,7 @@ def test_ridge_regression_keeps_no_trace_of_noise_that_breaks_ties(
         penalty = np.full(len(problem.penalty), ridge * (len(problem.rows) + 1))
         changed = problem._replace(penalty=penalty)
         for phi, fit in changed.solved():
-            assert max(measure_failure(changed, phi, fit), fit.residual) <= EQUATIONS
+            assert measure_failure(changed, phi, fit) <= EQUATIONS
 
 
 @mostly_long("kind", sorted(KINDS), quick=6)
