@@ -203,7 +203,7 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
         reduced = self.fitted.reduce_one(vector)
         if reduced is None:
             return None
-        target = self._get_target(self.alpha if alpha is None else alpha)
+        (target,) = self._match_levels([float(self.alpha if alpha is None else alpha)], 1)[1]
         return self.fitted.windows.certify(target * reduced, reduced)
 
     def get_state_data(self) -> dict[str, FloatArray]:
@@ -229,25 +229,13 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
         return replace(self, _state=state)
 
     @cached_property
-    def _targets(self) -> dict[Level, float]:
-        """Coverage in units of `unit` for each error level, as text and as float."""
-        targets: dict[Level, float] = {}
-        for level in self.levels:
-            targets[level] = targets[float(level)] = float(compute_tau(level) / self.unit)
-        return targets
-
-    def _get_target(self, alpha: Level) -> float:
-        """Return the coverage of an error level in units of `unit`; raise an InputError if not offered."""
-        target = self._targets.get(alpha) or self._targets.get(format_alpha(alpha))
-        if target is None:
-            raise self._not_offered_error(str(alpha))
-        return target
+    def _targets(self) -> FloatArray:
+        """The coverages of all levels in units of `unit`."""
+        return np.array([float(compute_tau(level) / self.unit) for level in self.levels])
 
     def _match_levels(self, alphas: npt.ArrayLike | None, size: int) -> tuple[FloatArray, FloatArray]:
         """Return (size,) error levels as exact floats, and their coverages in units of `unit`."""
-        if alphas is None:
-            return np.full(size, float(self.alpha)), np.full(size, self._get_target(self.alpha))
-        given = to_float_array(alphas, "alphas")
+        given = to_float_array(np.full(size, float(self.alpha)) if alphas is None else alphas, "alphas")
         if given.shape != (size,):
             msg = f"alphas must be {size} error levels, got an array of shape {given.shape}"
             raise InputError(msg)
@@ -255,14 +243,10 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
         nearest = np.abs(given[:, np.newaxis] - offered).argmin(axis=1)
         wrong = ~(np.abs(given - offered[nearest]) < 0.5 * 10.0**-MAX_DECIMALS)
         if wrong.any():
-            raise self._not_offered_error(str(given[wrong][0]))
-        targets = np.array([self._get_target(level) for level in self.levels])
-        return offered[nearest], targets[nearest]
-
-    def _not_offered_error(self, level: str) -> InputError:
-        """Build the error for a level that the rule was not made for."""
-        msg = f"error level {level} is not available; this rule has levels {', '.join(map(str, self.levels))}"
-        return InputError(msg)
+            held = ", ".join(map(str, self.levels))
+            msg = f"error level {given[wrong][0]} is not available; this rule has levels {held}"
+            raise InputError(msg)
+        return offered[nearest], self._targets[nearest]
 
     def _compute_one(
         self, state: ConditionalState, features: FloatArray, factors: FloatArray | None
