@@ -281,16 +281,11 @@ def make_judge_chain(model: FakeListChatModel) -> Runnable[Any, Any]:
     return asking | model | RunnableLambda(lambda message: message.text == "yes")
 
 
-@pytest.mark.parametrize(
-    ("evaluator", "message"),
-    [
-        ("exact_match", "expected an evaluator, a function or Runnable, got a str"),
-        (dict, "the parameters of the evaluator cannot be read"),
-    ],
-)
-def test_from_evaluator_refuses_invalid_arguments(evaluator: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        from_evaluator(evaluator)
+def test_from_evaluator_refuses_what_cannot_be_called(invoke: Invoke) -> None:
+    with pytest.raises(InputError, match="expected an evaluator, a function or Runnable, got a str"):
+        from_evaluator("exact_match")  # type: ignore[arg-type]
+    with pytest.raises(VerifierError, match="the evaluator failed with TypeError"):
+        invoke(from_evaluator(dict), GIVEN)  # its parameters cannot be read
 
 
 class Named(CallableEvaluator):
