@@ -35,7 +35,6 @@ from langchain_cfc.guarantee import PeopleCertificate, WrongRateCertificate
 from langchain_cfc.records import LabelledRecord, Provenance, Records
 from langchain_cfc.support.arrays import BoolArray
 from langchain_cfc.support.suggestions import suggest_share
-from langchain_cfc.support.units import Unit
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 from langchain_cfc_collect.human import Sheet, read_sheet
 from langchain_cfc_collect.judged import (
@@ -63,8 +62,6 @@ class PeopleReport(BaseModel):
 
     Attributes:
         about: Whether the `sets` of a level are certified, or the `answers` of bot mode.
-        unit: What is accepted or rejected: `answers` or `claims`.
-        alpha: Error level of the sets, as decimal text.
         delta: Failure probability, as decimal text.
         target: Probability to certify: that a set keeps its promise, or that an answer is right.
         at_least: Lower bound on that probability from the labels so far; 0 is no information.
@@ -81,8 +78,6 @@ class PeopleReport(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     about: Literal["sets", "answers"]
-    unit: Unit
-    alpha: str
     delta: str
     target: float
     at_least: float
@@ -237,8 +232,6 @@ class PeopleSample:
         rest = [one for one in np.array(self.ids)[row:][needs[row:]].tolist() if outcomes[one] is None]
         report = PeopleReport(
             about="sets" if self.bot is None else "answers",
-            unit=self.artifact.unit,
-            alpha=self.alpha,
             delta=text,
             target=self.target,
             at_least=at_least,
