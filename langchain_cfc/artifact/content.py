@@ -164,16 +164,14 @@ class ArtifactContent(ArtifactData):
         ):
             return
         named = self.provenance.answer if self.provenance is not None else None
-        was, cure = (
-            (f"with the answer extractor {named or 'of its records'}", "use that extractor (answer=)")
-            if facts.extracted_answers
-            else ("without an answer extractor", "leave answer= and extracted answers out")
-        )
+        was = "without an answer extractor"
+        if facts.extracted_answers:
+            was = f"with the answer extractor {named or 'of its records'}"
         if facts.normalised != NORMALISATION:
-            was, cure = f"on answers in the normal form {facts.normalised}", "calibrate again"
+            was = f"on answers in the normal form {facts.normalised}"
         msg = (
-            f"the artifact was calibrated {was}, and its set rule, features or draw rule look at "
-            f"distinct answers: {cure}"
+            f"the artifact was calibrated {was}, and its set rule, features or draw rule look at distinct "
+            "answers: use the same (answer=), or calibrate again"
         )
         raise failure(msg)
 

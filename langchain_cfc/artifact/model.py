@@ -373,15 +373,9 @@ class CalibrationArtifact(ArtifactContent):
         """What batches are answered with; an InputError if the artifact keeps nothing for them."""
         if self.batch is not None:
             return self.batch
-        if self.unit == "claims":
-            msg = (
-                "a batch is answered with whole answers, and this artifact is about claims: calibrate with "
-                "records of several answers, or serve max_wrong_rate, which promises few unsupported claims"
-            )
-            raise InputError(msg)
         msg = (
-            "the artifact keeps no scores for batches, because it was calibrated with max_wrong_rate alone. "
-            "For batches calibrate with max_wrong_of_all=0.05 or alpha as well"
+            "the artifact keeps no scores for batches: they need whole answers, no claims, and alpha or "
+            "max_wrong_of_all. Calibrate with max_wrong_of_all=0.05, or serve max_wrong_rate"
         )
         raise InputError(msg)
 
@@ -457,15 +451,14 @@ class CalibrationArtifact(ArtifactContent):
             if not artifact.promises:
                 msg = "it promises nothing: there is neither a level nor a certified rate"
                 raise InputError(msg)
-            as_saved = artifact.digest == files.compute_digest(content)
+            if artifact.digest != files.compute_digest(content):  # such as 2 in place of 2.0
+                msg = "it is not in the canonical form of artifacts"
+                raise InputError(msg)
         except (ValueError, CFCError) as error:
             problem = files.describe_first_error(error)
             writer = files.explain_writer(content)
             msg = f"{source}: not a valid artifact of version {files.VERSION}: {problem}{writer}"
             raise ArtifactFormatError(msg) from error
-        if not as_saved:  # such as 2 in place of 2.0, which `save` does not write
-            msg = f"{source}: not in the canonical form of artifacts of version {files.VERSION}"
-            raise ArtifactFormatError(msg)
         return artifact
 
 

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import count
 
 from langchain_cfc.artifact import AttainableGroup
 from langchain_cfc.candidates import LabelledBatch
@@ -67,14 +68,8 @@ def compute_smallest_size(alpha: Level, attainable: float | Fraction) -> int | N
     tau, share = compute_tau(alpha), Fraction(str(attainable))
     if share <= tau:
         return None
-    # From (tau + 2) / (share - tau) on, rounding does not matter; every smaller size is tried.
-    last = math.ceil((tau + 2) / (share - tau))
-    first = max(1, math.floor(tau / (share - tau)) - 1)
-    return next(
-        size
-        for size in range(first, last + 1)
-        if compute_conformal_rank(size, tau) <= math.floor(share * size)
-    )
+    sizes = count(max(1, math.floor(tau / (share - tau)) - 1))
+    return next(one for one in sizes if compute_conformal_rank(one, tau) <= math.floor(share * one))
 
 
 # Uninformative scores cause a false warning once in 2,000 calibrations.

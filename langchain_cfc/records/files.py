@@ -84,9 +84,12 @@ class Records:
         for path in self.paths[1:]:
             line, header = read_header(path)
             if header != first:
-                field, contrast = _describe_difference(header, first)
-                problem = f"contradicting provenance: {contrast} in {self.paths[0]}; expected the same"
-                raise RecordError(str(path), line, field, problem)
+                names = Provenance.model_fields
+                name = next(one for one in names if getattr(header, one, None) != getattr(first, one, None))
+                found, known = (short_repr(getattr(one, name, None)) for one in (header, first))
+                where = f"{self.paths[0]}; expected the same"
+                problem = f"contradicting provenance: found {found}, but {known} in {where}"
+                raise RecordError(str(path), line, name, problem)
         return first
 
     def __iter__(self) -> Iterator[PromptRecord]:
@@ -145,14 +148,6 @@ def open_records(
 
 def _is_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
-
-
-def _describe_difference(header: Provenance | None, first: Provenance | None) -> tuple[str, str]:
-    """Return the first provenance field in which two files differ, and how they differ."""
-    if header is None or first is None:
-        return "", "none here, but one" if header is None else "one here, but none"
-    field = next(name for name in Provenance.model_fields if getattr(header, name) != getattr(first, name))
-    return field, f"found {short_repr(getattr(header, field))}, but {short_repr(getattr(first, field))}"
 
 
 def write_records(

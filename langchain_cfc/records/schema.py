@@ -344,24 +344,13 @@ def validate_fields(model: type[ModelT], fields: dict[str, Any], source: str, li
         raise RecordError(source, line, "candidates", NO_CANDIDATES)
     # A misspelt field is missing too, but its unknown name says more.
     detail = next((one for one in details if one["type"] == "extra_forbidden"), details[0])
-    flaw = _find_flaw(detail)
+    flaw: Exception | None = detail.get("ctx", {}).get("error")  # that a check of ours raised
     path = detail["loc"]
     if path[:1] == ("metadata",):
         path = path[:2]  # what follows is a type that a value may have
     elif isinstance(flaw, NotJsonError):
         path = (*path, *flaw.path)
     raise RecordError(source, line, _format_path(path), _describe_problem(model, detail, flaw))
-
-
-def _find_flaw(detail: ErrorDetails) -> Exception | None:
-    """Return the error that a check of ours raised, or would raise for a text that pydantic cannot read."""
-    if detail["type"] == "string_unicode":
-        try:
-            check_json(detail["input"])
-        except NotJsonError as error:
-            return error
-    flaw: Exception | None = detail.get("ctx", {}).get("error")
-    return flaw
 
 
 def _describe_problem(model: type[BaseModel], detail: ErrorDetails, flaw: Exception | None) -> str:

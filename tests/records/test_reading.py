@@ -114,7 +114,7 @@ LINES: dict[str, tuple[object, str, list[str]]] = {
     "digits": ('{"id": ' + "1" * 5000 + "}", "", ["unusable JSON", "digits"]),
     "no fields": ("{}", "id", ["missing", "text, not empty"]),
     "empty id": (make_fields(name=""), "id", ["found ''", "not empty"]),
-    "surrogate": (make_fields(name="\ud800"), "id", ["half of a surrogate pair at character 1"]),
+    "surrogate": (make_fields(name="\ud800"), "id", ["found '\\ud800'"]),
     "input": (make_fields(input=None), "input", ["found None", "a list of messages"]),
     "input NaN": (make_fields(input=[{"content": float("nan")}]), "input[0].content", ["found nan"]),
     "inf": (make_fields(reference={"a b": [0, -1e999]}), "reference['a b'][1]", ["found -inf"]),
@@ -269,8 +269,8 @@ def test_read_records_allows_a_provenance_on_the_first_line_only(
     [
         (HEADER, HEADER | {"n": 3}, "n", "found 3, but 2"),
         (HEADER | {"generator": {"id": "a"}}, HEADER | {"generator": {"id": "b"}}, "generator", "'b'"),
-        (HEADER, "", "", "none here, but one"),
-        ("", HEADER, "", "one here, but none"),
+        (HEADER, "", "format", "found None, but 'langchain-cfc/records'"),
+        ("", HEADER, "format", "found 'langchain-cfc/records', but None"),
     ],
 )
 def test_read_records_refuses_files_with_different_provenance(

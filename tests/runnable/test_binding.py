@@ -235,7 +235,7 @@ def test_artifact_of_another_normal_form_is_refused_where_answers_are_compared()
 def test_chain_refuses_missing_extractor_when_records_hold_answers(settings: dict[str, Any]) -> None:
     """Records with answers and no word of an extractor: serving raw texts would be another method."""
     for artifact in (make_artifact(**settings, extracted=True), make_bound(**settings, extracted=True)):
-        with pytest.raises(FingerprintError, match="use that extractor"):
+        with pytest.raises(FingerprintError, match="use the same"):
             make_matching(artifact)
     unbound = make_matching(make_artifact(**settings, extracted=True), answer=answer_of)
     assert unbound.invoke("x").guarantee.binding == "unbound"
