@@ -93,7 +93,7 @@ class StoreJournal(Journal):
     def record_lost_request(self) -> None:
         """Record a failed request that may have been answered, and announce the request that replaces it."""
         self.lost_requests += 1
-        self._record_announcement(1)
+        StoreJournal.announce(self, 1)  # it was made live, even if the stage is batched
 
     async def flush(self) -> None:
         """Wait until everything submitted to the store is committed."""
@@ -130,9 +130,6 @@ class StoreJournal(Journal):
 
     def announce(self, requests: int) -> None:
         """Record that up to `requests` more requests may follow."""
-        self._record_announcement(requests)
-
-    def _record_announcement(self, requests: int) -> None:
         if requests > 0:
             self._announced_requests += requests
             self._writer.submit(calls.announce_requests(self.position, self.stage, requests))
@@ -182,7 +179,7 @@ class BatchJournal(StoreJournal):
 
     def announce_live_request(self) -> None:
         """Record that one live request is about to be made."""
-        self._record_announcement(1)
+        super().announce(1)
 
     def settle_live_request(self, *, lost: bool) -> list[Write]:
         """Return the writes that end a live request; one that is `lost` stays announced."""

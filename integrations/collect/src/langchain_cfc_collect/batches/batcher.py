@@ -160,7 +160,7 @@ class Batcher:
         call, provider = get_current_call(), self._providers[id(client)]
         found = None if call is None else await read_request(provider, request)
         if call is None or found is None:
-            return await client.send(request)
+            return await client.http.send(request)
         call.was_batched = True
         pending = self._take_request(call.journal, *found)
         try:
@@ -225,7 +225,7 @@ class Batcher:
     async def _send_live(self, call: OpenCall, pending: PendingRequest, client: Client, request: Any) -> Any:
         assert pending.route is not None  # noqa: S101 - it was made in this run
         try:
-            response = await client.send(request)
+            response = await client.http.send(request)
             is_answered = response.status_code == HTTP_OK
         except BaseException as error:
             lost = not isinstance(error, Exception) or may_be_charged(error)

@@ -35,10 +35,6 @@ class Client:
     http: Any  # HTTP client of `official`
     address: str  # base URL of its requests, without a slash at the end
 
-    async def send(self, request: Any) -> Any:
-        """Send a request as the models would have sent it, and return the response with its content."""
-        return await self.http.send(request)
-
 
 # Function that answers a request of a client's models in place of the server.
 SendFunction: TypeAlias = Callable[[Client, Any], Awaitable[Any]]

@@ -346,19 +346,13 @@ class OpenAIBatches(Provider):
 
     def count_tokens(self, used: Mapping[str, int]) -> tuple[int, int] | None:
         """Return the tokens that an answer of either endpoint states."""
-        counts = [
-            used.get(f"{name}_tokens", used.get(f"{other}_tokens"))
-            for name, other in (("prompt", "input"), ("completion", "output"))
-        ]
-        return _join_counts(*counts)
+        tokens_in = used.get("prompt_tokens", used.get("input_tokens"))
+        tokens_out = used.get("completion_tokens", used.get("output_tokens"))
+        return None if tokens_in is None or tokens_out is None else (tokens_in, tokens_out)
 
 
 def _count(counts: object, *names: str) -> int:
     return sum(read_count(getattr(counts, name, None)) or 0 for name in names)
-
-
-def _join_counts(tokens_in: int | None, tokens_out: int | None) -> tuple[int, int] | None:
-    return None if tokens_in is None or tokens_out is None else (tokens_in, tokens_out)
 
 
 class AnthropicBatches(Provider):
@@ -426,9 +420,10 @@ class AnthropicBatches(Provider):
 
     def count_tokens(self, used: Mapping[str, int]) -> tuple[int, int] | None:
         """Return the tokens that an answer states, with tokens of caches."""
+        if not {"input_tokens", "output_tokens"} <= used.keys():
+            return None
         cached = sum(used.get(f"cache_{kind}_input_tokens", 0) for kind in ("read", "creation"))
-        tokens_in = used.get("input_tokens")
-        return _join_counts(None if tokens_in is None else tokens_in + cached, used.get("output_tokens"))
+        return used["input_tokens"] + cached, used["output_tokens"]
 
 
 def open_provider(client: Client) -> Provider:

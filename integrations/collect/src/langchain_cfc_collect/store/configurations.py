@@ -9,7 +9,6 @@ from typing import Any
 
 from langchain_cfc.sampling.comparison import is_equal_or_named
 
-_ENDPOINT_NAMES = {None: "by live calls (without --batch)", "batch": "through batches (--batch)"}
 # Keys that only verifiers or only labels affect, in a configuration and in its part `made_by`.
 VERIFIER_KEYS = ("verifier", "verifiers", "separate_scores")
 # A new version of the dataset (`source`) is among them, because the inputs are compared prompt by prompt.
@@ -50,9 +49,10 @@ def explain_differences(
         What differs, and what to do.
     """
     if list(different) == ["endpoint"]:
+        how = "live" if known.get("endpoint") is None else "through batches"
         return (
-            f"{name} was collected {_ENDPOINT_NAMES[known.get('endpoint')]}, and a provider may serve the "
-            "two differently. Continue like that, or use another store"
+            f"{name} was collected {how}, and a provider may serve batches (--batch) and live calls "
+            "differently. Continue like that, or use another store"
         )
     # How a part is made says least: what it does differently has a key of its own.
     keys = sorted(different, key=lambda key: key == _MADE_BY)
