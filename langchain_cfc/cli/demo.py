@@ -25,15 +25,13 @@ from langchain_cfc.cli.formatting import (
     report_errors,
 )
 from langchain_cfc.cli.inputs import AsJson, check_output
-from langchain_cfc.demo import BotDemoResult, Served, is_best_correct, run_bot_demo, run_demo
+from langchain_cfc.demo import BOT_FILE, DemoResult, Served, is_best_correct, run_demo
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.runnable import CFCResult
 from langchain_cfc.support.text import format_percent
 
-# File of the bot's artifact, in the folder of the other artifact.
-_BOT_FILE = "bot.json"
 # Examples that are printed, and the longest question and answer that fit a line of 80 columns.
 _ANSWERED_EXAMPLES, _ABSTAINED_EXAMPLES = 3, 2
 _QUESTION_WIDTH, _ANSWER_WIDTH = 47, 14
@@ -47,7 +45,7 @@ def demo(
             "--out",
             "-o",
             help="Where to write the artifact of the answer sets; the bot's is "
-            f"{_BOT_FILE} in the same folder.",
+            f"{BOT_FILE} in the same folder.",
         ),
     ] = Path("cfc-demo/artifact.json"),
     as_json: AsJson = False,
@@ -61,60 +59,58 @@ def demo(
     with report_errors():
         out_path.parent.mkdir(parents=True, exist_ok=True)
         check_output(out_path)
-        bot_path = out_path.with_name(_BOT_FILE)
+        bot_path = out_path.with_name(BOT_FILE)
         if out_path == bot_path:
             msg = f"{out_path} is reserved for the bot's artifact: give --out another name"
             raise InputError(msg)
         check_output(bot_path)
-        bot = run_bot_demo(seed, bot_path, make_tracker("serving held-out prompts as a bot"))
-        sets = run_demo(seed, out_path, make_tracker("serving them as answer sets"))
-    report = sets.report.model_copy(update={"answers": bot.answers})
+        seen = run_demo(seed, out_path, make_tracker("serving held-out prompts"))
     if as_json:
         emit_json(
             {
                 "artifact": str(out_path),
                 "bot_artifact": str(bot_path),
                 "seed": seed,
-                "notes": list(sets.notes),
+                "notes": list(seen.notes),
                 "plain": {
-                    "wrong": bot.plain_wrong,
-                    "wrong_rate": bot.plain_wrong / len(bot.served),
-                    "best_wrong": bot.best_wrong,
-                    "best_wrong_rate": bot.best_wrong / len(bot.served),
+                    "wrong": seen.plain_wrong,
+                    "wrong_rate": seen.plain_wrong / len(seen.served),
+                    "best_wrong": seen.best_wrong,
+                    "best_wrong_rate": seen.best_wrong / len(seen.served),
                 },
-                **report.model_dump(mode="json"),
+                **seen.report.model_dump(mode="json"),
             }
         )
     else:
         console = get_console()
-        print_bot(console, bot)
-        _print_next(console, bot, bot_path, out_path)
-    raise typer.Exit(0 if report.is_passed else EXIT_NO)
+        print_bot(console, seen)
+        _print_next(console, seen, bot_path, out_path)
+    raise typer.Exit(0 if seen.report.is_passed else EXIT_NO)
 
 
-def print_bot(console: Console, seen: BotDemoResult) -> None:
+def print_bot(console: Console, seen: DemoResult) -> None:
     """Print how often the bot and the model alone were wrong, and what the bot said to some questions."""
-    first, tested = seen.artifact.certified_bot.certificates[0], len(seen.served)
+    first, tested = seen.bot.certified_bot.certificates[0], len(seen.served)
+    rate = format_share(seen.report.answers[0].max_wrong_rate)
     console.print(
         f"A real model of 1.5 billion parameters answered {first.prompts + tested:,} questions about "
-        f"countries, elements and sums, {seen.artifact.n} times each. {first.prompts} of them calibrated a "
+        f"countries, elements and sums, {seen.bot.n} times each. {first.prompts} of them calibrated a "
         f"bot, which has just served the other {tested} through CFCRunnable:\n"
     )
     console.print(_make_bot_table(seen))
     console.print(
         f"Both rates are certified, with confidence {format_share(1.0 - float(first.delta))}, for questions "
-        f"like these.\n\nThe bot at {format_share(seen.answers[0].max_wrong_rate)}: three right answers, two "
-        "abstentions instead of wrong ones:"
+        f"like these.\n\nThe bot at {rate}: three right answers, two abstentions instead of wrong ones:"
     )
     console.print(_make_examples_table(choose_examples(seen.served)))
 
 
-def _make_bot_table(seen: BotDemoResult) -> Table:
+def _make_bot_table(seen: DemoResult) -> Table:
     tested = len(seen.served)
     table = make_table(f"on {tested} held-out questions", "answered", "wrong answers", "")
     bots = [
         (f"bot, at most {format_share(one.max_wrong_rate)} wrong", one.answered, one.wrong)
-        for one in reversed(seen.answers)
+        for one in reversed(seen.report.answers)
     ]
     rows = [
         ("the model alone, its first answer", tested, seen.plain_wrong),
@@ -179,9 +175,9 @@ def _make_examples_table(examples: Served) -> Table:
     return table
 
 
-def _print_next(console: Console, seen: BotDemoResult, bot_path: Path, out_path: Path) -> None:
+def _print_next(console: Console, seen: DemoResult, bot_path: Path, out_path: Path) -> None:
     question = shlex.quote(str(choose_examples(seen.served)[0][0].input))
-    rate = f"{seen.answers[0].max_wrong_rate:g}"
+    rate = f"{seen.report.answers[0].max_wrong_rate:g}"
     command, bot, sets = _find_command(), *(escape(shlex.quote(str(path))) for path in (bot_path, out_path))
     lines = [
         "\nNext, ask the bot, and read what it and the answer sets promise:",

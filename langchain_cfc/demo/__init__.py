@@ -15,7 +15,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calibration import calibrate
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import AttainabilityWarning, CFCError
-from langchain_cfc.evaluation import AnswersReport, EvaluationReport, evaluate
+from langchain_cfc.evaluation import EvaluationReport, evaluate
 from langchain_cfc.records import PromptRecord, Records, read_records
 from langchain_cfc.runnable import CFCResult, CFCRunnable
 from langchain_cfc.thresholds import Level
@@ -25,13 +25,11 @@ __all__ = [
     "FEATURES",
     "SET_RULE",
     "TEST_FRACTION",
-    "BotDemoResult",
     "DemoResult",
     "demo_chain",
     "is_best_correct",
     "is_promise_kept",
     "load_recording",
-    "run_bot_demo",
     "run_demo",
 ]
 
@@ -43,6 +41,9 @@ TEST_FRACTION = 0.3
 # The rates of wrong answers that the bot is certified for, in one artifact.
 MAX_WRONG_RATES = ("0.05", "0.1")
 
+# File of the bot's artifact, in the folder of the other artifact.
+BOT_FILE = "bot.json"
+
 # Prompts with the results of `CFCRunnable`.
 Served: TypeAlias = tuple[tuple[PromptRecord, CFCResult], ...]
 # Wraps an iterable of prompts to show progress; the second argument is their number.
@@ -51,23 +52,15 @@ Tracker: TypeAlias = Callable[[Iterable[Any], int], Iterable[Any]]
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The artifact of a demo, its evaluation, and the results that were served."""
+    """The artifacts of a demo, their evaluation on held-out prompts, and what its bot served."""
 
-    artifact: CalibrationArtifact
-    report: EvaluationReport  # on the held-out prompts
-    served: Served
-    notes: tuple[str, ...]  # warnings of calibration
-
-
-@dataclass(frozen=True)
-class BotDemoResult:
-    """The artifact of a bot that is rarely wrong, its evaluation, and the results that it served."""
-
-    artifact: CalibrationArtifact
-    answers: tuple[AnswersReport, ...]  # on the held-out prompts, at each certified rate, ascending
-    served: Served  # at the smallest rate
+    sets: CalibrationArtifact
+    bot: CalibrationArtifact
+    report: EvaluationReport  # of the sets, with the bot's answers at each certified rate, ascending
+    served: Served  # by the bot, at the smallest rate
     plain_wrong: int  # held-out prompts that the model alone would get wrong, with its first candidate
     best_wrong: int  # the same with the candidate of lowest score
+    notes: tuple[str, ...]  # warnings of calibration
 
 
 def load_recording() -> Records:
@@ -102,63 +95,51 @@ def demo_chain(
 
 
 def run_demo(seed: str | int, out: Path, progress: Tracker = lambda prompts, _: prompts) -> DemoResult:
-    """Calibrate answer sets on one part of the recording and serve the rest through `CFCRunnable`.
+    """Calibrate answer sets and a rarely wrong bot on one part of the recording, and serve the rest by both.
 
     Args:
         seed: Seed of the split.
-        out: Path to write the artifact to; serving uses the artifact as read back from there.
-        progress: Wraps the prompts while they are served; its second argument is their number.
+        out: Path to write the artifact of the sets to; the bot's is `bot.json` in the same folder. Serving
+            uses the artifacts as read back from there.
+        progress: Wraps the prompts each time they are served; its second argument is their number.
 
     Returns:
-        The artifact, its evaluation and the served results.
+        The artifacts, their evaluation and the results that the bot served.
 
     Raises:
-        InputError: If the artifact cannot be written.
+        InputError: If an artifact cannot be written.
+        UnattainableTargetError: If no rate can be certified.
         CFCError: If the served results differ from those that `evaluate` computes.
     """
     source = load_recording()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", AttainabilityWarning)
-        artifact = _calibrate(source, out, alpha=ALPHA, features=FEATURES, set_rule=SET_RULE, seed=seed)
-    chain = CFCRunnable(artifact=artifact, show_rejected=True, **make_replay_parts(source))
-    served = _serve(_list_held_out(source, artifact), chain, progress)
-    report = evaluate(artifact, source)
-    kept = sum(is_promise_kept(record, result) for record, result in served)
-    _check_served(kept / len(served), report.methods["conditional"].kept_promise)
-    return DemoResult(artifact, report, served, tuple(str(warning.message) for warning in caught))
-
-
-def run_bot_demo(seed: str | int, out: Path, progress: Tracker = lambda prompts, _: prompts) -> BotDemoResult:
-    """Certify a rarely wrong bot on one part of the recording, and let it answer the rest.
-
-    Args:
-        seed: Seed of the split.
-        out: Path to write the artifact to; serving uses the artifact as read back from there.
-        progress: Wraps the prompts while they are served, once for each rate; see `run_demo`.
-
-    Returns:
-        The artifact, its evaluation and the served results.
-
-    Raises:
-        InputError: If the artifact cannot be written.
-        UnattainableTargetError: If no rate can be certified.
-        CFCError: If the served results differ from those that `evaluate` computes.
-    """
-    source = load_recording()
+        sets = _calibrate(source, out, alpha=ALPHA, features=FEATURES, set_rule=SET_RULE, seed=seed)
     # A bot uses no features, so a constant is enough.
-    artifact = _calibrate(source, out, max_wrong_rate=MAX_WRONG_RATES, features="1", seed=seed)
-    answers = evaluate(artifact, source).answers
-    parts, held_out, by_rate = make_replay_parts(source), _list_held_out(source, artifact), []
-    for one in answers:
-        chain = CFCRunnable(artifact=artifact, max_wrong_rate=one.max_wrong_rate, **parts)
+    bot_path = out.with_name(BOT_FILE)
+    bot = _calibrate(source, bot_path, max_wrong_rate=MAX_WRONG_RATES, features="1", seed=seed)
+    report = evaluate(sets, source).model_copy(update={"answers": evaluate(bot, source).answers})
+    parts, split = make_replay_parts(source), bot.calibration.split
+    held_out = [record for record in source if split.find_part(record.id, record.cluster) == "test"]
+    by_rate = []
+    for one in report.answers:
+        chain = CFCRunnable(artifact=bot, max_wrong_rate=one.max_wrong_rate, **parts)
         by_rate.append(_serve(held_out, chain, progress))
         answered = [pair for pair in by_rate[-1] if not pair[1].abstained]
         _check_served(len(answered), one.answered)
         _check_served(sum(not is_best_correct(*pair) for pair in answered), one.wrong)
-    plain_wrong = sum(not record.candidates[0].correct for record, _ in by_rate[0])
-    best = [min(record.candidates, key=lambda one: one.score) for record, _ in by_rate[0]]
-    return BotDemoResult(
-        artifact, answers, by_rate[0], plain_wrong, best_wrong=sum(not one.correct for one in best)
+    in_sets = _serve(held_out, CFCRunnable(artifact=sets, show_rejected=True, **parts), progress)
+    kept = sum(is_promise_kept(record, result) for record, result in in_sets)
+    _check_served(kept / len(in_sets), report.methods["conditional"].kept_promise)
+    best = [min(record.candidates, key=lambda one: one.score) for record in held_out]
+    return DemoResult(
+        sets,
+        bot,
+        report,
+        by_rate[0],
+        plain_wrong=sum(not record.candidates[0].correct for record in held_out),
+        best_wrong=sum(not one.correct for one in best),
+        notes=tuple(str(warning.message) for warning in caught),
     )
 
 
@@ -166,12 +147,6 @@ def _calibrate(source: Records, out: Path, **options: Any) -> CalibrationArtifac
     """Calibrate on a part of the recording, save the artifact, and return it as read back."""
     calibrate(source, test_fraction=TEST_FRACTION, **options).save(out)
     return CalibrationArtifact.load(out)
-
-
-def _list_held_out(source: Records, artifact: CalibrationArtifact) -> list[PromptRecord]:
-    """Return the test prompts of the artifact's split."""
-    split = artifact.calibration.split
-    return [record for record in source if split.find_part(record.id, record.cluster) == "test"]
 
 
 def _serve(held_out: list[PromptRecord], chain: CFCRunnable, progress: Tracker) -> Served:

@@ -15,7 +15,7 @@ from langchain_cfc import CalibrationArtifact, calibrate, evaluate, read_records
 from langchain_cfc.certificates import verification
 from langchain_cfc.cli import demo as demo_command
 from langchain_cfc.cli import main
-from langchain_cfc.demo import load_recording
+from langchain_cfc.demo import load_recording, run_demo
 from langchain_cfc.errors import MissingExtraError
 from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.records import write_records
@@ -50,20 +50,17 @@ def artifact(records: Path) -> Path:
 def cached_demos() -> Iterator[None]:
     """Run the demo once for each seed, since it takes seconds, and write its artifact every time."""
 
-    def remember(run_it: Callable[..., Any]) -> Callable[..., Any]:
-        made: dict[str, Any] = {}
+    made: dict[str, Any] = {}
 
-        def run_or_remember(seed: str, out: Path, progress: Any) -> Any:
-            if seed not in made:
-                made[seed] = run_it(seed, out, progress)
-            made[seed].artifact.save(out)
-            return made[seed]
-
-        return run_or_remember
+    def run_or_remember(seed: str, out: Path, progress: Any) -> Any:
+        if seed not in made:
+            made[seed] = run_demo(seed, out, progress)
+        made[seed].sets.save(out)
+        made[seed].bot.save(out.with_name("bot.json"))
+        return made[seed]
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("run_demo", "run_bot_demo"):
-            patch.setattr(demo_command, name, remember(getattr(demo_command, name)))
+        patch.setattr(demo_command, "run_demo", run_or_remember)
         yield
 
 

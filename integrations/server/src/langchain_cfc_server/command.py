@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from langchain_cfc.cli.formatting import report_errors
-from langchain_cfc.errors import InputError
+from langchain_cfc.errors import AttainabilityWarning, InputError
 from langchain_cfc.extend import load_object
 from langchain_cfc_server.settings import Settings
 
@@ -190,9 +190,16 @@ def _load_models(path: str | None, name: str | None, *, demo: bool) -> dict[str,
 
 def _make_demo() -> Runnable[Any, Any]:
     """Return a chain that serves the recording under an artifact that is calibrated here."""
-    from langchain_cfc.demo import demo_chain, run_demo
+    from langchain_cfc import calibrate
+    from langchain_cfc.demo import ALPHA, FEATURES, SET_RULE, TEST_FRACTION, demo_chain, load_recording
 
-    with tempfile.TemporaryDirectory() as folder:
-        artifact = Path(folder) / "artifact.json"
-        run_demo(0, artifact)
-        return demo_chain(artifact)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AttainabilityWarning)
+        artifact = calibrate(
+            load_recording(),
+            alpha=ALPHA,
+            features=FEATURES,
+            set_rule=SET_RULE,
+            test_fraction=TEST_FRACTION,
+        )
+    return demo_chain(artifact)
