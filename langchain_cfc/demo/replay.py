@@ -314,11 +314,11 @@ def compute_prompt_key(prompt: Any) -> str:
         InputError: If the prompt is of another kind, or holds a block that is no text, image, audio or file.
     """
     content = read_prompt(prompt, "only text, messages and JSON objects can be replayed", InputError)
-    if content.kind != "messages":
-        return content.text
+    if isinstance(content, str):
+        return content
     try:
         # One form for all forms of a block, because chat models get some in another one than was recorded.
-        shown = convert_to_openai_messages(content.messages, text_format="block")
+        shown = convert_to_openai_messages(content, text_format="block")
     except ValueError as error:
         msg = f"this prompt cannot be replayed: {error}"
         raise InputError(msg) from error

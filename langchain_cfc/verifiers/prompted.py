@@ -85,9 +85,10 @@ class PromptedModel:
         # Many chat templates refuse two messages of one role in a row, so a single human message with text
         # only is quoted like a text.
         content = read_prompt(prompt, _HINT, VerifierError)
-        quoted = QUESTION_TEMPLATE.format(question=escape_tags(content.text))
-        question = QUESTION_IS_ABOVE if content.messages else quoted
-        requests = [[*content.messages, HumanMessage(words)] for words in write_requests(question)]
+        messages, question = content, QUESTION_IS_ABOVE
+        if isinstance(content, str):
+            messages, question = [], QUESTION_TEMPLATE.format(question=escape_tags(content))
+        requests = [[*messages, HumanMessage(words)] for words in write_requests(question)]
         return (yield from self._ask.invoke_each(requests, config))
 
     def _make_fingerprint(self, **settings: Any) -> dict[str, Any]:

@@ -9,7 +9,6 @@ silently drops a part of the prompt.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
@@ -87,50 +86,40 @@ def messages_to_text(prompt: Any) -> str:
         'What is the capital of Peru?'
     """
     content = read_prompt(prompt, "pass text or one human message", PromptKindError)
-    if content.kind == "text":
-        return content.text
-    kinds = [f"a {'named ' * bool(one.name)}message of type {one.type}" for one in content.messages]
+    if isinstance(content, str) and not isinstance(prompt, Mapping):
+        return content
+    kinds = ["an object"]
+    if not isinstance(content, str):
+        kinds = [f"a {'named ' * bool(one.name)}message of type {one.type}" for one in content]
     msg = (
-        f"the prompt is more than the text of one human message: it is {', '.join(kinds) or 'an object'}. "
+        f"the prompt is more than the text of one human message: it is {', '.join(kinds)}. "
         "For images, other content and further messages, collect and calibrate with messages"
     )
     raise PromptKindError(msg)
 
 
-@dataclass(frozen=True)
-class PromptContent:
-    """The content of a prompt: its text, or its messages.
-
-    Attributes:
-        kind: `text` for a text and for a single human message that holds nothing but text, not even the name
-            of its speaker; `messages` for any other message or messages; `object` for a mapping.
-        text: The text; for a mapping its canonical JSON; empty for messages.
-        messages: The messages; empty unless `kind` is `messages`.
-    """
-
-    kind: PromptKind
-    text: str
-    messages: tuple[BaseMessage, ...] = ()
-
-
-def read_prompt(prompt: Any, hint: str, failure: type[CFCError]) -> PromptContent:
+def read_prompt(prompt: Any, hint: str, failure: type[CFCError]) -> str | list[BaseMessage]:
     """Read a prompt without dropping any part of it.
+
+    Returns:
+        The text of a text, and of a single human message that holds nothing but text, not even the name of
+            its speaker; canonical JSON of a mapping; any other messages as they are.
 
     Raises:
         CFCError: Of the type `failure`, if the prompt is of no known kind, holds no messages, or is a mapping
             that is not JSON; the message ends with the `hint`.
     """
     if isinstance(prompt, (str, StringPromptValue)):
-        return PromptContent("text", unwrap_prompt(prompt))
+        return str(unwrap_prompt(prompt))
     if isinstance(prompt, Mapping):
-        return PromptContent("object", _to_json(prompt, hint, failure))
+        return _to_json(prompt, hint, failure)
     messages = _read_messages(prompt, hint, failure)
     first = messages[0]
     if len(messages) == 1 and isinstance(first, HumanMessage) and not first.name:
         blocks = [first.content] if isinstance(first.content, str) else first.content
         if all(isinstance(one, str) or one.get("type") == "text" for one in blocks):
-            return PromptContent("text", str(first.text))
-    return PromptContent("messages", "", tuple(messages))
+            return str(first.text)
+    return messages
 
 
 def _to_json(prompt: Mapping[Any, Any], hint: str, failure: type[CFCError]) -> str:

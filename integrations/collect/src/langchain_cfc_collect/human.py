@@ -144,8 +144,9 @@ def format_input(value: Any) -> Any:
         return value
     try:
         content = read_prompt(value, "it is shown as JSON", VerifierError)
-        is_text = all(isinstance(one.content, str) for one in content.messages)
-        return content.text or (get_buffer_string(content.messages) if is_text else value)
+        if isinstance(content, str):
+            return content
+        return get_buffer_string(content) if all(isinstance(one.content, str) for one in content) else value
     except (VerifierError, ValueError):
         return value
 
