@@ -280,7 +280,7 @@ def test_build_bot_refuses_what_cannot_work_before_asking(
 def test_build_bot_stops_if_no_trial_answer_is_labelled_correct(
     model: ChatOpenAI, script: Script, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=r"none of 10 trial answers .*'no idea' \(reference 'another 0'\)"):
+    with pytest.raises(InputError, match=r"none of 10 trial .*'no idea' \(wrong, reference 'another 0'\)"):
         build(model, NOTHING_CORRECT)
     assert len(script.requests) == 10
     assert list(tmp_path.iterdir()) == []

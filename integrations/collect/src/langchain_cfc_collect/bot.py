@@ -250,7 +250,7 @@ def _choose(
             "If they are right, pass labeler=, such as NormalisedMatch(anywhere=True)"
         )
         raise InputError(msg)
-    print_line(f"answers: {_show_answers(found, found.correct)}")
+    print_line(f"answers: {_show_answers(found)}")
     return {**found.tables, "reasons": found.reasons, "calls": [asdict(one) for one in found.calls]}
 
 
@@ -274,12 +274,10 @@ def _charge(budget: Budget, trial: Usage) -> Budget:
     return replace(budget, **left)
 
 
-def _show_answers(found: Proposal, correct: Sequence[bool] = ()) -> str:
-    shown = []
-    for place, one in enumerate(found.answers[:_MOST_SHOWN]):
-        label = ("correct" if correct[place] else "wrong") if correct else ""
-        shown.append(_show_answer(one.candidate.text, one.example.reference, label))
-    return "; ".join(shown)
+def _show_answers(found: Proposal) -> str:
+    labels = ["correct" if one else "wrong" for one in found.correct] or [""] * _MOST_SHOWN
+    shown = zip(found.answers[:_MOST_SHOWN], labels, strict=False)
+    return "; ".join(_show_answer(one.candidate.text, one.example.reference, label) for one, label in shown)
 
 
 def _show_answer(answer: str, reference: Any, label: str) -> str:
