@@ -339,7 +339,9 @@ class Claims(DroppingRule):
 
 
 _CLAIMS_PATTERN = re.compile(r"claims\((0|[1-9]\d{0,5})\)")
-_BASE_RULES: dict[str, type[SetRule]] = {"all": AcceptAll, "best_prefix": BestPrefix, "rank": Rank}
+_RULES: dict[str, SetRule] = {rule.text: rule for rule in (AcceptAll(), BestPrefix(), Rank())}
+_RULES |= {f"unique({text})": Unique(rule) for text, rule in _RULES.items()}
+_RULES |= {"unique": _RULES["unique(all)"], "best_answer": BestAnswer()}
 
 
 def parse_set_rule(text: str) -> SetRule:
@@ -363,15 +365,8 @@ def parse_set_rule(text: str) -> SetRule:
     name = text.replace(" ", "")
     if (of_claims := _CLAIMS_PATTERN.fullmatch(name)) is not None:
         return Claims(int(of_claims[1]))
-    if name == BestAnswer.text:
-        return BestAnswer()
-    wrapped = re.fullmatch(r"unique(?:\((.+)\))?", name)
-    base = name if wrapped is None else wrapped[1] or AcceptAll.text
-    if base not in _BASE_RULES:
-        msg = (
-            f"unknown set rule {text!r}; known are {', '.join(_BASE_RULES)}, and unique(...) around one of "
-            f"them{suggest_name(base, _BASE_RULES)}"
-        )
+    if name not in _RULES:
+        known = f"{', '.join(_RULES)} and claims(k)"
+        msg = f"unknown set rule {text!r}; known are {known}{suggest_name(name, _RULES)}"
         raise InputError(msg)
-    rule = _BASE_RULES[base]()
-    return rule if wrapped is None else Unique(rule)
+    return _RULES[name]

@@ -24,6 +24,9 @@ Configs: TypeAlias = RunnableConfig | list[RunnableConfig] | None
 ABSTAIN_MESSAGE = "I do not know."
 """The default text of an abstention."""
 
+# Arguments that name the promise of a chain, or of a call.
+PROMISES = ("alpha", "max_wrong_rate", "max_wrong_of_all")
+
 
 class AnsweringRunnable(RunnableSerializable[Any, Output]):
     """Base class of runnables that answer or abstain; the prompts of a batch share one limit."""

@@ -29,7 +29,7 @@ from langchain_cfc.execution import ConcurrencyLimiter, Target
 from langchain_cfc.execution.limits import RunManager
 from langchain_cfc.guarantee import Binding, Guarantee
 from langchain_cfc.no_answers import Reasoning
-from langchain_cfc.runnable.answering import AnsweringRunnable, refuse_share_of_one
+from langchain_cfc.runnable.answering import PROMISES, AnsweringRunnable, refuse_share_of_one
 from langchain_cfc.runnable.binding import ModelVersionWatcher, check_binding, make_argument_error
 from langchain_cfc.runnable.redraws import find_register, start_registers
 from langchain_cfc.runnable.result import CFCResult, ClaimsResult
@@ -425,11 +425,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
 
     @property
     def _own_promise(self) -> dict[str, Level | None]:
-        return {
-            "alpha": self.alpha,
-            "max_wrong_rate": self.max_wrong_rate,
-            "max_wrong_of_all": self.max_wrong_of_all,
-        }
+        return {name: getattr(self, name) for name in PROMISES}
 
     def _select_promise(self, **named: Level | None) -> Promise:
         """Return the promise of a call: the one that it names, otherwise this runnable's own."""

@@ -11,14 +11,12 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.runnable.answering import OrElse
+from langchain_cfc.runnable.answering import PROMISES, OrElse
 from langchain_cfc.runnable.cfc import CFCRunnable
 from langchain_cfc.sampling.fingerprints import compute_fingerprint, is_identified
 
 AnyRunnable: TypeAlias = Runnable[Any, Any]
 Arguments: TypeAlias = Mapping[str, Any]
-# Arguments of a call that name its promise.
-PROMISES = {"alpha", "max_wrong_rate", "max_wrong_of_all"}
 
 
 def configure_chain(chain: AnyRunnable, promise: Arguments, arguments: Arguments) -> AnyRunnable:

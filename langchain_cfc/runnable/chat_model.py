@@ -38,10 +38,9 @@ from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
 from langchain_cfc.errors import AbstentionError, InputError
 from langchain_cfc.execution import Step, Steps, arun_flow, run_flow, set_context_variable
 from langchain_cfc.execution.langgraph_compat import NOSTREAM, get_tracing_params, make_message_id
-from langchain_cfc.runnable.answering import ABSTAIN_MESSAGE, Answer, refuse_share_of_one
+from langchain_cfc.runnable.answering import ABSTAIN_MESSAGE, PROMISES, Answer, refuse_share_of_one
 from langchain_cfc.runnable.binding import make_argument_error
 from langchain_cfc.runnable.chat_arguments import (
-    PROMISES,
     Arguments,
     configure_chain,
     find_answering_model,
@@ -141,7 +140,7 @@ class CFCChatModel(BaseChatModel):
         return {
             "model_name": known.get("model"),
             "n": served.artifact.n,
-            **{name: getattr(served, name) for name in sorted(PROMISES)},
+            **{name: getattr(served, name) for name in PROMISES},
             "artifact_digest": served.artifact.digest,
             "abstain_message": self.abstain_message,
             "on_abstain": self.on_abstain,
@@ -336,7 +335,7 @@ class CFCChatModel(BaseChatModel):
         # `stream` concerns the delivery of the decision, not the draws.
         given.pop("stream", None)
         refuse_share_of_one(given)
-        promise = {name: given.pop(name) for name in PROMISES & given.keys()}
+        promise = {name: given.pop(name) for name in PROMISES if name in given}
         chain = self._get_chain(promise, given)
         config = (
             _STREAM_CONFIG.get()
