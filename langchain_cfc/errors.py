@@ -89,10 +89,6 @@ class FeatureError(InputError):
         self.row = row
         super().__init__(message)
 
-    def with_name(self, name: str) -> FeatureError:
-        """Return the error with `prompt <row>` in the message replaced by a name."""
-        return FeatureError(str(self).replace(f"prompt {self.row}", name))
-
 
 class NotFittedError(CFCError):
     """A rule or feature map was used before `fit`."""

@@ -305,5 +305,5 @@ def name_records_in_errors(ids: Sequence[str]) -> Iterator[None]:
     except FeatureError as error:
         if error.row is None:
             raise
-        name = f"record {ids[error.row]!r}"
-        raise error.with_name(name) from error
+        msg = str(error).replace(f"prompt {error.row}", f"record {ids[error.row]!r}")
+        raise FeatureError(msg) from error

@@ -42,10 +42,6 @@ class JudgeLabels(BaseLabeler):
         self._judge = EvaluatorCall(judge, ("prompt", "reference"))
         self.fingerprint = combine_fingerprints(self.name, {}, {"judge": judge})
 
-    def __repr__(self) -> str:
-        """Return the form of the call that makes the labeler."""
-        return "JudgeLabels(...)"
-
     def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool | None]]:
         """Ask the judge about each distinct text."""
         asked = {"prompt": given["prompt"], "reference": given["reference"]}
