@@ -244,13 +244,6 @@ def make_silent_call(
     return Call(name, target if keys is None else call_by_keys(target, keys), failure)
 
 
-def make_optional_call(
-    name: str, target: Runnable[Any, Any] | Callable[..., Any] | None, failure: type[CFCError], *keys: str
-) -> Call | None:
-    """Return the result of `make_silent_call`; None if the user gave no target."""
-    return None if target is None else make_silent_call(name, target, failure, keys or None)
-
-
 def _change_model_fields(model: BaseLanguageModel[Any], *, fresh: bool) -> dict[str, Any]:
     """Return the new values of a model's fields, limited to fields that the model's class has."""
     changes = dict(_STREAMING_OFF)

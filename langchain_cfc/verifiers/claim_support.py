@@ -16,7 +16,7 @@ from langchain_cfc.errors import VerifierError
 from langchain_cfc.execution import Call, Steps, Target
 from langchain_cfc.sampling import make_silent_call
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, combine_fingerprints
-from langchain_cfc.verifiers.entailment import Entailment, EntailmentInput, estimate_entailment
+from langchain_cfc.verifiers.entailment import Entailment, EntailmentInput, estimate_entailment, make_judge
 
 
 class ClaimAgreement(BaseVerifier):
@@ -37,7 +37,7 @@ class ClaimAgreement(BaseVerifier):
     def __init__(self, entails: Entailment) -> None:
         self.name = "claim-agreement"
         self.fingerprint = combine_fingerprints(self.name, {}, {"entails": entails})
-        self._judge = _make_judge(entails)
+        self._judge = make_judge(entails)
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float | None]]:
         """Ask whether each other answer entails each distinct claim."""
@@ -66,7 +66,7 @@ class ContextSupport(BaseVerifier):
     def __init__(self, entails: Entailment, context: Target) -> None:
         self.name = "context-support"
         self.fingerprint = combine_fingerprints(self.name, {}, {"entails": entails, "context": context})
-        self._judge = _make_judge(entails)
+        self._judge = make_judge(entails)
         self._context = make_silent_call("context", context, VerifierError)
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float | None]]:
@@ -80,10 +80,6 @@ class ContextSupport(BaseVerifier):
             raise VerifierError(msg)
         support = yield from _estimate_support(self._judge, given, passages, config)
         return [None if row is None else 1.0 - max(row, default=0.0) for row in support]
-
-
-def _make_judge(entails: Entailment) -> Call:
-    return make_silent_call("entailment", entails, VerifierError, keys=("prompt", "premise", "hypothesis"))
 
 
 def _estimate_support(

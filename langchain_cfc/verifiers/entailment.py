@@ -15,6 +15,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.errors import VerifierError
 from langchain_cfc.execution import Call, FlowRunnable, Steps
+from langchain_cfc.sampling import make_silent_call
 from langchain_cfc.verifiers.base import to_python_scalar
 from langchain_cfc.verifiers.prompted import (
     READABLE_REPLY_REQUEST,
@@ -98,6 +99,11 @@ class EntailmentJudge(PromptedModel, FlowRunnable[EntailmentInput, bool | None])
 
     def _write_sample(self, question: str) -> str:
         return self._write_requests(PAIR_TEMPLATE, "", question)[0]
+
+
+def make_judge(entails: Entailment) -> Call:
+    """Return the call of a judge of entailment, which gets prompt, premise and hypothesis."""
+    return make_silent_call("entailment", entails, VerifierError, keys=("prompt", "premise", "hypothesis"))
 
 
 def estimate_entailment(reply: Any) -> float | None:

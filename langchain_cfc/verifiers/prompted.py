@@ -21,7 +21,7 @@ from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, Target
 from langchain_cfc.no_answers import strip_reasoning
 from langchain_cfc.sampling.classification import classify_ending
-from langchain_cfc.sampling.models import make_optional_call, without_streaming_and_cache
+from langchain_cfc.sampling.models import make_silent_call, without_streaming_and_cache
 from langchain_cfc.support.normalisation import LATIN_SHAPES, unify_characters
 from langchain_cfc.support.serialization import compute_sha256
 from langchain_cfc.support.text import quote
@@ -70,7 +70,9 @@ class PromptedModel:
         self.model = model
         self.question = question
         self._ask = Call("judging model", called, VerifierError)
-        self._make_question = make_optional_call("question function", question, VerifierError)
+        self._make_question = (
+            None if question is None else make_silent_call("question function", question, VerifierError)
+        )
 
     @abstractmethod
     def _write_sample(self, question: str) -> str:

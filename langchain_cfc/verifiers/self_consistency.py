@@ -9,14 +9,13 @@ import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.candidates import score_by_agreement
-from langchain_cfc.errors import VerifierError
 from langchain_cfc.execution import Steps
 from langchain_cfc.no_answers import is_invisible
 from langchain_cfc.sampling.candidates import Description
-from langchain_cfc.sampling.models import make_optional_call, without_streaming_and_cache
+from langchain_cfc.sampling.models import without_streaming_and_cache
 from langchain_cfc.support.normalisation import NORMALISATION, normalise_answer
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, combine_fingerprints
-from langchain_cfc.verifiers.entailment import Entailment, group_by_entailment
+from langchain_cfc.verifiers.entailment import Entailment, group_by_entailment, make_judge
 
 __all__ = ["SelfConsistency", "normalise_answer"]
 
@@ -61,9 +60,7 @@ class SelfConsistency(BaseVerifier):
         self.fingerprint = combine_fingerprints(self.name, settings, parts)
         silent = without_streaming_and_cache(answer, fresh=False) if isinstance(answer, Runnable) else answer
         self._answers = Description(silent, None)
-        self._entails = make_optional_call(
-            "entailment", entails, VerifierError, "prompt", "premise", "hypothesis"
-        )
+        self._entails = None if entails is None else make_judge(entails)
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
         """Group the candidates that agree, and score each by the share of its group."""
