@@ -40,20 +40,6 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _SAMPLE_ROWS = 50
 
 
-def find_columns(
-    sample: Sequence[Mapping[str, Any]], question: str | None = None, reference: References | None = None
-) -> tuple[str | None, References | None]:
-    """Return the columns of the question and the reference, each None if the names do not tell.
-
-    A column is recognised by a usual name, or because it is the only one besides the other column. If it
-    holds objects, or no column has a usual name, columns one level inside objects are considered, such as
-    `answers.text`.
-    """
-    reference = reference or find_usual_name(sample, REFERENCE_NAMES, question)
-    question = question or find_usual_name(sample, QUESTION_NAMES, reference)
-    return question, reference or find_usual_name(sample, REFERENCE_NAMES, question)
-
-
 def detect_columns(
     rows: Rows, question: str | None = None, reference: References | None = None, prompt: str | None = None
 ) -> Columns:
@@ -65,7 +51,9 @@ def detect_columns(
     guessed.
     """
     sample = read_sample(rows)
-    question, reference = find_columns(sample, question, reference)
+    reference = reference or find_usual_name(sample, REFERENCE_NAMES, question)
+    question = question or find_usual_name(sample, QUESTION_NAMES, reference)
+    reference = reference or find_usual_name(sample, REFERENCE_NAMES, question)
     if reference is None or (question is None and prompt is None):
         part = "reference" if reference is None else "question"
         msg = (
@@ -141,7 +129,11 @@ def _read_first(rows: Rows) -> list[Mapping[str, Any]]:
 def find_usual_name(
     sample: Sequence[Mapping[str, Any]], usual: Sequence[str], other: References | None = None
 ) -> str | None:
-    """Return the column with one of the usual names, or the only one besides `other`, if that is given."""
+    """Return the column with one of the usual names, or the only one besides `other`, if that is given.
+
+    If it holds objects, or no column has a usual name, columns one level inside objects are considered, such
+    as `answers.text`.
+    """
     others = other if isinstance(other, tuple) else (other,)
     options = find_options(sample)
     free = [name for name in sample[0] if name not in others and name not in options]

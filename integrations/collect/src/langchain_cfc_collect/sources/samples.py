@@ -47,7 +47,6 @@ from langchain_cfc_collect.sources.columns import Columns, parse_cell
 from langchain_cfc_collect.sources.detection import (
     QUESTION_NAMES,
     REFERENCE_NAMES,
-    find_columns,
     find_usual_name,
     read_sample,
 )
@@ -235,7 +234,7 @@ def _recognise(rows: Rows) -> _Table:
 
 def _open_harness(rows: Rows, sample: Sequence[Mapping[str, Any]]) -> _Table:
     docs = [row["doc"] for row in sample if isinstance(row["doc"], Mapping)]
-    question = find_columns(docs, reference="target")[0] if docs else None
+    question = find_usual_name(docs, QUESTION_NAMES, "target") if docs else None
     answer = "resps" if "resps" in sample[0] else "filtered_resps"
     chosen = sample[0].get("filter")
     metrics = sample[0].get("metrics") or []
