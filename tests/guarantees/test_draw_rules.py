@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from langchain_cfc import FeatureMap, PromptRecord
-from langchain_cfc.calibration import fit
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.draw_rules import DrawRule
 from langchain_cfc.records import Provenance, tabulate
@@ -86,8 +85,8 @@ def test_draw_rule_promise_breaks_if_calibration_stops_by_other_information(
         return min(measure_gaps(make_bag(seed), "1", "lead(1, at_most=8)")["1"] for seed in (1, 2))
 
     assert lowest() >= -ROUND_OFF
-    monkeypatch.setattr(fit, "replay_prefixes", shorten)
-    # Scores for batches would refuse prompts that stop elsewhere than the rule does.
     module = import_module("langchain_cfc.calibration.calibrate")
+    monkeypatch.setattr(module, "replay_prefixes", shorten)
+    # Scores for batches would refuse prompts that stop elsewhere than the rule does.
     monkeypatch.setattr(module, "_make_batch_scores", lambda *_: None)
     assert lowest() < -SIZE / 40
