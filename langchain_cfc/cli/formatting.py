@@ -129,9 +129,9 @@ def name_flags(text: str) -> str:
 
 
 def print_notes(console: Console, notes: Iterable[str]) -> None:
-    """Print each note on one line, without wrapping it."""
+    """Print notes: those on results wrapped, those on standard error on one line each."""
     for note in notes:
-        console.print(f"[yellow]note:[/] {escape(name_flags(note))}", soft_wrap=True)
+        console.print(f"[yellow]note:[/] {escape(name_flags(note))}", soft_wrap=console.stderr)
 
 
 def print_result(found: Printed, print_text: Callable[[Console, Printed], None], *, as_json: bool) -> None:
