@@ -130,7 +130,7 @@ def test_read_examples_reports_all_bad_rows_in_one_error(tmp_path: Path) -> None
     error = caught.value
     assert (error.source, error.line, error.field) == (str(path), 0, "")
     first, second = error.problem.split("\n")
-    assert first.startswith("4 bad rows; correct them, or leave them out: bad_rows='set_aside'")
+    assert first.startswith("4 bad rows; correct them, or skip them: bad_rows='set_aside'")
     assert second.startswith("  line 2: input: ")
     assert second.endswith(". Others: line 4, 5 and 6")
     assert [(row.number, row.field) for row in examples.bad_rows] == MIXED_BAD
@@ -151,7 +151,7 @@ def test_read_examples_yields_nothing_after_a_bad_row() -> None:
 def test_dataset_of_bad_rows_is_refused_under_any_policy(policy: str) -> None:
     problem = catch_record_error([{"q": 1}, {"q": 2}], INPUT, policy).problem
     assert "2 bad rows" in problem
-    assert ("leave them out" in problem) == (policy == "refuse")
+    assert ("skip them" in problem) == (policy == "refuse")
 
 
 def test_iterator_of_rows_can_be_read_once() -> None:

@@ -504,7 +504,8 @@ class Examples:
         unit, (first, *others) = self._rows.unit, bad
         advice = "correct them"
         if self._policy != "set_aside":
-            advice += ", or leave them out: bad_rows='set_aside'"
+            advice += ", or skip them: bad_rows='set_aside' "
+            advice += "(on the command line --set source.bad_rows=set_aside)"
         named = join_names([str(row.number) for row in others], _MAX_LISTED // 2) if others else ""
         also = f". Others: {unit} {named}" if others else ""
         problem = f"{pluralize(len(bad), 'bad row')}; {advice}\n  {unit} {first}{also}"

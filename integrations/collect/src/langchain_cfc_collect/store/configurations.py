@@ -65,8 +65,8 @@ def explain_differences(
         new = "NEW" if "://" in name else str(Path(name).with_name(f"{Path(name).stem}-rescored.db"))
         command = shlex.join(["langchain-cfc", "store", "rescore", name, "--out", new])
         return (
-            f"{name} was made with another verifier ({lines[0]}). To score its answers again, into the store "
-            f"{new}, add the verifier (--verifier or --config) to this:\n{command}"
+            f"{name} was made with another verifier ({lines[0]}). To score its answers again, add "
+            f"--verifier or --config to this:\n{command}"
         )
     if list(different) == ["generator"] and IMPORTED in known:
         return made_with + (
