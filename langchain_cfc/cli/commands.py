@@ -75,7 +75,8 @@ def _shorten_usage_errors() -> Iterator[None]:
         if type(error).__name__ == "NoArgsIsHelpError":  # typer prints the help
             raise
         said = " ".join(error.format_message().split()).replace("Value error, ", "")
-        said += f"\n  {error.ctx.command_path} --help"
+        # Of an option without its argument, the parser does not say the command.
+        said += f"\n  {getattr(error.ctx, 'command_path', 'langchain-cfc')} --help"
         typer.echo(f"{typer.style('error:', fg='red', bold=True)} {escape_controls(said)}", err=True)
         raise typer.Exit(error.exit_code) from None
 
