@@ -57,9 +57,11 @@ class BaseLabeler(FlowRunnable[LabelerInput, Labels]):
 
     Attributes:
         fingerprint: What the labeler states about itself, see `langchain_cfc.sampling.fingerprints`.
+        reads_text: Whether it sees whole texts, also if there is an answer extractor, as people do.
     """
 
     fingerprint: Mapping[str, Any]
+    reads_text: bool = False
 
 
 def check_labels(labels: Any, n: int) -> list[bool | None]:
@@ -87,8 +89,8 @@ class CandidateLabeling:
 
     Candidates with the same answer get the same label; otherwise it would be undefined whether a set of
     distinct answers holds a correct one. If there is an answer extractor, the labeler sees each distinct
-    answer as if it were the text. What is no answer is wrong, and so is a blank extracted answer; the labeler
-    is not asked about them.
+    answer as if it were the text, or the text of the first candidate with that answer if it `reads_text`.
+    What is no answer is wrong, and so is a blank extracted answer; the labeler is not asked about them.
 
     Args:
         labeler: The labeler.
@@ -100,6 +102,7 @@ class CandidateLabeling:
     def __init__(self, labeler: Labeler) -> None:
         keys = ("prompt", "reference", "candidates")
         self._call = make_silent_call("labeler", labeler, LabelerError, keys, _HINT)
+        self._reads_text = isinstance(labeler, BaseLabeler) and labeler.reads_text
 
     def label_candidates(
         self, given: LabelerInput, answers: Sequence[str] | None, config: RunnableConfig
@@ -124,14 +127,18 @@ class CandidateLabeling:
         ]
         if not any(answered):
             return [False] * len(every)
+        draws = list(compress(every, answered))
         if answers is None:
-            labels = yield from self._ask(given, config, list(compress(every, answered)))
+            labels = yield from self._ask(given, config, draws)
         else:
+            found = list(compress(answers, answered))
 
             def ask(distinct: list[str]) -> Steps[list[bool | None]]:
+                if self._reads_text:
+                    return self._ask(given, config, [draws[found.index(answer)] for answer in distinct])
                 return self._ask(given, config, [DrawnCandidate(answer) for answer in distinct])
 
-            labels = yield from map_distinct(list(compress(answers, answered)), ask)
+            labels = yield from map_distinct(found, ask)
         known = iter(labels)
         return [is_answer and next(known) for is_answer in answered]
 

@@ -122,10 +122,16 @@ def test_candidate_labeling_accepts_functions_and_runnables(labeler: Any) -> Non
         assert run_flow(labeling.label_candidates(asked, None, {})) == [True, False]
 
 
-def test_equal_answers_share_a_label() -> None:
+class TextLabels(NormalisedMatch):
+    reads_text = True
+
+
+@pytest.mark.parametrize(("kind", "is_right"), [(NormalisedMatch, True), (TextLabels, False)])
+def test_equal_answers_share_a_label_of_the_answer_or_the_first_text(kind: Any, is_right: bool) -> None:
     asked = labeler_input("Lima", "It is Lima", "Lima", "?")
-    labeling = CandidateLabeling(NormalisedMatch())
-    assert run_flow(labeling.label_candidates(asked, ["Lima", "Lima", " "], {})) == [True, True, False]
+    labeling = CandidateLabeling(kind())
+    found = run_flow(labeling.label_candidates(asked, ["Lima", "Lima", " "], {}))
+    assert found == [is_right, is_right, False]
     blank = labeler_input("Lima", "", " ")
     assert run_flow(labeling.label_candidates(blank, None, {})) == [False, False]
 

@@ -220,9 +220,9 @@ class HumanLabels(BaseLabeler):
     Each line has
 
     - `id`, the id of the record;
-    - `text`, the candidate as it was drawn, or its extracted answer in a collection with an extractor, except
-      for what programs change unasked: the kind of line ends, spaces at the end, typographic quotation marks
-      and dashes, and whether an accent is a character of its own;
+    - `text`, the candidate as it was drawn, except for what programs change unasked: the kind of line ends,
+      spaces at the end, typographic quotation marks and dashes, and whether an accent is a character of its
+      own; of candidates with one extracted answer, the first;
     - `correct`, or `supported` for claims: true, false, yes, no, y, n, 1, 0, correct, wrong, a tick, and the
       words for true, false, yes and no in many languages, in any letter case.
 
@@ -242,6 +242,8 @@ class HumanLabels(BaseLabeler):
         InputError: If it is another kind of file or cannot be read.
         RecordError: If a line lacks a field, has an invalid value in it, or contradicts an earlier one.
     """
+
+    reads_text = True
 
     def __init__(self, path: str | Path) -> None:
         self.name = "human-labels"

@@ -9,7 +9,8 @@ from langchain_cfc_collect import HumanLabels
 from langchain_cfc_collect.human import format_value, read_sheet
 
 from langchain_cfc.errors import InputError, LabelerError, RecordError
-from langchain_cfc.labelers import LabelerInput
+from langchain_cfc.execution import run_flow
+from langchain_cfc.labelers import CandidateLabeling, LabelerInput
 from langchain_cfc.sampling import DrawnCandidate
 from tests.calls import Invoke
 from tests.factories import labeler_input
@@ -42,6 +43,9 @@ def test_human_labels_are_found_by_id_and_text(tmp_path: Path, invoke: Invoke) -
     assert invoke(labeler, make_input("peru", 'Quito, "the high"\nor so', "Lima")) == [False, True]
     assert invoke(labeler, make_input("chile", "", "Lima", "")) == [False, False, False]
     assert "4 by id and text" in repr(labeler)
+    drawn = make_input("peru", "", "Lima", "It is Lima")  # an extractor finds one answer in the last two
+    found = run_flow(CandidateLabeling(labeler).label_candidates(drawn, ["", "LIMA", "LIMA"], {}))
+    assert found == [False, True, True]
 
 
 def test_human_labels_names_a_missing_label(tmp_path: Path, invoke: Invoke) -> None:
