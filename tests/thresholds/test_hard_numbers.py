@@ -107,13 +107,6 @@ def test_changing_a_state_does_not_change_the_rule() -> None:
     assert rule.restore(rule.get_state_data()).thresholds(features[:5]).tolist() == before
 
 
-@pytest.mark.parametrize("root", [np.ones((2, 2)), np.array([[1.0, 0.0], [1.0, 1.0]]), np.zeros((2, 2))])
-def test_restore_refuses_a_root_that_is_not_a_metric(root: FloatArray) -> None:
-    rule = ConditionalThreshold("0.2").fit([[1.0, 0.1], [1.0, 0.5], [1.0, 0.9]], [0.1, 0.2, 0.3])
-    with pytest.raises(InputError, match="'root'"):
-        rule.restore({**rule.get_state_data(), "root": root})
-
-
 @pytest.mark.parametrize("ridge", [0.0, 0.1])
 @pytest.mark.parametrize("size", [1e155, -1e200, 1e308])
 def test_fit_refuses_numbers_whose_products_overflow(size: float, ridge: float) -> None:
