@@ -135,22 +135,29 @@ class MultipleChoice(TextMatcher):
 
     Args:
         options: The texts of the 1 to 26 options in order, the first being A: a list or tuple for all
-            prompts, or a function that makes one from the prompt. Without them only letters from A to E are
-            read.
+            prompts, or a function that makes one from the prompt. Without them only letters are read.
+        letters: The letters of the options if no options are given.
 
     Raises:
-        InputError: If the options are not distinct texts.
+        InputError: If the letters are not distinct capital letters, or the options not distinct texts.
     """
 
     def __init__(
-        self, options: list[str] | tuple[str, ...] | Callable[[Any], Sequence[str]] | None = None
+        self,
+        options: list[str] | tuple[str, ...] | Callable[[Any], Sequence[str]] | None = None,
+        *,
+        letters: str = DEFAULT_LETTERS,
     ) -> None:
+        if not letters or len(set(letters)) < len(letters) or set(letters) - set(_LETTERS):
+            msg = f"letters is {letters!r}; expected distinct capital letters, such as 'ABCD'"
+            raise InputError(msg)
         listed, function = (options, None) if isinstance(options, (list, tuple)) else (None, options)
+        self._letters = letters
         self._options = {} if listed is None else _map_options(listed, InputError)
         self._make_options = function
         settings = {
             "reads": READING,
-            "letters": DEFAULT_LETTERS if options is None else "as many as options",
+            "letters": letters if options is None else "as many as options",
             "options": "none" if options is None else "own" if listed is None else " | ".join(listed),
         }
         super().__init__("multiple-choice", settings, {"options": function})
@@ -160,7 +167,7 @@ class MultipleChoice(TextMatcher):
     ) -> Callable[[str], bool]:
         """Return a test for the letter that the reference names, among `options` or those of all prompts."""
         known = self._options if options is None else options
-        letters = "".join(known.values()) or DEFAULT_LETTERS
+        letters = "".join(known.values()) or self._letters
         right = _find_right_letter(reference, letters, known)
         return lambda answer: find_choice(answer, letters, known) == right
 

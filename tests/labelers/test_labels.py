@@ -65,7 +65,12 @@ def test_labeler_fingerprints_change_with_what_changes_labels() -> None:
     families: list[list[BaseLabeler]] = [
         [NormalisedMatch(), NormalisedMatch(articles="en"), NormalisedMatch(anywhere=True)],
         [NumericMatch(), NumericMatch(tolerance="0.1")],
-        [MultipleChoice(), MultipleChoice(["a", "b"]), MultipleChoice(["b", "a"])],
+        [
+            MultipleChoice(),
+            MultipleChoice(letters="AB"),
+            MultipleChoice(["a", "b"]),
+            MultipleChoice(["b", "a"]),
+        ],
         [JudgeLabels(equals_reference)],
     ]
     every = [dict(one.fingerprint) for family in families for one in family]

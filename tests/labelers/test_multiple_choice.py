@@ -197,7 +197,7 @@ def test_multiple_choice_refuses_references_that_name_two_options() -> None:
 
 def test_multiple_choice_without_options_accepts_letters_only() -> None:
     assert is_correct(MultipleChoice(), "E", "Answer: E")
-    assert not is_correct(MultipleChoice(), "E", "Answer: F")
+    assert not is_correct(MultipleChoice(letters="ABCDEF"), "E", "Answer: F")
     with pytest.raises(LabelerError, match="give one of the letters ABCDE"):
         is_correct(MultipleChoice(), "F", "F")
     with pytest.raises(LabelerError, match="names no option"):
@@ -246,3 +246,9 @@ def test_multiple_choice_raises_labeler_error_for_a_failing_options_function() -
 
     with pytest.raises(LabelerError, match="the options function failed with KeyError"):
         is_correct(MultipleChoice(failing), "A", "A")
+
+
+@pytest.mark.parametrize("letters", ["", "AA", "ab", "A1", "A B"])
+def test_multiple_choice_refuses_letters_that_are_no_distinct_capitals(letters: str) -> None:
+    with pytest.raises(InputError, match="expected distinct capital letters"):
+        MultipleChoice(letters=letters)

@@ -124,6 +124,7 @@ DAMAGED = [
     ("a.csv", b"question,answer,\xe9\n1,2,3\n", 1, "not UTF-8: byte 0xe9 at position 17"),
     ("a.csv", "question,answer\n1,2\n".encode("utf-16")[:-1], 2, "damaged or cut off"),
     ("a.json", b'{"data": 5}', 0, "expected one list of objects"),
+    ("a.json", b'{"train": [{"a": 1}], "test": [{"a": 2}]}', 0, "expected one list of objects"),
     ("a.json", b'{"question": "a"}\n{"question": "b"}\n', 0, "name it .jsonl if each line is an object"),
     ("a.json", b"[{}, \xe9]", 0, "not UTF-8: byte 0xe9 at position 6"),
     ("a.json.gz", gzip.compress(b'[{"question": "a"}]', mtime=0)[:-10], 1, "damaged or cut off"),

@@ -223,8 +223,9 @@ def _turn_columns(columns: Mapping[str, Any], source: str) -> list[dict[str, Any
         for name, one in columns.items()
         if isinstance(one, Mapping | list)
     }
-    if not cells or len({len(one) for one in cells.values()}) > 1:
-        problem = f"found {short_repr(columns)}; expected rows, or columns of equal length"
+    is_splits = all(isinstance(cell, Mapping) for one in cells.values() for cell in one)
+    if is_splits or len({len(one) for one in cells.values()}) > 1:
+        problem = f"found {short_repr(columns)}; expected one list of objects, or columns of equal length"
         raise RecordError(source, 0, "", problem)
     return [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
 
