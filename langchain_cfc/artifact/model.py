@@ -418,8 +418,8 @@ class CalibrationArtifact(ArtifactContent):
 
         Args:
             path: The file.
-            require_signature: Files of Ed25519 public keys in PEM format, one of which must have signed the
-                artifact (`langchain-cfc sign`); None for no check.
+            require_signature: Ed25519 public keys, one of which must have signed the file (`langchain-cfc
+                sign`), each as the path of a file or as text, in PEM or OpenSSH format; None for no check.
 
         Returns:
             The artifact; its thresholds are bit-identical to those of the saved one.

@@ -2,8 +2,8 @@
 
 A signature is a separate file next to the artifact: the 64 bytes of RFC 8032 over the artifact's bytes. So
 the artifact's format does not depend on it, `openssl pkeyutl` makes and checks the same signatures, and
-nothing is parsed before the signature is checked. Keys come from `openssl genpkey -algorithm ed25519`.
-Signing and checking need no network; Sigstore would need one.
+nothing is parsed before the signature is checked. Keys come from `openssl genpkey -algorithm ed25519` or
+`ssh-keygen -t ed25519`. Signing and checking need no network; Sigstore would need one.
 
 RFC 8032 accepts every point as a public key A, but for a point of low order, [8]A = 0, anyone can sign: with
 s = 0 and R = -[k]A, which is one of at most eight points, [s]B = R + [k]A holds for any message. Such keys
@@ -26,17 +26,20 @@ from langchain_cfc.support.imports import require
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-# Path of a key file.
+# Path of a key file, or the key as text.
 PublicKey: TypeAlias = "str | os.PathLike[str]"
 _MAX_FILE_BYTES = 1 << 16
 # The field of the curve edwards25519, and its constant d = -121665/121666 (RFC 8032, section 5.1).
 _FIELD = 2**255 - 19
 _CURVE = -121665 * pow(121666, -1, _FIELD)
+_PEM_START, _SSH_START = b"-----BEGIN ", b"ssh-ed25519 "
 _EXPECTED_PUBLIC_KEY = (
-    "expected an Ed25519 public key in PEM format, as made by `openssl pkey -in key.pem -pubout`"
+    "expected an Ed25519 public key in PEM or OpenSSH format, as made by `openssl pkey -in key.pem "
+    "-pubout` or `ssh-keygen -t ed25519`"
 )
 _EXPECTED_PRIVATE_KEY = (
-    "expected an Ed25519 private key in PEM format, as made by `openssl genpkey -algorithm ed25519`"
+    "expected an Ed25519 private key in PEM or OpenSSH format, as made by `openssl genpkey -algorithm "
+    "ed25519` or `ssh-keygen -t ed25519`"
 )
 
 
@@ -46,15 +49,20 @@ def locate_signature(path: str | os.PathLike[str]) -> Path:
 
 
 def load_private_key(path: str | os.PathLike[str], password: bytes | None = None) -> Ed25519PrivateKey:
-    """Load the private signing key from a file in PEM format (PKCS 8).
+    """Load the private signing key from a file in PEM (PKCS 8) or OpenSSH format.
 
     Raises:
         InputError: If the file cannot be read, others may write it, it holds no Ed25519 key, or the password
             is wrong.
         MissingExtraError: If `cryptography` is not installed.
     """
-    load = _require_primitives("serialization").load_pem_private_key
-    key: Ed25519PrivateKey = _load_key(load, path, (password,), "Ed25519PrivateKey", _EXPECTED_PRIVATE_KEY)
+    serialization = _require_primitives("serialization")
+    data, name = _read_key_file(Path(path)), os.fspath(path)
+    is_ssh = data.startswith(b"-----BEGIN OPENSSH")
+    load = serialization.load_ssh_private_key if is_ssh else serialization.load_pem_private_key
+    key: Ed25519PrivateKey = _load_key(
+        load, (data, password), name, "Ed25519PrivateKey", _EXPECTED_PRIVATE_KEY
+    )
     return key
 
 
@@ -64,6 +72,13 @@ def write_signature(path: str | os.PathLike[str], data: bytes, key: Ed25519Priva
     with atomic_writer(target) as file:
         file.write(key.sign(data))
     return target
+
+
+def format_public_key(key: Ed25519PrivateKey) -> str:
+    """Return the public key of a private key as one OpenSSH line, which `require_signature` accepts."""
+    serialization = _require_primitives("serialization")
+    formats = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    return str(key.public_key().public_bytes(*formats).decode())
 
 
 def check_signature(path: str | os.PathLike[str], data: bytes, keys: PublicKey | Sequence[PublicKey]) -> None:
@@ -115,10 +130,20 @@ def _is_signed_by(key: Ed25519PublicKey, signature: bytes, data: bytes) -> bool:
 
 
 def _load_public_key(key: PublicKey) -> Ed25519PublicKey:
-    load = _require_primitives("serialization").load_pem_public_key
-    public: Ed25519PublicKey = _load_key(load, key, (), "Ed25519PublicKey", _EXPECTED_PUBLIC_KEY)
+    serialization = _require_primitives("serialization")
+    text = key.encode() if isinstance(key, str) else b""
+    is_text = text.startswith((_PEM_START, _SSH_START))
+    data, name = (text, "the given key") if is_text else (_read_key_file(Path(key)), os.fspath(key))
+    if data.startswith(_PEM_START):
+        load = serialization.load_pem_public_key
+    elif data.startswith(_SSH_START) and len(data.strip().splitlines()) == 1:
+        load = serialization.load_ssh_public_key
+    else:
+        msg = f"{name}: {_EXPECTED_PUBLIC_KEY}, one per file"
+        raise InputError(msg)
+    public: Ed25519PublicKey = _load_key(load, (data,), name, "Ed25519PublicKey", _EXPECTED_PUBLIC_KEY)
     if _is_low_order(public.public_bytes_raw()):
-        msg = f"{os.fspath(key)}: with this key of low order anyone can sign any file; {_EXPECTED_PUBLIC_KEY}"
+        msg = f"{name}: with this key of low order anyone can sign any file; {_EXPECTED_PUBLIC_KEY}"
         raise InputError(msg)
     return public
 
@@ -129,16 +154,15 @@ def _is_low_order(point: bytes) -> bool:
     return y * (y**2 - 1) * (_CURVE * y**4 + 2 * y**2 - 1) % _FIELD == 0
 
 
-def _load_key(load: Any, path: PublicKey, arguments: tuple[Any, ...], kind: str, expected: str) -> Any:
+def _load_key(load: Any, arguments: tuple[Any, ...], name: str, kind: str, expected: str) -> Any:
     unsupported = require("cryptography.exceptions", "signing", "a signature").UnsupportedAlgorithm
-    data = _read_key_file(Path(path))
     try:
-        key = load(data, *arguments)
+        key = load(*arguments)
     except (TypeError, ValueError, unsupported) as error:  # a missing password is a TypeError
-        msg = f"{os.fspath(path)}: {expected} ({error})"
+        msg = f"{name}: {expected} ({error})"
         raise InputError(msg) from error
     if not isinstance(key, getattr(_require_primitives("asymmetric.ed25519"), kind)):
-        msg = f"{os.fspath(path)}: {expected}; found a {type(key).__name__}"
+        msg = f"{name}: {expected}; found a {type(key).__name__}"
         raise InputError(msg)
     return key
 

@@ -30,7 +30,7 @@ RequiredSignature = Annotated[
     typer.Option(
         "--require-signature",
         metavar="KEY",
-        help="Load the artifact only if it is signed with this Ed25519 public key (a file in PEM format); "
+        help="Load the artifact only if it is signed with this Ed25519 public key (a file or its text); "
         "repeat to accept several keys.",
     ),
 ]

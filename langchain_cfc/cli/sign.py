@@ -10,7 +10,11 @@ import typer
 from rich.markup import escape
 
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.artifact.signatures import load_private_key, write_signature
+from langchain_cfc.artifact.signatures import (
+    format_public_key,
+    load_private_key,
+    write_signature,
+)
 from langchain_cfc.cli.formatting import emit_json, get_console, report_errors
 from langchain_cfc.cli.inputs import ArtifactPath, AsJson
 
@@ -22,7 +26,7 @@ def sign(
     key: Annotated[
         Path,
         typer.Option(
-            help="Ed25519 private key in PEM format. The password of an encrypted key is read from "
+            help="Ed25519 private key, PEM or OpenSSH. The password of an encrypted key is read from "
             f"the environment variable {PASSWORD_VARIABLE}."
         ),
     ],
@@ -44,9 +48,14 @@ def sign(
     with report_errors():
         password = os.environ.get(PASSWORD_VARIABLE)
         private = load_private_key(key, None if password is None else password.encode())
+        public = format_public_key(private)
         artifact = CalibrationArtifact.load(artifact_path)
         written = write_signature(artifact_path, artifact.to_bytes(), private)
+        # Fails if the file was replaced since it was read, and is not what was signed.
+        CalibrationArtifact.load(artifact_path, require_signature=public)
     if as_json:
-        emit_json({"signature": str(written), "digest": artifact.digest})
+        emit_json({"signature": str(written), "digest": artifact.digest, "public_key": public})
         return
-    get_console().print(f"signature written to [bold]{escape(str(written))}[/]", soft_wrap=True)
+    console = get_console()
+    console.print(f"signature written to [bold]{escape(str(written))}[/]", soft_wrap=True)
+    console.print(f"signed by {escape(public)}", soft_wrap=True)

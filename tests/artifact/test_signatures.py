@@ -7,7 +7,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -27,7 +27,11 @@ from tests.artifact.files import make_records
 from tests.cli.running import run
 from tests.lengths import LONG
 
-ENCODING = serialization.Encoding
+ENCODING, PRIVATE, PUBLIC = (
+    serialization.Encoding,
+    serialization.PrivateFormat,
+    serialization.PublicFormat,
+)
 
 
 class Key(NamedTuple):
@@ -35,26 +39,25 @@ class Key(NamedTuple):
 
     private: Path
     public: Path
+    line: str  # the public one in OpenSSH format
 
 
-def write_public_key(path: Path, key: Any) -> Path:
-    path.write_bytes(key.public_bytes(ENCODING.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
-    return path
-
-
-def make_key(folder: Path, name: str, *, password: bytes | None = None) -> Key:
+def make_key(folder: Path, name: str, *, ssh: bool = False, password: bytes | None = None) -> Key:
     key = Ed25519PrivateKey.generate()
     lock = serialization.NoEncryption()
     if password is not None:
         lock = serialization.BestAvailableEncryption(password)  # type: ignore[assignment]
-    private = folder / name
-    private.write_bytes(key.private_bytes(ENCODING.PEM, serialization.PrivateFormat.PKCS8, lock))
-    return Key(private, write_public_key(folder / f"{name}.pub", key.public_key()))
+    private, public = folder / name, folder / f"{name}.pub"
+    private.write_bytes(key.private_bytes(ENCODING.PEM, PRIVATE.OpenSSH if ssh else PRIVATE.PKCS8, lock))
+    line = key.public_key().public_bytes(ENCODING.OpenSSH, PUBLIC.OpenSSH)
+    pem = key.public_key().public_bytes(ENCODING.PEM, PUBLIC.SubjectPublicKeyInfo)
+    public.write_bytes(line + b" me@here\n" if ssh else pem)
+    return Key(private, public, line.decode())
 
 
-@pytest.fixture
-def key(tmp_path: Path) -> Key:
-    return make_key(tmp_path, "key")
+@pytest.fixture(params=["pem", "openssh"])
+def key(request: pytest.FixtureRequest, tmp_path: Path) -> Key:
+    return make_key(tmp_path, "key", ssh=request.param == "openssh")
 
 
 @pytest.fixture
@@ -72,6 +75,7 @@ def path(artifact: CalibrationArtifact, tmp_path: Path) -> Path:
 def sign_artifact(path: Path, key: Key) -> Path:
     ran = run("sign", path, "--key", key.private, "--json")
     assert ran.code == 0, ran.err
+    assert ran.data["public_key"] == key.line
     written = Path(ran.data["signature"])
     assert written == path.with_name("artifact.json.sig")
     return written
@@ -81,13 +85,15 @@ def load_signed(path: Path, *keys: str | Path) -> CalibrationArtifact:
     return CalibrationArtifact.load(path, require_signature=keys)
 
 
-def test_require_signature_accepts_one_or_several_keys(
+def test_require_signature_accepts_a_file_a_text_or_several_keys(
     path: Path, key: Key, other_key: Key, artifact: CalibrationArtifact
 ) -> None:
     sign_artifact(path, key)
     assert CalibrationArtifact.load(path, require_signature=key.public) == artifact
     assert CalibrationArtifact.load(path, require_signature=str(key.public)) == artifact
-    assert load_signed(path, other_key.public, key.public) == artifact
+    assert CalibrationArtifact.load(path, require_signature=key.line) == artifact
+    assert load_signed(path, key.public.read_text()) == artifact
+    assert load_signed(path, other_key.public, key.line) == artifact
     # Without a requirement, no signature is needed.
     path.with_name("artifact.json.sig").unlink()
     assert CalibrationArtifact.load(path) == artifact
@@ -98,7 +104,7 @@ def test_require_signature_refuses_another_key(path: Path, key: Key, other_key: 
     with pytest.raises(ArtifactSignatureError, match="by the required key"):
         load_signed(path, other_key.public)
     with pytest.raises(ArtifactSignatureError, match="by any of the 2 required keys"):
-        load_signed(path, other_key.public, other_key.public)
+        load_signed(path, other_key.public, other_key.line)
 
 
 def test_require_signature_refuses_an_artifact_changed_after_signing(path: Path, key: Key) -> None:
@@ -162,7 +168,7 @@ def test_require_signature_refuses_every_flipped_bit_of_a_signature(path: Path, 
         bad[bit // 8] ^= 1 << bit % 8
         signature.write_bytes(bad)
         with pytest.raises(ArtifactSignatureError):
-            load_signed(path, key.public)
+            load_signed(path, key.line)
 
 
 def test_require_signature_refuses_missing_or_unreadable_keys(path: Path, key: Key, tmp_path: Path) -> None:
@@ -175,7 +181,11 @@ def test_require_signature_refuses_missing_or_unreadable_keys(path: Path, key: K
         load_signed(path, key.private)  # a mistake that would put the private key on servers
     curve = ec.generate_private_key(ec.SECP256R1()).public_key()
     with pytest.raises(InputError, match=r"expected an Ed25519 public key .* found a"):
-        load_signed(path, write_public_key(tmp_path / "curve.pub", curve))
+        load_signed(path, curve.public_bytes(ENCODING.PEM, PUBLIC.SubjectPublicKeyInfo).decode())
+    several = tmp_path / "several.pub"
+    several.write_text(f"{key.line}\n{key.line}\n")
+    with pytest.raises(InputError, match="one per file"):
+        load_signed(path, several)
     # A key that cannot be read is an error.
     with pytest.raises(InputError, match="the key cannot be read"):
         load_signed(path, key.public, tmp_path / "none.pub")
@@ -197,7 +207,7 @@ def test_require_signature_refuses_keys_of_low_order_for_which_anyone_can_sign(
     if y == 1 and not sign:
         key.verify((1).to_bytes(64, "little"), path.read_bytes())  # the forgery is valid: the control
     with pytest.raises(InputError, match="anyone can sign"):
-        load_signed(path, write_public_key(path.with_name("low.pub"), key))
+        load_signed(path, key.public_bytes(ENCODING.OpenSSH, PUBLIC.OpenSSH).decode())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
@@ -279,3 +289,11 @@ def test_openssl_makes_and_verifies_the_same_signatures(path: Path, tmp_path: Pa
     assert run("sign", path, "--key", private).code == 0
     assert Path(signature).read_bytes() == made
     assert openssl("pkeyutl", "-verify", "-pubin", "-inkey", public, *blob, "-sigfile", signature) == 0
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+def test_sign_command_accepts_keys_of_ssh_keygen(path: Path, tmp_path: Path) -> None:
+    key = tmp_path / "id"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    assert run("sign", path, "--key", key).code == 0
+    load_signed(path, f"{key}.pub")
