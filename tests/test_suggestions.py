@@ -26,7 +26,11 @@ def test_suggest_file_names_a_similar_file_in_the_folder(tmp_path: Path) -> None
     for name in ("artifact.json", "records.jsonl"):
         tmp_path.joinpath(name).touch()
     assert suggest_file(tmp_path / "artefact.json") == f"; did you mean {tmp_path / 'artifact.json'}?"
-    assert suggest_file(tmp_path / "else.csv") == ""
+    for name in ("artefact", "artifact.jsn"):
+        assert suggest_file(tmp_path / name) == f"; did you mean {tmp_path / 'artifact.json'}?"
+    assert suggest_file(tmp_path / "else.csv") == suggest_file(tmp_path / "artifact.jsonl") == ""
+    (tmp_path / "r.jsonl").touch()
+    assert suggest_file(tmp_path / "nothere.json") == ""
     assert (
         suggest_file(tmp_path / "nowhere" / "artifact.json") == f"; there is no folder {tmp_path / 'nowhere'}"
     )

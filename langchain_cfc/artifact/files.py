@@ -41,8 +41,9 @@ def decode(data: bytes, source: str) -> dict[str, Any]:
     try:
         file = json.loads(data)
     except (ValueError, RecursionError) as error:
-        hint = "; this looks like a records file" if b"langchain-cfc/records" in data[:200] else ""
-        msg = f"{source}: not JSON, perhaps truncated or damaged ({error}){hint}"
+        msg = f"{source}: not JSON, perhaps truncated or damaged ({error})"
+        if any(key in data[:2000] for key in (b"langchain-cfc/records", b'"candidates"', b'"claims"')):
+            msg = f"{source} holds labelled records: `langchain-cfc calibrate` makes an artifact of them"
         raise ArtifactFormatError(msg) from error
     if not isinstance(file, dict) or file.get("format") != FORMAT:
         msg = f'{source}: not a calibration artifact: expected an object with "format": "{FORMAT}"'

@@ -67,7 +67,7 @@ _UsageError: Any = typer.BadParameter.__base__
 
 
 @contextmanager
-def _shorten_usage_errors() -> Iterator[None]:
+def _shorten_usage_errors(ctx: Any) -> Iterator[None]:
     """Print an error of usage as one line, and below it the command that shows the help; then exit."""
     try:
         yield
@@ -76,7 +76,8 @@ def _shorten_usage_errors() -> Iterator[None]:
             raise
         said = " ".join(error.format_message().split()).replace("Value error, ", "")
         # Of an option without its argument, the parser does not say the command.
-        said += f"\n  {getattr(error.ctx, 'command_path', 'langchain-cfc')} --help"
+        parts = (ctx.command_path, ctx.invoked_subcommand) if error.ctx is None else (error.ctx.command_path,)
+        said += "\n  " + " ".join(filter(None, (*parts, "--help")))
         typer.echo(f"{typer.style('error:', fg='red', bold=True)} {escape_controls(said)}", err=True)
         raise typer.Exit(error.exit_code) from None
 
@@ -122,12 +123,12 @@ class CommandGroup(Group):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options before the command."""
-        with _shorten_usage_errors():
+        with _shorten_usage_errors(ctx):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Find the command, parse its arguments and run it."""
-        with _shorten_usage_errors():
+        with _shorten_usage_errors(ctx):
             return super().invoke(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:

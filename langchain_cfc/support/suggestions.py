@@ -12,6 +12,8 @@ from pathlib import Path
 
 # Maximum number of files in a folder that are compared with the missing one.
 _MAX_FILES = 10_000
+# Endings of kinds of files that are not taken for each other.
+_KINDS = {".json", ".jsonl", ".csv", ".tsv", ".parquet", ".db", ".toml"}
 
 
 def find_nearest(given: str, known: Iterable[str]) -> str | None:
@@ -58,13 +60,19 @@ def suggest_share(given: object) -> str:
 
 
 def suggest_file(missing: str | os.PathLike[str]) -> str:
-    """Return the end of a message about a missing file: its missing folder, a similar file, or nothing."""
+    """Return the end of a message about a missing file: its missing folder, a similar file, or nothing.
+
+    A file with another ending is of another kind, so it is not suggested.
+    """
     path = Path(missing)
     if not path.parent.is_dir():
         return f"; there is no folder {path.parent}"
     with suppress(OSError):
-        names = [found.name for found in islice(path.parent.iterdir(), _MAX_FILES) if found.exists()]
-        nearest = find_nearest(path.name, names)
+        files = [found for found in islice(path.parent.iterdir(), _MAX_FILES) if found.exists()]
+        wanted = path.suffix.lower()
+        same_kind = [one for one in files if wanted not in _KINDS or one.suffix.lower() == wanted]
+        names = {one.stem: one.name for one in same_kind}
+        nearest = find_nearest(path.stem, names)
         if nearest is not None:
-            return f"; did you mean {path.with_name(nearest)}?"
+            return f"; did you mean {path.with_name(names[nearest])}?"
     return ""

@@ -379,7 +379,7 @@ def test_ask_prints_the_kept_claims_of_an_answer(tmp_path: Path, monkeypatch: py
     [
         (["calibrate", "missing.jsonl"], 2, "missing.jsonl"),
         (["calibrate", "missing.jsonl", "--out", "nowhere/a.json"], 2, "nowhere does not exist"),
-        (["inspect", "RECORDS"], 2, "this looks like a records file"),
+        (["inspect", "RECORDS"], 2, "holds labelled records"),
         (["evaluate", "missing.json", "missing.jsonl"], 2, "missing.json"),
         (["inspect", "missing:key:.json"], 2, "missing:key:.json: cannot be read"),
         (["ask", "missing.json", "?"], 2, "cannot be read"),
