@@ -214,10 +214,12 @@ def _add_class(part: object, own: Mapping[str, Any]) -> dict[str, Any]:
 
 def _add_bound_arguments(own: Mapping[str, Any], bound: Mapping[str, Any]) -> dict[str, Any]:
     """Return a part's own fingerprint with the arguments bound to the part."""
-    others = dict(_flatten_settings({name: value for name, value in bound.items() if name not in _TOOLS}))
-    stated = {name: others.pop(name) for name in list(others) if name in own}
+    arguments = {name: value for name, value in bound.items() if name not in (*_TOOLS, *_IGNORED)}
+    direct = {name: value for name, value in arguments.items() if name in own}
+    others = dict(_flatten_settings({name: value for name, value in arguments.items() if name not in own}))
+    aliased = {name: others.pop(name) for name in list(others) if name in own}
     digest, unnamed_tools = _digest_tools(bound)
-    known = _add_unnamed({**own, **stated, **digest}, unnamed_tools)
+    known = _add_unnamed({**own, **direct, **aliased, **digest}, unnamed_tools)
     if not others:
         return known
     if "model" not in own:
