@@ -239,6 +239,10 @@ def _describe_chat_model(model: BaseChatModel, bound: Mapping[str, Any]) -> dict
     own = _read_own_settings(model, BaseChatModel)
     unknown = [] if is_known_code(kind) else [f"the class {kind.__name__}"]
     unknown += [f"the attribute {name}" for name in list_shadowed_methods(model)]
+    own = {name: value for name, value in own.items() if name not in bound}
+    if isinstance(bound.get("options"), Mapping):  # Ollama's, in place of all that the fields say
+        known = {CLASS: known[CLASS], **dict.fromkeys(SAMPLING_PARAMETERS), "model": known["model"]}
+        own = {name: value for name, value in own.items() if _ALIASES.get(name, name) not in known}
     given = {**dict(_flatten_settings(own)), **dict(_flatten_settings(bound))}
     for name in ("model", *SAMPLING_PARAMETERS):
         if (value := given.pop(name, None)) is not None:

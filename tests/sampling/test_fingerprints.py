@@ -71,7 +71,11 @@ def test_fingerprint_contains_sampling_parameters_of_the_model() -> None:
     }
     passed_on = make_model(top_p=None, extra_body={"top_k": 40, "cache_prompt": True})
     assert compute_fingerprint(passed_on) == {**BASE, "top_k": 40, "settings": {"cache_prompt": True}}
-    assert compute_fingerprint(passed_on.bind(extra_body={"top_k": 5}))["top_k"] == 5
+    # A mapping bound to calls replaces the whole of the model's own; `options` also replaces its fields.
+    assert compute_fingerprint(passed_on.bind(extra_body={"top_k": 5})) == {**BASE, "top_k": 5}
+    assert compute_fingerprint(passed_on.bind(extra_body={})) == BASE
+    options = compute_fingerprint(passed_on.bind(options={"num_predict": 16}))
+    assert (options["temperature"], options["max_tokens"]) == (None, 16)
     with pytest.raises(FingerprintError, match=r"top_p is 0\.1, in calibration it was 0\.8"):
         compare_fingerprints("generator", *(compute_fingerprint(make_model(top_p=p)) for p in (0.8, 0.1)))
 
