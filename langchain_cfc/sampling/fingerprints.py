@@ -243,9 +243,12 @@ def _describe_chat_model(model: BaseChatModel, bound: Mapping[str, Any]) -> dict
     if isinstance(bound.get("options"), Mapping):  # Ollama's, in place of all that the fields say
         known = {CLASS: known[CLASS], **dict.fromkeys(SAMPLING_PARAMETERS), "model": known["model"]}
         own = {name: value for name, value in own.items() if _ALIASES.get(name, name) not in known}
-    given = {**dict(_flatten_settings(own)), **dict(_flatten_settings(bound))}
+    outer = dict(_flatten_settings(bound))
+    given = {**dict(_flatten_settings(own)), **outer}
     for name in ("model", *SAMPLING_PARAMETERS):
-        if (value := given.pop(name, None)) is not None:
+        value = given.pop(name, None)
+        # An argument bound as None takes the model's own away, except for `stop`, an argument of every call.
+        if value is not None or (name in outer and name != "stop"):
             known[name] = value
     known["stop"] = [known["stop"]] if isinstance(known["stop"], str) else known["stop"] or None
     plain, unnamed = _describe_settings({name: known[name] for name in SAMPLING_PARAMETERS}, verbatim=True)

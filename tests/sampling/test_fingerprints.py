@@ -74,6 +74,7 @@ def test_fingerprint_contains_sampling_parameters_of_the_model() -> None:
     # A mapping bound to calls replaces the whole of the model's own; `options` also replaces its fields.
     assert compute_fingerprint(passed_on.bind(extra_body={"top_k": 5})) == {**BASE, "top_k": 5}
     assert compute_fingerprint(passed_on.bind(extra_body={})) == BASE
+    assert compute_fingerprint(make_model(max_tokens=16).bind(max_tokens=None)) == BASE
     options = compute_fingerprint(passed_on.bind(options={"num_predict": 16}))
     assert (options["temperature"], options["max_tokens"]) == (None, 16)
     with pytest.raises(FingerprintError, match=r"top_p is 0\.1, in calibration it was 0\.8"):
