@@ -154,7 +154,7 @@ def group_by_entailment(
 def _select_entailed(
     judge: Call, prompt: Any, pairs: Sequence[tuple[str, str]], config: RunnableConfig
 ) -> Steps[list[tuple[str, str]]]:
-    """Return the pairs whose first answer more probably entails the second than not; no verdict is none."""
+    """Return the pairs whose first answer more probably entails the second than not, by a verdict."""
     if not pairs:
         return []
     asked = [

@@ -169,7 +169,7 @@ class BatchJournal(StoreJournal):
         super().discard()
 
     def _count_new(self, usage: Usage) -> Usage:
-        """Return the part of the usage that is not written yet; that of stored answers is."""
+        """Return the part of the usage that is not written yet: stored answers were written with theirs."""
         return super()._count_new(usage - self._open_requests.sum_stage(self.position, self.stage))
 
     def announce(self, requests: int) -> None:
