@@ -38,7 +38,7 @@ from langchain_cfc.support.units import UNITS
 from langchain_cfc_collect.batches.batcher import Batcher
 from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.executor import Components, Executor
-from langchain_cfc_collect.relabeling import check_relabeling, discard_labels
+from langchain_cfc_collect.relabeling import relabel
 from langchain_cfc_collect.run import CollectionOptions, CollectionResult, Run
 from langchain_cfc_collect.sources.columns import Examples
 from langchain_cfc_collect.sources.files import is_frame
@@ -257,21 +257,7 @@ async def run_executor(
         stated = {**configuration, **options.settings, **({} if batcher is None else {"endpoint": "batch"})}
         if options.relabel:
             examples = list(examples)
-            await check_relabeling(
-                opened, stated, examples, executor, options.budget, try_first=batcher is None
-            )
-            corrected, missing = discard_labels(opened, stated, examples)
-            if corrected:
-                options.on_notice(
-                    f"labelled by a corrected reference: {pluralize(corrected, 'prompt')}. If only prompts "
-                    "with answers labelled wrong were checked, certificates are too good: check a random "
-                    "sample, right ones included (langchain-cfc store export --sample-for-review)"
-                )
-            if missing:
-                options.on_notice(
-                    f"labelled by the reference that they have, because the dataset does not hold them: "
-                    f"{pluralize(missing, 'stored prompt')}"
-                )
+            await relabel(opened, stated, examples, executor, options, try_first=batcher is None)
         opened.set_configuration(stated)
         await asyncio.to_thread(opened.add, examples)
         if options.retry_failed:

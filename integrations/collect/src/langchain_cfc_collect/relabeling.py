@@ -18,80 +18,60 @@ from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.support.serialization import canonical_json
-from langchain_cfc_collect.costs import Budget, Stage
+from langchain_cfc.support.text import pluralize
+from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.executor import Executor
 from langchain_cfc_collect.failures import is_transient
 from langchain_cfc_collect.journal import StoreJournal
-from langchain_cfc_collect.run import MAX_CONSECUTIVE_FAILURES, list_candidates_to_score
+from langchain_cfc_collect.run import (
+    MAX_CONSECUTIVE_FAILURES,
+    CollectionOptions,
+    list_candidates_to_score,
+)
 from langchain_cfc_collect.stages import Outcome
 from langchain_cfc_collect.store import Store, StoredPrompt, Writer, calls, dataset, schema
 from langchain_cfc_collect.store.configurations import LABEL_KEYS, replace_parts
 
 
-async def check_relabeling(
+async def relabel(
     store: Store,
     configuration: Mapping[str, Any],
     examples: Sequence[Example],
     executor: Executor,
-    budget: Budget,
+    options: CollectionOptions,
     *,
     try_first: bool,
 ) -> None:
-    """Check that the labels of a store can be made again, before the old ones are deleted.
+    """Delete all labels of a store, once they can be made again, for a run to make them.
 
-    Args:
-        store: The store.
-        configuration: The new configuration.
-        examples: The dataset as it is now.
-        executor: Makes the new labels.
-        budget: Limits for all prompts together.
-        try_first: Whether to label one prompt as a test; it is labelled again later. With batches this would
-            take as long as labelling all prompts.
-
-    Raises:
-        StoreError: If the configurations differ in more than labels.
-        CollectionError: If the budget is used up, a labeler cannot be reached, or the first 25 prompts could
-            not be labelled.
-    """
-    if not store.configuration:
-        return
-    _check_configuration(store, configuration)
-    if not store.track_budget(budget).allows(0):
-        msg = "the budget allows no new labels, so the old ones were kept: raise its max_tokens or max_cost"
-        raise CollectionError(msg)
-    if try_first:
-        with store.begin_read() as connection:
-            stored = dataset.read_examples(store.name, connection)
-        matched = dataset.match_examples(stored, examples)
-        await _try_labeler(store, matched, executor)
-
-
-def discard_labels(
-    store: Store, configuration: Mapping[str, Any], examples: Sequence[Example]
-) -> tuple[int, int]:
-    """Delete all labels of a store, and update its references and the settings that affect labels.
-
-    Candidates, scores and the usage of the old labels stay, and new examples are added. Nothing changes if
-    the examples cannot be used.
+    References and the settings that affect labels are updated, and new examples are added. Candidates, scores
+    and the usage of the old labels stay. Nothing happens to a new store.
 
     Args:
         store: The store.
         configuration: The new configuration.
         examples: The dataset as it is now, with the references to label by.
-
-    Returns:
-        The numbers of stored prompts whose reference has changed, and of those that are not in the dataset,
-        which will be labelled by the reference that they have.
+        executor: Makes the new labels.
+        options: Budget for all prompts together, and the function that is called with notices.
+        try_first: Whether to label one prompt as a test; it is labelled again later. With batches this would
+            take as long as labelling all prompts.
 
     Raises:
         StoreError: If the configurations differ in more than labels, the input of a prompt has changed, or it
             is not clear which stored prompt an example belongs to.
+        CollectionError: If the budget is used up, a labeler cannot be reached, or the first 25 prompts could
+            not be labelled.
     """
     known = store.configuration
     if not known:
-        return 0, 0
-    given = _check_configuration(store, configuration)
-    settled = canonical_json(replace_parts(known, given, LABEL_KEYS))
+        return
+    given: dict[str, Any] = json.loads(canonical_json(configuration))
+    store.check_configuration(replace_parts(given, known, LABEL_KEYS))
+    if not store.track_budget(options.budget).allows(0):
+        msg = "the budget allows no new labels, so the old ones were kept: raise its max_tokens or max_cost"
+        raise CollectionError(msg)
+    if try_first:
+        await _try_labeler(store, examples, executor)
     prompts = schema.prompts
     with schema.report_damage(store.name), store.begin_write() as connection:
         corrected, missing = dataset.update_examples(store.name, connection, store.execute, examples)
@@ -103,13 +83,26 @@ def discard_labels(
         )
         # Retry prompts that failed after scoring, because the old labeler may have been the cause.
         connection.execute(update(prompts).where(prompts.c.stage == int(Stage.SCORED)).values(error=null()))
+        settled = canonical_json(replace_parts(known, given, LABEL_KEYS))
         store.write_facts(connection, {"configuration": settled})
         store.count_prompts(connection)
-    return corrected, missing
+    if corrected:
+        options.on_notice(
+            f"labelled by a corrected reference: {pluralize(corrected, 'prompt')}. If only prompts "
+            "with answers labelled wrong were checked, certificates are too good: check a random "
+            "sample, right ones included (langchain-cfc store export --sample-for-review)"
+        )
+    if missing:
+        options.on_notice(
+            f"labelled by the reference that they have, because the dataset does not hold them: "
+            f"{pluralize(missing, 'stored prompt')}"
+        )
 
 
-async def _try_labeler(store: Store, matched: Mapping[int, Example], executor: Executor) -> None:
+async def _try_labeler(store: Store, examples: Sequence[Example], executor: Executor) -> None:
     """Label finished prompts until one succeeds, and store the usage; raise if none does."""
+    with store.begin_read() as connection:
+        matched = dataset.match_examples(dataset.read_examples(store.name, connection), examples)
     writer = Writer(store)
 
     async def label(prompt: StoredPrompt, candidates: Sequence[DrawnCandidate]) -> Outcome:
@@ -148,10 +141,3 @@ async def try_stage(
     if error is not None:
         msg = f"{what}. The last prompt that was tried failed with {type(error).__name__}: {error}"
         raise CollectionError(msg) from error
-
-
-def _check_configuration(store: Store, configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration as it would be stored; raise if it differs from the store's beyond labels."""
-    given: dict[str, Any] = json.loads(canonical_json(configuration))
-    store.check_configuration(replace_parts(given, store.configuration, LABEL_KEYS))
-    return given
