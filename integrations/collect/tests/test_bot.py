@@ -15,6 +15,7 @@ import pytest
 from langchain_cfc_collect import Budget, CollectionOptions, Price, abuild_bot, build_bot, calibrate_chain
 from langchain_cfc_collect.bot import _explain_limit
 from langchain_cfc_collect.store import Store
+from langchain_core.output_parsers import StrOutputParser
 from langchain_openai import ChatOpenAI
 
 from integrations.collect.tests.sharing import make_recorded_model
@@ -145,11 +146,15 @@ def test_build_bot_asks_by_a_prompt_and_names_its_defaults_alone(
     assert re.findall("^(verifier|labeler): ", capsys.readouterr().err, re.MULTILINE) == ["labeler"]
 
 
-def test_build_bot_charges_the_trial_to_the_budget(model: ChatOpenAI, script: Script) -> None:
+@pytest.mark.parametrize("parsed", [False, True])
+def test_build_bot_charges_the_trial_to_the_budget(model: ChatOpenAI, script: Script, parsed: bool) -> None:
+    # A parser drops the message that states the tokens.
+    chain = model | StrOutputParser() if parsed else model
+
     def ask(tokens: int, store: str) -> int:
         before = len(script.requests)
         with pytest.raises(CollectionError):
-            build(model, store=store, collection=CollectionOptions(budget=Budget(max_tokens=tokens)))
+            build(chain, store=store, collection=CollectionOptions(budget=Budget(max_tokens=tokens)))
         return len(script.requests) - before
 
     # An answer takes 13 tokens. Without the trial the budget would allow ten prompts of two answers.

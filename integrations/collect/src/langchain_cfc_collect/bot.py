@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -38,14 +38,14 @@ from langchain_cfc.support.database import StoreNotFoundError
 from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.text import format_percent, pluralize
 from langchain_cfc.verifiers import SelfConsistency, Verifier, VerifierEnsemble
-from langchain_cfc_collect.calibrating import ChainOptions, ChainPlan, choose_store
+from langchain_cfc_collect.calibrating import ChainOptions, ChainPlan
 from langchain_cfc_collect.collecting import (
-    acollect,
     check_references,
     format_cost,
     print_line,
     run_in_kept_loop,
 )
+from langchain_cfc_collect.config import list_served_parts
 from langchain_cfc_collect.costs import Budget, ModelCalls, Stage, Usage
 from langchain_cfc_collect.proposal import (
     LabelerChoice,
@@ -59,7 +59,7 @@ from langchain_cfc_collect.proposal import (
     propose_prompt,
 )
 from langchain_cfc_collect.run import CollectionOptions, CollectionResult
-from langchain_cfc_collect.sources.questions import Questions, list_examples
+from langchain_cfc_collect.sources.questions import Questions
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store
 from langchain_cfc_collect.store.configurations import CHOICE
@@ -137,52 +137,45 @@ async def abuild_bot(
         The bot.
     """
     _check_promise(options, has_parts=verifier is not None and labeler is not None)
-    collection = options.get("collection") or CollectionOptions(on_notice=print_line)
-    listed = list_examples(examples, collection.on_notice)
-    store = choose_store(options, examples, "bot.db")
-    of_all = options.get("max_wrong_of_all") is not None
-    given: ChainOptions = {
-        "test_fraction": 0.3 if of_all else 0.0,
+    given = {
+        "generator": generator,
+        "verifier": verifier or SelfConsistency(),
+        "labeler": labeler,
+        "test_fraction": 0.0 if options.get("max_wrong_of_all") is None else 0.3,
         **options,
-        "store": store,
-        "out": options.get("out") or _propose_artifact(str(store)),
-        "collection": collection,
+        "collection": options.get("collection") or CollectionOptions(on_notice=print_line),
     }
-    choices = _list_choices(listed, labeler)
-    prompt = propose_prompt(generator, listed, choices)
+    plan = ChainPlan.make(examples, given, "bot.db")
+    plan = replace(plan, out=plan.out or _propose_artifact(str(plan.store)))
+    choices = _list_choices(plan.examples, labeler)
+    prompt = propose_prompt(generator, plan.examples, choices)
     # All that can be refused is refused before the trial, whatever it will choose.
-    stand_in = labeler if labeler is not None else create_part(choices[0].table)
-    plan = ChainPlan.make(generator, listed, verifier or SelfConsistency(), stand_in, given)
+    if labeler is None:
+        plan = plan.replace_parts(labeler=create_part(choices[0].table))
     plan.check()
-    for _ in check_references(plan.examples, stand_in):  # raises once all are read
-        pass
-    _check_store(plan)
+    list(check_references(plan.examples, plan.components.labeler))  # raises once all are read
+    choice, done = _read_store(plan)
     passed = {name for name, part in (("verifier", verifier), ("labeler", labeler)) if part is not None}
     if passed < {*_PARTS.values()} or prompt is not None:
-        choice = _read_choice(store)
         if choice is None:
             print_line("asking a few of the questions, to choose what is not given")
             own = [] if "labeler" in passed else choices
-            choice = await asyncio.to_thread(_choose, generator, listed, own, prompt)
+            choice = await asyncio.to_thread(_choose, generator, plan.examples, own, prompt)
         plan = _apply_choice(plan, choice, passed)
-    for line in _describe_plan(plan, passed):
-        print_line(line)
-    ended = await acollect(plan.examples, plan.components, store, plan.collection)
+    _print_lines(_describe_plan(plan, passed, done))
+    ended = await plan.collect()
     if ended.complete:
-        for line in _describe_labels(store):
-            print_line(line)
+        _print_lines(_describe_labels(plan.store))
     try:
         artifact, seen = await asyncio.to_thread(plan.finish, ended)
     except UnattainableTargetError as error:
         why = str(error).partition("\n")[0]
-        cure = (
-            f"{store} keeps all answers: call build_bot again with more examples, or a larger max_wrong_rate"
-        )
-        msg = f"{why}\n{cure}"
+        cure = "call build_bot again with more examples, or a larger max_wrong_rate"
+        msg = f"{why}\n{plan.store} keeps all answers: {cure}"
         raise UnattainableTargetError(msg, attempts=error.attempts) from None
-    bot = _make_bot(plan, artifact)
-    for line in _summarize(bot, seen, ended, plan):
-        print_line(line)
+    promise, parts = artifact.promises[0], list_served_parts(plan.components)
+    bot = CFCRunnable(artifact=artifact, output=artifact.unit, **parts, **{promise.option: promise.level})
+    _print_lines(_summarize(bot, seen, ended, plan))
     return bot
 
 
@@ -205,10 +198,11 @@ def _propose_artifact(store: str) -> str:
     return name if "://" in store else str(Path(store).parent / name)
 
 
-def _check_store(plan: ChainPlan) -> None:
-    """Refuse a store that cannot be written, or whose other questions would count in the certificate."""
-    with suppress(StoreNotFoundError), Store(plan.store) as opened, opened.lock():
-        opened.set_configuration(opened.configuration)
+def _read_store(plan: ChainPlan) -> tuple[dict[str, Any] | None, int]:
+    """Return the choice of an earlier call, None if there is none, and the number of finished questions.
+
+    Refuses a store that cannot be written, or whose other questions would count in the certificate.
+    """
     others = len(plan.list_prompts()) - len(plan.examples)
     if others:
         msg = (
@@ -216,17 +210,13 @@ def _check_store(plan: ChainPlan) -> None:
             "or pass another store="
         )
         raise InputError(msg)
+    with suppress(StoreNotFoundError), Store(plan.store) as opened, opened.lock():
+        opened.set_configuration(opened.configuration)
+        return opened.configuration.get(CHOICE), opened.count_stages()[Stage.LABELLED]
+    return None, 0
 
 
 # The choice: what was proposed, as plain data that the store keeps
-
-
-def _read_choice(store: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Return the choice of an earlier call; None if there is none."""
-    with suppress(StoreNotFoundError), Store(store) as opened:
-        kept: dict[str, Any] | None = opened.configuration.get(CHOICE)
-        return kept
-    return None
 
 
 def _list_choices(examples: Sequence[Example], labeler: Labeler | None) -> list[LabelerChoice]:
@@ -251,13 +241,14 @@ def _choose(
         )
         raise InputError(msg)
     print_line(f"answers: {_show_answers(found)}")
-    return {**found.tables, "reasons": found.reasons, "calls": [asdict(one) for one in found.calls]}
+    calls = [asdict(one) for one in found.usage.calls]
+    return {**found.tables, "reasons": found.reasons, "calls": calls, "answers": len(found.answers)}
 
 
 def _read_trial(choice: Mapping[str, Any]) -> Usage:
-    """Return what the trial answers took; nothing if nothing was chosen."""
+    """Return what the trial took, and the number of its answers; nothing if nothing was chosen."""
     calls = [ModelCalls(**one) for one in choice.get("calls", ())]
-    return Usage(tuple(calls), len(calls))
+    return Usage(tuple(calls), choice.get("answers", 0))
 
 
 def _charge(budget: Budget, trial: Usage) -> Budget:
@@ -298,15 +289,19 @@ def _apply_choice(plan: ChainPlan, choice: Mapping[str, Any], passed: Collection
     settings = {**plan.collection.settings, CHOICE: choice}
     budget = _charge(plan.collection.budget, _read_trial(choice))
     collection = replace(plan.collection, settings=settings, budget=budget)
-    return replace(plan, components=replace(plan.components, **made), collection=collection)
+    return replace(plan, collection=collection).replace_parts(**made)
 
 
 # What is printed
 
 
-def _describe_plan(plan: ChainPlan, passed: Collection[str]) -> Iterator[str]:
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        print_line(line)
+
+
+def _describe_plan(plan: ChainPlan, passed: Collection[str], done: int) -> Iterator[str]:
     """Describe each default, by the keyword that replaces it, and what will be paid for."""
-    done = _count_labelled(plan.store)
     requests = (len(plan.examples) - done) * (plan.components.n or 0)
     cost = ""
     if choice := plan.collection.settings.get(CHOICE):
@@ -337,24 +332,6 @@ def _describe_labels(store: str | os.PathLike[str]) -> Iterator[str]:
     for one in status.doubtful_labels[::_EVERY_SHOWN]:
         yield f"  {_show_answer(one.answer, one.reference, 'correct' if one.correct else 'wrong')}"
     yield f"  to see more: langchain-cfc store status {shlex.quote(str(store))}"
-
-
-def _count_labelled(store: Any) -> int:
-    with suppress(StoreNotFoundError), Store(store) as opened:
-        return opened.count_stages()[Stage.LABELLED]
-    return 0
-
-
-def _make_bot(plan: ChainPlan, artifact: CalibrationArtifact) -> CFCRunnable:
-    parts, promise = plan.components, artifact.promises[0]
-    shared = ("generator", "verifier", "splitter", "answer", "metadata", "sampling", "reasoning")
-    ids = ("generator_id", "verifier_id", "answer_id", "splitter_id")
-    return CFCRunnable(
-        artifact=artifact,
-        output=artifact.unit,
-        **{name: getattr(parts, name) for name in (*shared, *ids)},
-        **{promise.option: promise.level},
-    )
 
 
 def _summarize(

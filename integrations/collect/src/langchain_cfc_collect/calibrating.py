@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, TypedDict
@@ -164,23 +164,16 @@ async def acalibrate_chain(
     Returns:
         The artifact and the report.
     """
-    options = {"test_fraction": 0.3, **options, "store": choose_store(options, examples, "chain.db")}
-    if not options["test_fraction"] > 0:
+    parts = {"generator": generator, "verifier": verifier, "labeler": labeler}
+    plan = ChainPlan.make(examples, {**parts, "test_fraction": 0.3, **options}, "chain.db")
+    if not plan.config.test_fraction > 0:
         msg = "test_fraction is 0, which leaves nothing to evaluate on; expected a share such as 0.3"
         raise InputError(msg)
-    listed = list_examples(examples, (options.get("collection") or CollectionOptions()).on_notice)
-    plan = ChainPlan.make(generator, listed, verifier, labeler, options)
     plan.check()
-    artifact, seen, _ = await plan.run()
+    artifact, seen = await asyncio.to_thread(plan.finish, await plan.collect())
     if seen is None:
         raise AssertionError  # a part is held out
     return artifact, seen
-
-
-def choose_store(options: ChainOptions, examples: Questions, otherwise: str) -> str | os.PathLike[str]:
-    """Return the given store, or a name for one: after the file of examples, `otherwise` without a file."""
-    is_file = isinstance(examples, str | os.PathLike)
-    return options.get("store") or (name_store(str(examples)) if is_file else otherwise)
 
 
 @dataclass(frozen=True)
@@ -204,12 +197,16 @@ class ChainPlan:
     collection: CollectionOptions
 
     @classmethod
-    def make(
-        cls, generator: Any, examples: Sequence[Example], verifier: Any, labeler: Any, options: ChainOptions
-    ) -> ChainPlan:
-        """Return the plan for options, of which each belongs to one of its parts."""
-        rest: dict[str, Any] = dict(options)
-        paths = {name: rest.pop(name, None) for name in ("store", "out")}
+    def make(cls, examples: Questions, options: Mapping[str, Any], default_store: str) -> ChainPlan:
+        """Return the plan for components and options, of which each belongs to one of its parts.
+
+        Without one, the store is named after the file of examples, or has the default name.
+        """
+        rest = dict(options)
+        out, store = rest.pop("out", None), rest.pop("store", None)
+        if store is None:
+            is_file = isinstance(examples, str | os.PathLike)
+            store = name_store(str(examples)) if is_file else default_store
         collection, n = rest.pop("collection", None) or CollectionOptions(), rest.pop("n", None)
         shared = signature(Components).parameters.keys() - signature(CalibrationConfig).parameters.keys()
         parts = {name: rest.pop(name) for name in shared & rest.keys()}
@@ -219,8 +216,13 @@ class ChainPlan:
             raise InputError(msg)
         config = CalibrationConfig(**rest)
         number = _DEFAULT_N.get(config.unit) if n is None else n
-        components = Components(generator, verifier, labeler, n=number, unit=config.unit, **parts)
-        return cls(examples, components, config, **paths, collection=collection)
+        components = Components(n=number, unit=config.unit, **parts)
+        listed = list_examples(examples, collection.on_notice)
+        return cls(listed, components, config, store, out, collection)
+
+    def replace_parts(self, **parts: Any) -> ChainPlan:
+        """Return the plan with other components."""
+        return replace(self, components=replace(self.components, **parts))
 
     def check(self) -> None:
         """Raise for settings that would fail only after everything was paid for."""
@@ -250,10 +252,9 @@ class ChainPlan:
                 prompts.setdefault(prompt.example.id, prompt.example)
         return list(prompts.values())
 
-    async def run(self) -> tuple[CalibrationArtifact, EvaluationReport | None, CollectionResult]:
-        """Collect, calibrate and evaluate; return the artifact, the evaluation and how collecting ended."""
-        ended = await acollect(self.examples, self.components, self.store, self.collection)
-        return *await asyncio.to_thread(self.finish, ended), ended
+    async def collect(self) -> CollectionResult:
+        """Draw, score and label candidates into the store."""
+        return await acollect(self.examples, self.components, self.store, self.collection)
 
     def finish(self, ended: CollectionResult) -> tuple[CalibrationArtifact, EvaluationReport | None]:
         """Calibrate, evaluate if prompts are held out, and write what has a path."""

@@ -356,10 +356,14 @@ def read_settings(
 def read_components(path: Path) -> tuple[Callable[[str], Any], dict[str, Any]]:
     """Return a collection's function from question to prompt, and its parts as arguments of `CFCRunnable`."""
     config = read_config(path)
-    made = vars(config.create_components())
+    return config.source.columns.render_question, list_served_parts(config.create_components())
+
+
+def list_served_parts(components: Components) -> dict[str, Any]:
+    """Return the components that serving needs, as arguments of `CFCRunnable`."""
     parts = ("generator", "verifier", "answer", "splitter")
     served = (*parts, *(f"{part}_id" for part in parts), "metadata", "sampling", "reasoning")
-    return config.source.columns.render_question, {name: made[name] for name in served}
+    return {name: getattr(components, name) for name in served}
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,12 +32,12 @@ from langchain_cfc.labelers import LabelerInput
 from langchain_cfc.labelers.matching import list_aliases
 from langchain_cfc.labelers.verdicts import Member, VerdictExtractor, write_member
 from langchain_cfc.records import Example
-from langchain_cfc.sampling import DrawnCandidate, Sampler, resolve_generator
+from langchain_cfc.sampling import DrawnCandidate, Sampler, UsageRecorder, resolve_generator
 from langchain_cfc.sampling.token_counts import read_usage
 from langchain_cfc.support.normalisation import normalise_answer
 from langchain_cfc.support.plugins import is_plugin_source, load_object
 from langchain_cfc.support.text import escape_controls_in_json, join_names, pluralize
-from langchain_cfc_collect.costs import ModelCalls
+from langchain_cfc_collect.costs import Usage
 from langchain_cfc_collect.failures import ends_run, is_transient
 from langchain_cfc_collect.sources.columns import References
 from langchain_cfc_collect.sources.detection import format_key
@@ -162,12 +162,16 @@ class TrialAnswer:
 
 
 def draw_answers(
-    generator: Any, prompt: str | None, connection: Mapping[str, Any], examples: Sequence[Example]
+    generator: Any,
+    prompt: str | None,
+    connection: Mapping[str, Any],
+    examples: Sequence[Example],
+    recorder: UsageRecorder | None = None,
 ) -> tuple[Mapping[str, Any], list[TrialAnswer]]:
     """Draw one answer per example, from a model given by name with the first settings that it accepts.
 
-    Returns these settings and the answers. Raises `CFCError` if the model cannot be created or reached, or
-    its answers cannot be read.
+    Returns these settings and the answers, and records the usage. Raises `CFCError` if the model cannot be
+    created or reached, or its answers cannot be read.
     """
     is_named = isinstance(generator, str)
     for settings in (attempts := _SETTINGS if is_named else ({},)):
@@ -177,7 +181,7 @@ def draw_answers(
             sampler = Sampler(add_prompt(prompt, model), "requests")
             answers = []
             for example in examples:
-                (candidate,) = run_flow(sampler.draw_steps(example.input, 1, {}))
+                (candidate,) = run_flow(sampler.draw_steps(example.input, 1, {}, recorder))
                 answers.append(TrialAnswer(example, candidate))
         except CFCError as error:
             if settings is not attempts[-1] and not (is_transient(error) or ends_run(error)):
@@ -227,7 +231,8 @@ _NO_NUMBER = re.compile(r"[^\W\d_]|(?<![\d.,])0\d")
 
 def list_labelers(examples: Sequence[Example]) -> list[LabelerChoice]:
     """Return suitable labelers that can read every reference, strictest first; `InputError` if none can."""
-    if _can_read(_MULTIPLE_CHOICE, examples):
+    references = [one.reference for one in examples]
+    if _find_problem(_MULTIPLE_CHOICE, references) is None:
         return [_MULTIPLE_CHOICE]
     members = find_members(examples)
     if members is not None:
@@ -235,17 +240,16 @@ def list_labelers(examples: Sequence[Example]) -> list[LabelerChoice]:
         reads = f"one of {join_names([write_member(one) for one in members])}"
         extractor = {"factory": "VerdictExtractor", **given}
         return [LabelerChoice({"factory": "ClosedSet", **given}, reads, extractor)]
-    if _can_read(_NUMERIC_MATCH, examples) and not any(map(_is_more_than_number, examples)):
+    if _find_problem(_NUMERIC_MATCH, references) is None and not any(map(_is_more_than_number, references)):
         return [_NUMERIC_MATCH]
-    if _can_read(_EXACT_MATCH, examples):
-        is_text = all(isinstance(one, str) for given in examples for one in list_aliases(given.reference))
-        return [_EXACT_MATCH, _MATCH_WITHOUT_ARTICLE, _MATCH_ANYWHERE] if is_text else [_EXACT_MATCH]
-    problem = next(filter(None, (_find_problem(_EXACT_MATCH, one) for one in examples)))
-    msg = (
-        f"{problem}. Correct the reference, or write the file by hand with a labeler of your own "
-        "(docs/labelers.md)"
-    )
-    raise InputError(msg)
+    if problem := _find_problem(_EXACT_MATCH, references):
+        msg = (
+            f"{problem}. Correct the reference, or write the file by hand with a labeler of your own "
+            "(docs/labelers.md)"
+        )
+        raise InputError(msg)
+    is_text = all(isinstance(one, str) for given in references for one in list_aliases(given))
+    return [_EXACT_MATCH, _MATCH_WITHOUT_ARTICLE, _MATCH_ANYWHERE] if is_text else [_EXACT_MATCH]
 
 
 def find_members(examples: Sequence[Example]) -> list[Member] | None:
@@ -272,24 +276,23 @@ def find_members(examples: Sequence[Example]) -> list[Member] | None:
 
 
 def _is_number(text: str) -> bool:
-    return _find_problem(_NUMERIC_MATCH, Example(id="?", input="?", reference=text)) is None
+    return _find_problem(_NUMERIC_MATCH, [text]) is None
 
 
-def _can_read(choice: LabelerChoice, examples: Sequence[Example]) -> bool:
-    return all(_find_problem(choice, one) is None for one in examples)
-
-
-def _find_problem(choice: LabelerChoice, example: Example) -> str | None:
+def _find_problem(choice: LabelerChoice, references: Iterable[Any]) -> str | None:
+    """Return why a labeler cannot read the first reference that it cannot read; None if it reads all."""
+    labeler = create_part(choice.table)
     try:
-        create_part(choice.table).read_reference(example.reference)
+        for one in references:
+            labeler.read_reference(one)
     except LabelerError as error:
         return str(error)
     return None
 
 
-def _is_more_than_number(example: Example) -> bool:
+def _is_more_than_number(reference: Any) -> bool:
     """Return whether a reference is more than a number, such as `Apollo 11`, `5 km` or the code `007`."""
-    return any(isinstance(one, str) and _NO_NUMBER.search(one) for one in list_aliases(example.reference))
+    return any(isinstance(one, str) and _NO_NUMBER.search(one) for one in list_aliases(reference))
 
 
 def label_answers(choice: LabelerChoice, answers: Sequence[TrialAnswer]) -> list[bool]:
@@ -316,24 +319,14 @@ class Proposal:
         reasons: One sentence for each explained setting, by its name.
         answers: The answers.
         correct: The labeler's label of each answer.
+        usage: What the answers took.
     """
 
     tables: Mapping[str, Mapping[str, Any]]
     reasons: Mapping[str, str]
     answers: Sequence[TrialAnswer]
     correct: Sequence[bool]
-
-    @property
-    def calls(self) -> list[ModelCalls]:
-        """The requests with their tokens, as far as the model reports them."""
-        return [_count_call(one.candidate.message) for one in self.answers]
-
-
-def _count_call(message: Any) -> ModelCalls:
-    used = read_usage(getattr(message, "usage_metadata", None))
-    name = str(getattr(message, "response_metadata", {}).get("model_name", ""))
-    tokens = {one: int(used.get(one, 0)) for one in ("input_tokens", "output_tokens")}
-    return ModelCalls(name, drew=True, answered=1, **tokens)
+    usage: Usage
 
 
 def propose(
@@ -361,13 +354,15 @@ def propose(
     Raises:
         CFCError: If the model cannot be called.
     """
-    ask = partial(draw_answers, generator, prompt, connection or {})
+    recorder = UsageRecorder()
+    ask = partial(draw_answers, generator, prompt, connection or {}, recorder=recorder)
     settings, answers = ask(spread_examples(examples, N_TRIAL_ANSWERS))
     if choices and not any(label_answers(choices[-1], answers)):
         asked = {one.example.id for one in answers}
         others = spread_examples(examples, 2 * N_TRIAL_ANSWERS)
         if more := [one for one in others if one.id not in asked][:N_TRIAL_ANSWERS]:
             answers += ask(more)[1]
+    usage = Usage.from_recorder(recorder)
     has_logprobs = all(one.has_logprobs for one in answers)
     tables: dict[str, dict[str, Any]] = {"generator": {} if prompt is None else {"prompt": prompt}}
     reasons: dict[str, str] = {}
@@ -391,7 +386,7 @@ def propose(
         "agree with it"
     )
     if not choices:
-        return Proposal(tables, reasons, answers, ())
+        return Proposal(tables, reasons, answers, (), usage)
     labels = [label_answers(one, answers) for one in choices]
     found = max(labels, key=sum)
     choice = choices[labels.index(found)]
@@ -408,7 +403,7 @@ def propose(
     if choice.extractor is not None and any(len(one.candidate.text.split()) > 1 for one in answers):
         tables["answer"] = dict(choice.extractor)
         reasons["answer.factory"] = "some answers hold more than one word"
-    return Proposal(tables, reasons, answers, found)
+    return Proposal(tables, reasons, answers, found, usage)
 
 
 def format_part(table: Mapping[str, Any]) -> str:
