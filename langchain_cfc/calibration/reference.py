@@ -52,9 +52,7 @@ def make_reference_histograms(
     if len(test):
         _, test_within = _measure_prompts(artifact, test)
         for promise in artifact.promises:
-            if promise.max_wrong_rate is None:
-                histograms += _make_threshold_histograms(artifact, promise.level, fit, test, test_within)
-            histograms.append(_make_decision_histogram(artifact, promise, test, test_within))
+            histograms += _make_promise_histograms(artifact, promise, fit, test, test_within)
     return histograms
 
 
@@ -76,35 +74,24 @@ def _measure_prompts(
     )
 
 
-def _make_decision_histogram(
+def _make_promise_histograms(
     artifact: CalibrationArtifact,
     promise: Promise,
-    test: LabelledBatch,
-    within: Mapping[str, BoolArray],
-) -> ReferenceHistogram:
-    """Count the decisions under a promise."""
-    alpha, rate = promise.level, promise.max_wrong_rate
-    cut = None if rate is None else artifact.certified_bot.find_certificate(rate).cut
-    decisions = decide(artifact, test.draws, alpha, cut=cut)
-    kinds = np.where(decisions.not_certifiable, 0.0, 1.0 + decisions.answered)
-    counted = _make_histogram("decision", _DECISION_EDGES, kinds, within, alpha)
-    return counted.model_copy(update={"max_wrong_rate": rate})
-
-
-def _make_threshold_histograms(
-    artifact: CalibrationArtifact,
-    alpha: str,
     fit: LabelledBatch,
     test: LabelledBatch,
     within: Mapping[str, BoolArray],
 ) -> Iterator[ReferenceHistogram]:
-    """Count the thresholds of a level, if its bins can be chosen on the fit split."""
-    if not len(fit):
-        return
-    chosen, counted = (decide(artifact, one.draws, alpha).thresholds for one in (fit, test))
-    edges = _choose_edges(chosen[np.isfinite(chosen)])
-    if len(edges):
-        yield _make_histogram("threshold", edges, counted, within, alpha)
+    """Count the decisions under a promise, and the thresholds if the fit split can choose their bins."""
+    alpha, rate = promise.level, promise.max_wrong_rate
+    cut = None if rate is None else artifact.certified_bot.find_certificate(rate).cut
+    decisions = decide(artifact, test.draws, alpha, cut=cut)
+    if rate is None and len(fit):
+        chosen = decide(artifact, fit.draws, alpha).thresholds
+        edges = _choose_edges(chosen[np.isfinite(chosen)])
+        if len(edges):
+            yield _make_histogram("threshold", edges, decisions.thresholds, within, alpha=alpha)
+    kinds = np.where(decisions.not_certifiable, 0.0, 1.0 + decisions.answered)
+    yield _make_histogram("decision", _DECISION_EDGES, kinds, within, alpha=alpha, rate=rate)
 
 
 def _choose_edges(values: FloatArray) -> FloatArray:
@@ -125,10 +112,14 @@ def _make_histogram(
     edges: FloatArray,
     values: FloatArray,
     within: Mapping[str, BoolArray],
+    *,
     alpha: str | None = None,
+    rate: str | None = None,
 ) -> ReferenceHistogram:
     """Count one quantity under every weighting."""
-    histogram = ReferenceHistogram(name=name, edges=edges.tolist(), counts={}, alpha=alpha)
+    histogram = ReferenceHistogram(
+        name=name, edges=edges.tolist(), counts={}, alpha=alpha, max_wrong_rate=rate
+    )
     bins = histogram.find_bins(values)
     counts = {
         group: np.bincount(bins[members], minlength=len(edges) + 1).tolist()

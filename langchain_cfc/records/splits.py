@@ -14,17 +14,16 @@ from heapq import nsmallest
 from typing import Annotated, Literal, TypeAlias, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError, SamplingWarning
-from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.support.arrays import FloatArray, IntArray
 from langchain_cfc.support.serialization import canonical_json, compute_sha256
 from langchain_cfc.support.suggestions import suggest_share
 
 Part = Literal["fit", "calibration", "test"]
-# Each part takes its share of the prompts that the parts before it leave; the rest calibrates.
-_HELD_OUT_PARTS: tuple[Part, ...] = ("test", "fit")
 _Share: TypeAlias = Annotated[float, Field(ge=0.0, lt=1.0)]
 SKETCH_SIZE = 256
 _ALL_BITS = 2**64 - 1
@@ -40,44 +39,37 @@ class SplitPlan(BaseModel):
     test: _Share  # Share of all prompts held out for evaluation and certificates
 
     def find_part(self, record_id: str, cluster: str | None) -> Part:
-        """Return the part of a prompt, by the hash of its cluster, or of its id if it has none.
+        """Return the part of a prompt, by the hash of its cluster, or of its id if it has none."""
+        part: Part = self._find_parts([record_id], [cluster])[0].item()
+        return part
+
+    def list_rows(self, labelled: LabelledBatch) -> dict[Part, IntArray]:
+        """Return the row numbers of each part, ascending."""
+        parts = self._find_parts(labelled.ids, labelled.clusters)
+        return {part: np.flatnonzero(parts == part) for part in get_args(Part)}
+
+    def _find_parts(self, ids: Sequence[str], clusters: Sequence[str | None]) -> NDArray[np.str_]:
+        """Return the part of each prompt.
 
         Each part hashes with its own key, so that changing the share for fitting does not change which
         prompts are held out.
         """
-        (name,) = _list_hashed_names([record_id], [cluster])
-        return next((part for part in _HELD_OUT_PARTS if self._is_in_part(part, [name])[0]), "calibration")
-
-    def list_rows(self, labelled: LabelledBatch) -> dict[Part, IntArray]:
-        """Return the row numbers of each part, ascending."""
-        names = _list_hashed_names(labelled.ids, labelled.clusters)
-        free = np.ones(len(names), dtype=np.bool_)
-        parts: dict[Part, BoolArray] = {}
-        for part in _HELD_OUT_PARTS:
-            parts[part] = free & self._is_in_part(part, names)
-            free &= ~parts[part]
-        parts["calibration"] = free
-        return {part: np.flatnonzero(parts[part]) for part in get_args(Part)}
-
-    def _is_in_part(self, part: Part, names: Sequence[str]) -> BoolArray:
-        """Return for each name whether its hash falls within a part's share of all hashes."""
-        share: float = getattr(self, part)
-        if share == 0.0:
-            return np.zeros(len(names), dtype=np.bool_)
-        return np.asarray(_hash_to_uniforms(self.seed, part, names) < share, dtype=np.bool_)
+        names = _list_hashed_names(ids, clusters)
+        parts = np.full(len(names), "calibration")
+        for part in ("fit", "test"):  # what is held out does not fit
+            if share := getattr(self, part):
+                parts[_hash_to_uniforms(self.seed, part, names) < share] = part
+        return parts
 
     def select_one_per_cluster(self, labelled: LabelledBatch) -> IntArray:
         """Return rows of one hash-chosen prompt per cluster and of prompts without a cluster, ascending."""
         members = [row for row, cluster in enumerate(labelled.clusters) if cluster is not None]
-        tickets = _hash_to_uniforms(self.seed, "pick", [labelled.ids[row] for row in members]).tolist()
-        chosen: dict[str | None, tuple[float, int]] = {}
-        for ticket in zip(tickets, members, strict=True):
-            cluster = labelled.clusters[ticket[1]]
-            chosen[cluster] = min(ticket, chosen.get(cluster, ticket))
-        taken = np.ones(len(labelled), dtype=np.bool_)
-        taken[members] = False
-        taken[[row for _, row in chosen.values()]] = True
-        return np.flatnonzero(taken)
+        tickets = _hash_to_uniforms(self.seed, "pick", [labelled.ids[row] for row in members])
+        # The smallest ticket of a cluster comes last, and replaces the others.
+        by_ticket = [members[place] for place in np.argsort(tickets, kind="stable")[::-1]]
+        chosen = {labelled.clusters[row]: row for row in by_ticket}
+        alone = set(range(len(labelled))).difference(members)
+        return np.array(sorted(alone.union(chosen.values())), dtype=np.int64)
 
     def draw_uniforms(self, purpose: str, ids: Sequence[str]) -> FloatArray:
         """Return a reproducible number in (0, 1) for each id, uniform over ids and purposes."""
