@@ -46,6 +46,10 @@ from typing import Any
 class CFCError(Exception):
     """Base of all errors that this package raises deliberately."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without calling `__init__`, whose arguments are others, to survive a worker process."""
+        return type(self).__new__, (type(self), *self.args), self.__dict__
+
 
 class InputError(CFCError, ValueError):
     """An argument or an array is invalid."""
@@ -68,10 +72,6 @@ class RecordError(InputError):
         self.problem = problem
         where = source if line == 0 else f"{source}, line {line}"
         super().__init__(f"{where}: {field}: {problem}" if field else f"{where}: {problem}")
-
-    def __reduce__(self) -> tuple[type[RecordError], tuple[str, int, str, str]]:
-        """Pickle by the four parts, so that the error survives a worker process."""
-        return type(self), (self.source, self.line, self.field, self.problem)
 
 
 class PromptKindError(InputError):
@@ -113,10 +113,6 @@ class OutsideCertifiedRegionError(ThresholdError):
             "that were not kept; ConditionalThreshold keeps more with a larger window=..., and all with "
             "window=None"
         )
-
-    def __reduce__(self) -> tuple[type[OutsideCertifiedRegionError], tuple[list[int]]]:
-        """Pickle by the rows, so that the error survives a worker process."""
-        return type(self), (self.rows,)
 
 
 class CalibrationError(CFCError):
@@ -215,10 +211,6 @@ class AbstentionError(CFCError):
             f"{result.explain_reason().rstrip('.')} ({result.reason}); answer in another way, for example "
             "by with_fallbacks or a person; do not draw again, because no guarantee covers that"
         )
-
-    def __reduce__(self) -> tuple[type[AbstentionError], tuple[Any]]:
-        """Pickle by the result, so that the error survives a worker process."""
-        return type(self), (self.result,)
 
 
 class MissingExtraError(CFCError, ImportError):
