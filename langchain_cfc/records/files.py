@@ -21,7 +21,6 @@ from langchain_cfc.records.schema import (
     LabelledRecord,
     PromptRecord,
     Provenance,
-    encode_provenance,
     require_candidates,
     require_claims,
 )
@@ -59,10 +58,6 @@ def read_records(*paths: str | os.PathLike[str]) -> Records:
     return records
 
 
-def _ignore(_: int) -> None:
-    """Ignore the number of records read; a named function, so that `Records` can be pickled."""
-
-
 @dataclass(frozen=True)
 class Records:
     """The records of some files; each iteration reads the files again and holds one record at a time.
@@ -71,11 +66,11 @@ class Records:
 
     Attributes:
         paths: The files, at least one.
-        on_read: Called with the number of records just read.
+        on_read: Called with the number of records just read, if there is one.
     """
 
     paths: tuple[Path, ...]
-    on_read: Callable[[int], None] = field(default=_ignore, compare=False)
+    on_read: Callable[[int], None] | None = field(default=None, compare=False)
 
     @cached_property
     def provenance(self) -> Provenance | None:
@@ -108,7 +103,8 @@ class Records:
         """Read all files from the start, with candidates or with claims."""
         numbered = ((str(path), line, one) for path in self.paths for line, one in read_json_lines(path))
         for record in check_dataset(numbered, self.provenance, f"the provenance of {self.paths[0]}"):
-            self.on_read(1)
+            if self.on_read is not None:
+                self.on_read(1)
             yield record
 
 
@@ -178,8 +174,14 @@ def write_records(
         msg = "a table holds no texts to write: pass the records that it was made of"
         raise InputError(msg)
     good = check_records(given.read_all() if isinstance(given, Records) else given, provenance)
+    written = 0
     with atomic_writer(path, private=True) as file, _wrap_in_gzip(file, path) as lines:
-        return _write_lines(lines, good, provenance)
+        if provenance is not None:
+            lines.write(provenance.model_dump_json(exclude_none=True).encode() + b"\n")
+        for record in good:
+            lines.write(record.model_dump_json(exclude_defaults=True).encode() + b"\n")
+            written += 1
+    return written
 
 
 def check_records_target(path: str | os.PathLike[str]) -> None:
@@ -196,18 +198,6 @@ def check_records_target(path: str | os.PathLike[str]) -> None:
     except RecordError as error:
         msg = f"{target} exists and holds no records; it will not be overwritten: give another path"
         raise InputError(msg) from error
-
-
-def _write_lines(
-    lines: BinaryIO | gzip.GzipFile, records: Iterable[LabelledRecord], provenance: Provenance | None
-) -> int:
-    if provenance is not None:
-        lines.write(encode_provenance(provenance) + b"\n")
-    written = 0
-    for record in records:
-        lines.write(record.model_dump_json(exclude_defaults=True).encode() + b"\n")
-        written += 1
-    return written
 
 
 def _wrap_in_gzip(

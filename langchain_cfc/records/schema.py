@@ -5,7 +5,6 @@ Error messages quote the `description` of a field as the expected value.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
@@ -284,13 +283,6 @@ def name_part(fingerprint: Mapping[str, Any] | None) -> str:
     if kind.startswith("langchain_cfc") and not is_named:
         return kind.rpartition(".")[2]
     return str(known.get("id") or known.get("model") or "not named")
-
-
-def encode_provenance(provenance: Provenance) -> bytes:
-    """Return a provenance as it is written to files."""
-    # Not `exclude_defaults`, which would leave out the format and its version.
-    fields = {name: value for name, value in provenance if value is not None}
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def require_candidates(record: LabelledRecord) -> PromptRecord:
