@@ -136,7 +136,7 @@ def _calibrate(
     needs_answers = any(part is not None and part.needs_answers for part in (given, rule, config.draw_rule))
     check_answers(prompts, needed=needs_answers)
     parts = split_prompts(prompts, plan)
-    labelled = select_independent(parts["calibration"], plan, "calibration")
+    labelled = select_independent(parts["calibration"], plan)
     announce_step("fitting features")
     feature_map = fit_feature_map(given, parts["fit"], labelled)
     if config.certifies_claims:
@@ -160,12 +160,11 @@ def _calibrate(
     if config.alphas:
         strictest = config.alphas[0]
         check_attainable(
-            *data.counts,
-            data.groups,
+            data.reachable,
+            # Adaptive levels are chosen so that few prompts are flagged.
+            data.groups[1:] if adaptive is None else [],
             rule.option,
             strictest if adaptive is None else adaptive.list_levels(strictest)[-1],
-            # Adaptive levels are chosen so that few prompts are flagged.
-            promised=adaptive is None,
             allow_unattainable=config.allow_unattainable,
         )
     confidence = _make_confidence(config, attempt)

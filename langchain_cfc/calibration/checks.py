@@ -11,36 +11,11 @@ from itertools import count
 from langchain_cfc.artifact import AttainableGroup
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning, UnattainableTargetError
-from langchain_cfc.features import FeatureMap, GuaranteedWeight, name_group
+from langchain_cfc.features import FeatureMap, name_group
 from langchain_cfc.features.statistics import SCORE_STATISTICS
 from langchain_cfc.scoring import compute_auroc
-from langchain_cfc.support.arrays import BoolArray, FloatArray
+from langchain_cfc.support.arrays import BoolArray
 from langchain_cfc.thresholds import Level, compute_conformal_rank, compute_tau
-
-
-def compute_attainable_groups(
-    weightings: Sequence[GuaranteedWeight],
-    features: FloatArray,
-    reachable: BoolArray,
-) -> list[AttainableGroup]:
-    """Compute attainable coverage under every guaranteed weighting, in their order.
-
-    `features` are (N, d), and `reachable` (N,) tells whether a success score is below the cap.
-    """
-    groups = []
-    for weight in weightings:
-        values = weight.compute_values(features)
-        size, reached = float(values.sum()), float(values[reachable].sum())
-        groups.append(
-            AttainableGroup(
-                name=weight.name,
-                words=weight.words,
-                size=size,
-                attainable=min(1.0, reached / size) if size > 0.0 else 0.0,
-                smallest_alpha=max(0.0, 1.0 - reached / (size + 1.0)),
-            )
-        )
-    return groups
 
 
 def is_attainable(alpha: Level, size: float, reachable: float) -> bool:
@@ -119,16 +94,15 @@ def warn_if_conditional_on_score(feature_map: FeatureMap) -> None:
 
 
 def check_attainable(
-    size: float,
-    reached: float,
+    reachable: BoolArray,
     groups: Sequence[AttainableGroup],
     option: str,
     strictest: str,
     *,
-    promised: bool,
     allow_unattainable: bool,
 ) -> None:
     """Refuse an option's level that is out of reach overall; warn if it is so for guaranteed groups."""
+    size, reached = float(len(reachable)), float(reachable.sum())
     if not is_attainable(strictest, size, reached) and not allow_unattainable:
         needed = compute_smallest_size(strictest, Fraction(reached) / Fraction(size))
         more = f"Add questions (at least {needed})" if needed else "Improve the model"
@@ -144,7 +118,7 @@ def check_attainable(
             msg += f"allow more: {option}={least}, or "
         msg += "allow_unattainable=True"
         raise UnattainableTargetError(msg)
-    hopeless = [group for group in groups[1:] if promised and not group.is_attainable(strictest)]
+    hopeless = [group for group in groups if not group.is_attainable(strictest)]
     if hopeless:
         worst = max(hopeless, key=lambda group: group.smallest_alpha)
         msg = (

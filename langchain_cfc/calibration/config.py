@@ -169,11 +169,14 @@ class CalibrationConfig:
         has_set_rule = artifact.unit == "answers" and option == "alpha"
         uses_fewer = artifact.unit == "answers" and artifact.n < facts.recorded_candidates
         deltas = [one.delta for one in (confidence, bot) if one is not None]
+        features: str | FeatureMap = artifact.feature_map.text
+        if facts.map_came_fitted:  # without the adaptive levels that the fit split fitted
+            features = replace(artifact.feature_map, adaptive_alpha=None if facts.fit_size else adaptive)
         return cls(
             alpha=promised.get("alpha"),
             max_wrong_of_all=promised.get("max_wrong_of_all"),
             adaptive_alpha=adaptive is not None and (adaptive.share or True),
-            features=_drop_fitted_levels(artifact) if facts.map_came_fitted else artifact.feature_map.text,
+            features=features,
             unit=artifact.unit,
             at_most=artifact.at_most or 0,
             set_rule=artifact.set_rule if has_set_rule else "all",
@@ -417,12 +420,6 @@ class CalibrationConfig:
             if not is_default or (one.name in printed and value is not None):
                 words += _format_option(one.name, value)
         return shlex.join(words)
-
-
-def _drop_fitted_levels(artifact: CalibrationArtifact) -> FeatureMap:
-    """Return a map that came fitted, without the adaptive levels that were fitted on the fit split."""
-    feature_map = artifact.feature_map
-    return replace(feature_map, adaptive_alpha=None) if artifact.calibration.fit_size else feature_map
 
 
 def _list_canonical(name: str, given: Level | Sequence[Level]) -> tuple[str, ...]:

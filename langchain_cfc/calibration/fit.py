@@ -19,7 +19,6 @@ from langchain_cfc.artifact import (
     PackedArray,
     make_threshold_rule,
 )
-from langchain_cfc.calibration.checks import compute_attainable_groups
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.candidates import LabelledBatch, list_ids_and_clusters
 from langchain_cfc.errors import CalibrationError, UnattainableTargetError
@@ -69,17 +68,23 @@ class CalibrationData:
         """(N,) whether a threshold below the cap can cover the prompt."""
         return np.asarray(self.success_scores < CAP, dtype=np.bool_)
 
-    @property
-    def counts(self) -> tuple[float, float]:
-        """Number of the prompts, and of the reachable ones."""
-        return float(len(self.labelled)), float(self.reachable.sum())
-
     @cached_property
     def groups(self) -> list[AttainableGroup]:
         """Attainable coverage of all prompts, then of every guaranteed weighting."""
-        return compute_attainable_groups(
-            self.feature_map.list_guaranteed_weights(), self.features, self.reachable
-        )
+        groups = []
+        for weight in self.feature_map.list_guaranteed_weights():
+            values = weight.compute_values(self.features)
+            size, reached = float(values.sum()), float(values[self.reachable].sum())
+            groups.append(
+                AttainableGroup(
+                    name=weight.name,
+                    words=weight.words,
+                    size=size,
+                    attainable=min(1.0, reached / size) if size > 0.0 else 0.0,
+                    smallest_alpha=max(0.0, 1.0 - reached / (size + 1.0)),
+                )
+            )
+        return groups
 
 
 def split_prompts(prompts: LabelledBatch, plan: SplitPlan) -> dict[Part, LabelledBatch]:
@@ -89,10 +94,10 @@ def split_prompts(prompts: LabelledBatch, plan: SplitPlan) -> dict[Part, Labelle
     return {name: prompts.take(np.array(rows, dtype=np.int64)) for name, rows in by_id.items()}
 
 
-def select_independent(part: LabelledBatch, plan: SplitPlan, name: Part) -> LabelledBatch:
-    """Return one hash-chosen prompt of each cluster of a part, which must not be empty."""
+def select_independent(part: LabelledBatch, plan: SplitPlan) -> LabelledBatch:
+    """Return one hash-chosen prompt of each cluster of the part that calibrates."""
     if len(part) == 0:
-        msg = f"the {name} split is empty: lower fit_fraction and test_fraction, or add more records"
+        msg = "the calibration split is empty: lower fit_fraction and test_fraction, or add more records"
         raise CalibrationError(msg)
     return part.take(plan.select_one_per_cluster(part))
 
