@@ -278,8 +278,11 @@ def test_recorded_claims_refuse_ambiguous_and_incomplete_records() -> None:
     claim = Claim(text="It is.", start=0, end=6, score=0.1, supported=True)
     record = ClaimsRecord(id="c", input="?", answer="It is.", claims=(claim,))
     assert RecordedClaims([record])("It is.")[0].end == 6
-    with pytest.raises(InputError, match="the answer of record 'd' was recorded twice"):
-        RecordedClaims([record, ClaimsRecord(id="d", input="!", answer="It is.", claims=(claim,))])
+    same = ClaimsRecord(id="d", input="!", answer="It is.", claims=(claim,))
+    assert RecordedClaims([record, same])("It is.")[0].end == 6
+    other = same.model_copy(update={"claims": (claim.model_copy(update={"end": 2}),)})
+    with pytest.raises(InputError, match="was recorded with several answers, or lists of claims"):
+        RecordedClaims([record, other])
     bare = claim.model_copy(update={"start": None, "end": None})
     for part in ({"answer": None}, {"claims": (bare,)}):
         with pytest.raises(InputError, match="record 'c' lacks the answer or the spans of its claims"):

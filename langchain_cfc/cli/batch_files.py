@@ -15,7 +15,7 @@ from langchain_cfc.support.json_text import check_regular_file
 
 # Names of the column with the questions; a file with one column may call it anything.
 COLUMNS = ("question", "input")
-ANSWER_COLUMNS = ("answer", "reason", "p_value")
+ANSWER_COLUMNS = ("question", "answer", "reason", "p_value")
 
 
 def read_questions(path: Path) -> dict[int, str]:
@@ -55,7 +55,7 @@ def check_batch_output(path: Path) -> None:
     if path.exists() and path.stat().st_size:
         with path.open("rb") as file:
             first = file.readline().strip()
-        if first != _format_row(["question", *ANSWER_COLUMNS]).encode():
+        if first != ",".join(ANSWER_COLUMNS).encode():
             msg = f"{path} exists and holds no answers of a batch; it will not be overwritten"
             raise InputError(msg)
 
@@ -65,16 +65,10 @@ def write_answers(path: Path, questions: Sequence[str], result: BatchResult) -> 
 
     The answer of a question that is not answered is empty.
     """
-    rows = [["question", *ANSWER_COLUMNS]]
-    rows += [
-        [question, one.best or "", one.reason, f"{p_value:.6g}"]
-        for question, one, p_value in zip(questions, result.results, result.p_values, strict=True)
-    ]
+    made = io.StringIO(newline="")
+    rows = csv.writer(made)
+    rows.writerow(ANSWER_COLUMNS)
+    for question, one, p_value in zip(questions, result.results, result.p_values, strict=True):
+        rows.writerow([question, one.best or "", one.reason, f"{p_value:.6g}"])
     with atomic_writer(path, private=True) as file:
-        file.write("".join(f"{_format_row(row)}\r\n" for row in rows).encode("utf-8", "replace"))
-
-
-def _format_row(row: Sequence[str]) -> str:
-    made = io.StringIO()
-    csv.writer(made, lineterminator="").writerow(row)
-    return made.getvalue()
+        file.write(made.getvalue().encode("utf-8", "replace"))

@@ -19,7 +19,6 @@ from langchain_cfc.claims import Span
 from langchain_cfc.errors import DrawError, InputError, VerifierError
 from langchain_cfc.records import (
     Candidate,
-    Claim,
     ClaimsRecord,
     LabelledRecord,
     PromptRecord,
@@ -31,8 +30,8 @@ from langchain_cfc.sampling.fingerprints import REASONING_TEXT
 from langchain_cfc.sampling.usage import DRAW_TAG
 from langchain_cfc.verifiers.prompts import read_prompt
 
-_SCORE_KEY = "cfc_recorded_score"
-_OUTPUTS_KEY = "cfc_recorded_outputs"
+# Where messages hold the scores of a candidate by verifier; the score in use has no name.
+_SCORES_KEY, _IN_USE = "cfc_recorded_scores", ""
 # Limits of the search for prompts similar to a missing one: characters per prompt, and number of prompts.
 _COMPARED_LENGTH, _MOST_COMPARED = 200, 5_000
 
@@ -129,7 +128,7 @@ class RecordedScores:
 
     def __init__(self, provenance: Provenance | None = None, *, output: str | None = None) -> None:
         self.fingerprint = _get_fingerprint(provenance, "verifier")
-        self._output = output
+        self._output = output or _IN_USE
 
     def __call__(self, prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
         """Return one recorded score per candidate.
@@ -138,69 +137,54 @@ class RecordedScores:
             VerifierError: If a candidate does not come from a `ReplayChatModel`.
         """
         del prompt
-        recorded = [c.message.response_metadata if c.message is not None else {} for c in candidates]
-        name = self._output
-        scores: list[Any] = [
-            one.get(_SCORE_KEY) if name is None else one.get(_OUTPUTS_KEY, {}).get(name) for one in recorded
-        ]
+        recorded = [{} if one.message is None else one.message.response_metadata for one in candidates]
+        scores: list[Any] = [one.get(_SCORES_KEY, {}).get(self._output) for one in recorded]
         if None in scores:
             msg = f"candidate {scores.index(None)} does not come from a recording, so its score is unknown"
             raise VerifierError(msg)
         return scores
 
 
-class RecordedAnswers:
-    """Answer extractor of replayed candidates that returns the answers recorded for their texts."""
+class _RecordedTexts:
+    """A part of a chain that returns what was recorded for a text; one value only, or an InputError."""
 
-    def __init__(self, records: Iterable[PromptRecord], provenance: Provenance | None = None) -> None:
-        self.fingerprint = _get_fingerprint(provenance, "answer")
-        self._answers: dict[str, str] = {}
-        for candidate in (candidate for record in records for candidate in record.candidates):
-            first = self._answers.setdefault(str(candidate.text), candidate.answer_key)
-            if first != candidate.answer_key:
-                msg = f"the text {candidate.text!r:.80} was recorded with several answers"
+    def __init__(self, recorded: Iterable[tuple[str, Any]], fingerprint: dict[str, Any]) -> None:
+        self.fingerprint = fingerprint
+        self._recorded: dict[str, Any] = {}
+        for text, value in recorded:
+            if self._recorded.setdefault(text, value) != value:
+                msg = f"the text {text!r:.80} was recorded with several answers, or lists of claims"
                 raise InputError(msg)
 
-    def __call__(self, text: str) -> str:
-        """Return the answer recorded for this text.
+    def __call__(self, text: str) -> Any:
+        """Return what was recorded for this text.
 
         Raises:
             KeyError: If the text was not recorded.
         """
-        return self._answers[text]
+        return self._recorded[text]
 
 
-class RecordedClaims:
-    """Splitter of replayed answers that returns the recorded claims.
+class RecordedAnswers(_RecordedTexts):
+    """Answer extractor of replayed candidates that returns the answers recorded for their texts."""
 
-    Args:
-        records: Records of claims, with answers and spans.
-        provenance: The records' header; its splitter becomes the fingerprint.
+    def __init__(self, records: Iterable[PromptRecord], provenance: Provenance | None = None) -> None:
+        answers = ((str(one.text), one.answer_key) for record in records for one in record.candidates)
+        super().__init__(answers, _get_fingerprint(provenance, "answer"))
 
-    Raises:
-        InputError: If a record lacks its answer or a span, or two records have the same answer.
-    """
+
+class RecordedClaims(_RecordedTexts):
+    """Splitter of replayed answers that returns the recorded claims; each record has its answer and spans."""
 
     def __init__(self, records: Iterable[ClaimsRecord], provenance: Provenance | None = None) -> None:
-        self.fingerprint = _get_fingerprint(provenance, "splitter")
-        self._claims: dict[str, tuple[Claim, ...]] = {}
-        for record in records:
-            if record.answer is None or any(
-                claim.start is None and not claim.no_verdict for claim in record.claims
-            ):
-                msg = f"record {record.id!r} lacks the answer or the spans of its claims: nothing to replay"
-                raise InputError(msg)
-            if self._claims.setdefault(record.answer, record.claims) is not record.claims:
-                msg = f"the answer of record {record.id!r} was recorded twice"
-                raise InputError(msg)
+        super().__init__(map(_list_spans, records), _get_fingerprint(provenance, "splitter"))
 
-    def __call__(self, answer: str) -> list[Span]:
-        """Return the spans recorded for an answer.
 
-        Raises:
-            KeyError: If the answer was not recorded.
-        """
-        return [Span(one.start, one.end, one.text) for one in self._claims[answer]]
+def _list_spans(record: ClaimsRecord) -> tuple[str, list[Span]]:
+    if record.answer is None or any(one.start is None and not one.no_verdict for one in record.claims):
+        msg = f"record {record.id!r} lacks the answer or the spans of its claims: nothing to replay"
+        raise InputError(msg)
+    return record.answer, [Span(one.start, one.end, one.text) for one in record.claims]
 
 
 class RecordedClaimScores:
@@ -255,7 +239,8 @@ def make_replay_parts(source: Records) -> dict[str, Any]:
     parts: dict[str, Any]
     if provenance is not None and provenance.unit == "claims":
         records = claims = list(source.read_claims())
-        splitter = RecordedClaims(claims, provenance)
+        splitter, scores = RecordedClaims(claims, provenance), RecordedClaimScores(claims, provenance)
+        parts = {"verifier": scores, "output": "claims", "splitter": splitter}
         # The model replays candidates: here a single one per prompt, its answer.
         replayed = [
             PromptRecord(
@@ -265,23 +250,18 @@ def make_replay_parts(source: Records) -> dict[str, Any]:
             )
             for record in claims
         ]
-        generator = ReplayChatModel.from_records(replayed, provenance)
-        scores = RecordedClaimScores(claims, provenance)
-        parts = {"generator": generator, "verifier": scores, "output": "claims", "splitter": splitter}
     else:
-        records = candidates = list(source)
-        generator = ReplayChatModel.from_records(candidates, provenance)
-        answer = RecordedAnswers(candidates, provenance)
-        verifier = RecordedScores(provenance)
-        parts = {"generator": generator, "verifier": verifier, "answer": answer, "sampling": "single_request"}
-    is_kept = REASONING_TEXT in _get_fingerprint(provenance, "generator")
-    parts["reasoning"] = "keep" if is_kept else "strip"
+        records = replayed = list(source)
+        answer = RecordedAnswers(replayed, provenance)
+        parts = {"verifier": RecordedScores(provenance), "answer": answer, "sampling": "single_request"}
+    parts["generator"] = generator = ReplayChatModel.from_records(replayed, provenance)
+    parts["reasoning"] = "keep" if REASONING_TEXT in generator.fingerprint else "strip"
     return {**parts, "metadata": RecordedMetadata(records), "max_concurrency": 1}
 
 
 def _make_generation(record: PromptRecord, slot: int) -> ChatGeneration:
     candidate = record.candidates[slot % len(record.candidates)]
-    recorded = {_SCORE_KEY: candidate.score, _OUTPUTS_KEY: candidate.scores or {}}
+    recorded = {_SCORES_KEY: {**(candidate.scores or {}), _IN_USE: candidate.score}}
     return ChatGeneration(message=AIMessage(str(candidate.text), response_metadata=recorded))
 
 
