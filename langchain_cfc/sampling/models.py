@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -88,16 +88,17 @@ def walk_runnables(part: Any) -> Iterator[Runnable[Any, Any]]:
         seen.add(id(one))
         if isinstance(one, Runnable):
             yield one
-        if isinstance(one, BaseModel):
-            # Not by `getattr`, which warns about deprecated fields.
-            values: Iterable[Any] = map(vars(one).get, type(one).model_fields)
-        elif isinstance(one, Mapping):
-            values = one.values()
-        elif isinstance(one, (list, tuple)):
-            values = one
-        else:
-            continue
-        left += reversed([*values])
+        left += reversed(_list_parts(one).values())
+
+
+def _list_parts(value: Any) -> dict[Any, Any]:
+    """Return what a model, mapping, list or tuple holds, by field, key or position; empty for any other."""
+    if isinstance(value, BaseModel):
+        # Not by `getattr`, which warns about deprecated fields.
+        return {name: vars(value)[name] for name in type(value).model_fields if name in vars(value)}
+    if isinstance(value, (list, tuple)):
+        return dict(enumerate(value))
+    return dict(value) if isinstance(value, Mapping) else {}
 
 
 def _walk_with_closures(part: Any, seen: set[int]) -> Iterator[Runnable[Any, Any]]:
@@ -126,9 +127,8 @@ def has_retriever(part: Any) -> bool:
 def refuse_seed(generator: Runnable[Any, Any]) -> None:
     """Raise an `InputError` if a visible model or binding fixes a seed: all candidates would be the same."""
     for part in walk_runnables(generator):
-        settings = vars(part) if isinstance(part, BaseLanguageModel) else {}
-        seed = find_seed(part.kwargs if isinstance(part, RunnableBindingBase) else settings)
-        if seed is not None:
+        is_asking = isinstance(part, (BaseLanguageModel, RunnableBindingBase))
+        if is_asking and (seed := find_seed(_get_arguments(part))) is not None:
             msg = (
                 f"generator: {type(part).__name__} has the fixed seed {seed!r}, with which separate "
                 "requests draw the same candidate n times; remove the seed"
@@ -138,22 +138,27 @@ def refuse_seed(generator: Runnable[Any, Any]) -> None:
 
 def find_seed(settings: Mapping[str, Any]) -> int | None:
     """Return the fixed seed in settings, or in mappings that they pass on to the request; None if none."""
-    passed_on = (settings[name] for name in PASS_THROUGH if isinstance(settings.get(name), Mapping))
-    seeds = (given.get("seed") for given in (settings, *passed_on))
+    seeds = (given.get("seed") for given in _list_passed_on(settings))
     # llama.cpp and others write "no fixed seed" as -1.
     return next((seed for seed in seeds if isinstance(seed, int) and seed >= 0), None)
 
 
 def may_call_tools(generator: Runnable[Any, Any]) -> bool:
     """Return whether a generator has tools, so that calling one is an answer; True if that cannot be seen."""
-    if list_opaque_parts(generator):
-        return True
-    for part in walk_runnables(generator):
-        settings = part.kwargs if isinstance(part, RunnableBindingBase) else vars(part)
-        passed_on = [settings[name] for name in PASS_THROUGH if isinstance(settings.get(name), Mapping)]
-        if any(given.get(name) for given in (settings, *passed_on) for name in ("tools", "functions")):
-            return True
-    return False
+    return bool(list_opaque_parts(generator)) or any(
+        given.get("tools") or given.get("functions")
+        for part in walk_runnables(generator)
+        for given in _list_passed_on(_get_arguments(part))
+    )
+
+
+def _get_arguments(part: Runnable[Any, Any]) -> Mapping[str, Any]:
+    return part.kwargs if isinstance(part, RunnableBindingBase) else vars(part)
+
+
+def _list_passed_on(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    inner = [settings[name] for name in PASS_THROUGH if isinstance(settings.get(name), Mapping)]
+    return [settings, *inner]
 
 
 def list_opaque_parts(generator: Runnable[Any, Any]) -> list[str]:
@@ -209,19 +214,12 @@ def without_streaming_and_cache(part: Runnable[Any, Any], *, fresh: bool = True)
     Raises:
         InputError: If a model is only made at each call, or a value with models in it holds itself.
     """
-    if isinstance(part, BaseLanguageModel):
-        return part.model_copy(update=_change_model_fields(part, fresh=fresh))
-    if is_made_at_each_call(part):
-        msg = (
-            "a model that is made at each call is not known beforehand: leave out configurable_fields, as in "
-            "init_chat_model('openai:gpt-4o-mini')"
-        )
-        raise InputError(msg)
     try:
-        return _silence_fields(part, fresh=fresh) if isinstance(part, BaseModel) else part
+        silent: Runnable[Any, Any] = _silence(part, fresh=fresh)
     except RecursionError:
         msg = f"a field of the {type(part).__name__} holds models and itself, so that it cannot be copied"
         raise InputError(msg) from None
+    return silent
 
 
 def make_silent_call(
@@ -261,46 +259,42 @@ def _change_model_fields(model: BaseLanguageModel[Any], *, fresh: bool) -> dict[
 
 def _ask_for_one_answer(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a request without those that ask for several answers or a stream."""
-    kept = {name: value for name, value in arguments.items() if name not in _REMOVED_ARGUMENTS}
-    kept |= {
-        name: _ask_for_one_answer(kept[name]) for name in PASS_THROUGH if isinstance(kept.get(name), Mapping)
+    return {
+        name: _ask_for_one_answer(one) if name in PASS_THROUGH and isinstance(one, Mapping) else one
+        for name, one in arguments.items()
+        if name not in _REMOVED_ARGUMENTS
     }
-    return kept
 
 
-def _silence_fields(part: Any, *, fresh: bool) -> Any:
-    """Return a copy of a pydantic object with silent models in its fields; itself if nothing changes."""
-    fields = {name: vars(part)[name] for name in type(part).model_fields if name in vars(part)}
-    inner = {name: _silence_value(value, fresh=fresh) for name, value in fields.items()}
-    if "alternatives" in inner and is_configured_per_call(part):
-        inner["alternatives"] = {
+def _silence(value: Any, *, fresh: bool) -> Any:
+    """Return a value with silent models; the value itself if nothing in it changes."""
+    if isinstance(value, BaseLanguageModel):
+        return value.model_copy(update=_change_model_fields(value, fresh=fresh))
+    if is_made_at_each_call(value):
+        msg = (
+            "a model that is made at each call is not known beforehand: leave out configurable_fields, as in "
+            "init_chat_model('openai:gpt-4o-mini')"
+        )
+        raise InputError(msg)
+    if next(walk_runnables(value), None) is None:
+        return value  # which may hold itself
+    held = _list_parts(value)
+    silent = {key: _silence(one, fresh=fresh) for key, one in held.items()}
+    if "alternatives" in silent and is_configured_per_call(value):
+        silent["alternatives"] = {
             key: one if isinstance(one, Runnable) else partial(_make_silent, one, fresh=fresh)
-            for key, one in inner["alternatives"].items()
+            for key, one in silent["alternatives"].items()
         }
-    if fresh and isinstance(part, RunnableBindingBase):
-        arguments = _ask_for_one_answer(part.kwargs)
-        if arguments != part.kwargs:
-            inner["kwargs"] = arguments
-    changed = {name: value for name, value in inner.items() if value is not fields[name]}
-    return part.model_copy(update=changed) if changed else part
+    if fresh and isinstance(value, RunnableBindingBase):
+        arguments = _ask_for_one_answer(value.kwargs)
+        silent["kwargs"] = value.kwargs if arguments == value.kwargs else arguments
+    changed = {key: one for key, one in silent.items() if one is not held[key]}
+    if changed and isinstance(value, BaseModel):
+        return value.model_copy(update=changed)
+    if changed and isinstance(value, Mapping):
+        return silent
+    return type(value)(silent.values()) if changed and type(value) in {list, tuple} else value
 
 
 def _make_silent(factory: Callable[[], Runnable[Any, Any]], *, fresh: bool) -> Runnable[Any, Any]:
     return without_streaming_and_cache(factory(), fresh=fresh)
-
-
-def _silence_value(value: Any, *, fresh: bool) -> Any:
-    """Return a field's value with silent models; the value itself if it holds no models."""
-    if isinstance(value, Runnable):
-        return without_streaming_and_cache(value, fresh=fresh)
-    if next(walk_runnables(value), None) is None:
-        return value  # which may hold itself
-    if isinstance(value, BaseModel):
-        return _silence_fields(value, fresh=fresh)
-    if isinstance(value, Mapping):
-        inner = {key: _silence_value(item, fresh=fresh) for key, item in value.items()}
-        return inner if any(inner[key] is not item for key, item in value.items()) else value
-    if type(value) in {list, tuple}:
-        items = type(value)(_silence_value(item, fresh=fresh) for item in value)
-        return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
-    return value
