@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -70,40 +69,30 @@ def _rebind(binding: RunnableBindingBase[Any, Any], bound: AnyRunnable) -> AnyRu
     return binding.model_copy(update={"bound": bound})
 
 
-@dataclass(frozen=True)
-class AnsweringModel:
+class AnsweringModel(NamedTuple):
     """The chat model at the beginning of a sampled part, with its wrappers and the following steps."""
 
     model: BaseChatModel
-    wrappers: tuple[RunnableBindingBase[Any, Any], ...]  # bindings and retries around it, outermost first
+    choices: AnyRunnable  # the model that states its usage once, in its bindings and retries
     after: AnyRunnable | None  # reads the model's message, for example a parser
-
-    def wrap(self, inner: AnyRunnable) -> AnyRunnable:
-        """Return another runnable with the same wrappers around it."""
-        for wrapper in reversed(self.wrappers):
-            inner = _rebind(wrapper, inner)
-        return inner
 
 
 def find_answering_model(sampled: AnyRunnable) -> AnsweringModel | None:
     """Return the chat model at the beginning of a sampled part; None if it does not begin with one."""
     if isinstance(sampled, BaseChatModel):
-        return AnsweringModel(sampled, (), None)
+        return AnsweringModel(sampled, state_usage_once(sampled), None)
     if isinstance(sampled, RunnableSequence):
         found = find_answering_model(sampled.steps[0])
         if found is None:
             return None
         before = [] if found.after is None else [found.after]
-        return replace(found, after=_join([*before, *sampled.steps[1:]]))
-    if not is_transparent(sampled):
-        return None
-    found = find_answering_model(sampled.bound)
-    if found is None:
+        return found._replace(after=_join([*before, *sampled.steps[1:]]))
+    if not is_transparent(sampled) or (found := find_answering_model(sampled.bound)) is None:
         return None
     # Bound arguments belong to the first step of the bound sequence, which is the model.
     without_arguments = sampled.model_copy(update={"kwargs": {}})
     after = None if found.after is None else _rebind(without_arguments, found.after)
-    return AnsweringModel(found.model, (sampled, *found.wrappers), after)
+    return AnsweringModel(found.model, _rebind(sampled, found.choices), after)
 
 
 def state_usage_once(model: BaseChatModel) -> BaseChatModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,7 +42,6 @@ from langchain_cfc.sampling.requests import (
     find_answering_model,
     get_choices_parameter,
     split_generator,
-    state_usage_once,
 )
 from langchain_cfc.sampling.usage import (
     DRAW_TAG,
@@ -113,15 +112,21 @@ class Sampler:
                     "model, nor a sequence whose first model is one. Use sampling='requests'"
                 )
                 raise InputError(msg)
-            self._choices = model.wrap(state_usage_once(model.model))
+            self._choices = model.choices
             self._choices_parameter = get_choices_parameter(model.model)
         self._after = None if model is None else model.after
         self._may_call_tools = may_call_tools(self._per_candidate)
         opaque = list_opaque_parts(self._per_candidate)
         self._is_model_expected = bool(opaque) and has_model(self._per_candidate)
-        hidden = list_hidden_models(self._per_candidate)
-        self._warned: set[str] = {"streaming"} if hidden else set()
-        _warn_of_hidden_models(hidden)
+        self._warned: set[str] = set()
+        if hidden := ", ".join(list_hidden_models(self._per_candidate)):
+            self._warn_once(
+                "streaming",
+                f"cannot reconfigure models in a function's closure: {hidden}. A cache would make all "
+                "candidates the same, and streaming would show them to listeners: give the model cache=False "
+                "and disable_streaming=True, or pass the model itself",
+                stacklevel=5,
+            )
 
     def draw(self, prompt: Any, n: int, config: RunnableConfig | None = None) -> list[DrawnCandidate]:
         """Draw n candidates outside a serving chain, for example for calibration records.
@@ -179,19 +184,22 @@ class Sampler:
         recorder = recorder or UsageRecorder()
         if not self._has_plain_messages:
             config = add_handler(config, recorder)
-        self._warn_before_drawing(n if choose_next_wave is None else n + 1)
+        if self._greedy_setting is not None and (n > 1 or choose_next_wave is not None):
+            self._warn_once(
+                "same answers",
+                f"the generator has {self._greedy_setting}: you pay for {max(n, 2)} requests a prompt, and "
+                "nearly all of them give the same answer. Draw with a temperature above 0, and calibrate "
+                "with it",
+            )
         given = prompt
         if self._per_prompt is not None:
             given = yield from self._prepare(self._per_prompt, prompt, add_tags(config, "cfc:context"))
         known = {} if store is None else store.load(given)
-        on_output = None if store is None else partial(self._save, store, recorder)
-        request = _PromptRequest(given, config, on_output)
+        request = _PromptRequest(given, config, recorder, store)
         draws: list[DrawnCandidate] = []
         wave = n
         while wave:
-            draws += yield from self._draw_wave(
-                request, range(len(draws), len(draws) + wave), known, recorder
-            )
+            draws += yield from self._draw_wave(request, range(len(draws), len(draws) + wave), known)
             choices = 0 if self._choices is None else n  # the first ones came with one request
             repetition = find_copied_message(draws, choices=choices) or find_repetition(
                 draws, request.observers, choices=choices, is_model_expected=self._is_model_expected
@@ -208,11 +216,7 @@ class Sampler:
         return draws
 
     def _draw_wave(
-        self,
-        request: _PromptRequest,
-        wave: range,
-        known: Mapping[int, DrawnCandidate],
-        recorder: UsageRecorder,
+        self, request: _PromptRequest, wave: range, known: Mapping[int, DrawnCandidate]
     ) -> Steps[list[DrawnCandidate]]:
         """Draw the candidates of a wave that are not known yet, and return all candidates of the wave."""
         slots = [slot for slot in wave if slot not in known]
@@ -220,7 +224,6 @@ class Sampler:
             request.observers.update({slot: SlotObserver() for slot in slots})
         is_first = wave.start == 0
         outputs: dict[int, Any] = {}
-        failed: list[int] = []
         missing = slots
         for attempt in range(1 + MAX_REPEATS):
             if not missing:
@@ -228,22 +231,25 @@ class Sampler:
             by_choices = self._choices is not None and is_first and not attempt
             ask = self._ask_for_choices if by_choices else self._ask_separately
             outputs.update(zip(missing, (yield from ask(request, missing)), strict=True))
-            failed = [slot for slot in slots if isinstance(outputs[slot], BaseException)]
-            if len(failed) == len(slots) and is_first:
+            missing = [slot for slot in slots if isinstance(outputs[slot], BaseException)]
+            if len(missing) == len(slots) and is_first:
                 break  # the cause is not chance
             # A reply that the generator's next step cannot read is not drawn again, because that would select
             # among the model's answers.
-            for slot in failed:
+            for slot in missing:
                 if is_reading_error(outputs[slot], has_reply=request.find_reply(slot) is not None):
-                    outputs[slot] = request.receive(slot, DrawnCandidate("", no_answer="unparsable"))
-            failed = missing = [slot for slot in failed if isinstance(outputs[slot], BaseException)]
-        if self._has_plain_messages and request.on_output is None:  # with a store, `_save` records them
-            for slot in slots:
-                recorder.record(outputs[slot], drawn=True)
-        self._warn_after_drawing(recorder)
-        if failed:
-            error = outputs[failed[0]]
-            raise self._make_incomplete_error(error, failed[0], len(failed), len(wave)) from error
+                    unreadable = DrawnCandidate("", no_answer="unparsable")
+                    outputs[slot] = self._receive(request, slot, unreadable)
+            missing = [slot for slot in missing if isinstance(outputs[slot], BaseException)]
+        if request.recorder.streamed:
+            self._warn_once(
+                "streaming",
+                "a model streamed while it drew, which the sampler cannot switch off: listeners to token "
+                "events see rejected candidates. Give the model disable_streaming=True",
+            )
+        if missing:
+            error = outputs[missing[0]]
+            raise self._make_incomplete_error(error, missing[0], len(missing), len(wave)) from error
         return [known[slot] if slot in known else self._read(request, slot, outputs[slot]) for slot in wave]
 
     def _read(self, request: _PromptRequest, slot: int, output: Any) -> DrawnCandidate:
@@ -265,17 +271,16 @@ class Sampler:
             msg = f"a step before the model failed with {describe_error(error)}; nothing was drawn"
             raise DrawError(msg) from error
 
-    def _save(
-        self, store: CandidateStore, recorder: UsageRecorder, request: _PromptRequest, slot: int, output: Any
-    ) -> Any:
-        """Record the usage of a candidate and save it; return it, or the output if it cannot be read."""
+    def _receive(self, request: _PromptRequest, slot: int, output: Any) -> Any:
+        """Record the usage of an output; with a store, save its candidate and return that."""
         if self._has_plain_messages:
-            recorder.record(output, drawn=True)
+            request.recorder.record(output, drawn=True)
         # An unreadable candidate is not saved; `_draw_wave` raises its error.
         with suppress(DrawError):
-            candidate = self._read(request, slot, output)
-            store.save(slot, candidate)
-            return candidate
+            if request.store is not None:
+                candidate = self._read(request, slot, output)
+                request.store.save(slot, candidate)
+                return candidate
         return output
 
     def _ask_separately(self, request: _PromptRequest, slots: Sequence[int]) -> Steps[list[Any]]:
@@ -286,7 +291,7 @@ class Sampler:
             else add_tags(request.config, DRAW_TAG, f"cfc:candidate:{slot}")
             for slot in slots
         }
-        return _invoke_each(request, self._per_candidate, dict.fromkeys(slots, request.given), configs)
+        return self._invoke_each(request, self._per_candidate, dict.fromkeys(slots, request.given), configs)
 
     def _ask_for_choices(self, request: _PromptRequest, slots: Sequence[int]) -> Steps[list[Any]]:
         """Send one request for as many choices as slots, then separate requests for the missing choices."""
@@ -306,11 +311,37 @@ class Sampler:
         replies = dict(zip(filled, messages, strict=False))
         request.replies.update(replies)
         if self._after is None:
-            outputs = [request.receive(slot, message) for slot, message in replies.items()]
+            outputs = [self._receive(request, slot, message) for slot, message in replies.items()]
         else:
             configs = {slot: add_tags(request.config, DRAW_TAG, f"cfc:candidate:{slot}") for slot in filled}
-            outputs = yield from _invoke_each(request, self._after, replies, configs)
+            outputs = yield from self._invoke_each(request, self._after, replies, configs)
         return outputs + (yield from self._ask_separately(request, empty)) if empty else outputs
+
+    def _invoke_each(
+        self,
+        request: _PromptRequest,
+        part: Runnable[Any, Any],
+        inputs: Mapping[int, Any],
+        configs: Mapping[int, RunnableConfig],
+    ) -> Steps[list[Any]]:
+        """Invoke a part of the generator for each slot; return its output, or the exception, for each."""
+
+        def run(slot: int) -> Any:
+            try:
+                output = part.invoke(inputs[slot], configs[slot])
+            except Exception as error:  # noqa: BLE001 - raised again unless the model replied
+                output = _read_error(request, slot, error)
+            return self._receive(request, slot, output)
+
+        async def arun(slot: int) -> Any:
+            try:
+                output = await part.ainvoke(inputs[slot], configs[slot])
+            except Exception as error:  # noqa: BLE001 - raised again unless the model replied
+                output = _read_error(request, slot, error)
+            return self._receive(request, slot, output)
+
+        outputs: list[Any] = yield call_each(run, arun, list(inputs))
+        return outputs
 
     def _make_incomplete_error(self, error: Exception, slot: int, failed: int, size: int) -> DrawError:
         """Return the error for `failed` of `size` candidates that could not be drawn, the first in `slot`."""
@@ -325,28 +356,10 @@ class Sampler:
             msg += "; if the provider refuses the number of choices, use sampling='requests'"
         return DrawError(msg)
 
-    def _warn_before_drawing(self, n: int) -> None:
-        """Warn about settings that make candidates equal."""
-        if self._greedy_setting is not None and n > 1:
-            self._warn_once(
-                "same answers",
-                f"the generator has {self._greedy_setting}: you pay for {n} requests a prompt, and nearly "
-                "all of them give the same answer. Draw with a temperature above 0, and calibrate with it",
-            )
-
-    def _warn_after_drawing(self, recorder: UsageRecorder) -> None:
-        """Warn if a model still streamed (in an agent)."""
-        if recorder.streamed:
-            self._warn_once(
-                "streaming",
-                "a model streamed while it drew, which the sampler cannot switch off: listeners to token "
-                "events see rejected candidates. Give the model disable_streaming=True",
-            )
-
-    def _warn_once(self, subject: str, message: str) -> None:
+    def _warn_once(self, subject: str, message: str, stacklevel: int = 3) -> None:
         if subject not in self._warned:
             self._warned.add(subject)
-            warnings.warn(message, SamplingWarning, stacklevel=3)
+            warnings.warn(message, SamplingWarning, stacklevel=stacklevel)
 
 
 class CandidateStore(Protocol):
@@ -368,46 +381,16 @@ class _PromptRequest:
 
     given: Any  # the prepared input
     config: RunnableConfig  # inherited by the runs of the draws
-    # Saves the candidate in an output, and returns it; None without a store.
-    on_output: Callable[[_PromptRequest, int, Any], Any] | None
+    recorder: UsageRecorder
+    store: CandidateStore | None
     # Of model calls, by slot; empty if the messages state everything.
     observers: dict[int, SlotObserver] = field(default_factory=dict)
     replies: dict[int, BaseMessage] = field(default_factory=dict)  # the choices of a single request, by slot
-
-    def receive(self, slot: int, output: Any) -> Any:
-        """Return what to read as the candidate of a slot, as soon as its output is there."""
-        return output if self.on_output is None else self.on_output(self, slot, output)
 
     def find_reply(self, slot: int) -> BaseMessage | None:
         """Return the answering model's message for a slot; None if it was not seen, or is the output."""
         observer = self.observers.get(slot)
         return self.replies.get(slot) if observer is None or observer.reply is None else observer.reply
-
-
-def _invoke_each(
-    request: _PromptRequest,
-    part: Runnable[Any, Any],
-    inputs: Mapping[int, Any],
-    configs: Mapping[int, RunnableConfig],
-) -> Steps[list[Any]]:
-    """Invoke a part of the generator for each slot; return its output, or the exception, for each."""
-
-    def run(slot: int) -> Any:
-        try:
-            output = part.invoke(inputs[slot], configs[slot])
-        except Exception as error:  # noqa: BLE001 - raised again unless the model replied
-            output = _read_error(request, slot, error)
-        return request.receive(slot, output)
-
-    async def arun(slot: int) -> Any:
-        try:
-            output = await part.ainvoke(inputs[slot], configs[slot])
-        except Exception as error:  # noqa: BLE001 - raised again unless the model replied
-            output = _read_error(request, slot, error)
-        return request.receive(slot, output)
-
-    outputs: list[Any] = yield call_each(run, arun, list(inputs))
-    return outputs
 
 
 def _read_error(request: _PromptRequest, slot: int, error: Exception) -> DrawnCandidate:
@@ -417,13 +400,3 @@ def _read_error(request: _PromptRequest, slot: int, error: Exception) -> DrawnCa
         raise error
     reply = request.find_reply(slot)
     return DrawnCandidate("", no_answer=(reply and classify_ending(reply)) or kind)
-
-
-def _warn_of_hidden_models(hidden: Iterable[str]) -> None:
-    if listed := ", ".join(hidden):
-        msg = (
-            f"cannot reconfigure models in a function's closure: {listed}. A cache would make all "
-            "candidates the same, and streaming would show them to listeners: give the model cache=False "
-            "and disable_streaming=True, or pass the model itself"
-        )
-        warnings.warn(msg, SamplingWarning, stacklevel=5)

@@ -353,7 +353,10 @@ def test_find_answering_model_sees_through_wrappers() -> None:
     found = find_answering_model(chain)
     assert found is not None
     assert found.model is model
-    assert [isinstance(one, RunnableRetry) for one in found.wrappers] == [False, False, True]
+    wrappers: list[Any] = [found.choices]
+    while hasattr(wrappers[-1], "bound"):
+        wrappers.append(wrappers[-1].bound)
+    assert [isinstance(one, RunnableRetry) for one in wrappers] == [False, False, True, False]
     assert found.after is not None
     assert found.after.invoke(AIMessage("said")) == "SAID"
 
@@ -364,7 +367,7 @@ def test_arguments_bound_to_a_sequence_reach_only_its_model() -> None:
     assert found is not None
     assert found.after is not None
     assert found.after.invoke(AIMessage("said")) == "said"
-    assert found.wrap(model).invoke("x").text == "answer 0"
+    assert found.choices.invoke("x").text == "answer 0"
     assert model.requests == [{"prompt": "x", "stop": ["x"]}]
 
 
