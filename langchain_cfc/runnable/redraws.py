@@ -13,9 +13,10 @@ LangChain are separate calls, which nothing here can see.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
@@ -104,21 +105,15 @@ class DrawRegister(BaseCallbackHandler):
         return result
 
 
-class _RegisterMaker:
-    """Stands in for the context variable from which LangChain gets the handler of a new outermost run."""
-
-    def get(self) -> DrawRegister:
-        """Return a new register; LangChain adds it to a run that has inherited none."""
-        return DrawRegister()
-
-
 @cache
 def start_registers() -> None:
     """Give every outermost run that begins from now on a register; called when a `CFCRunnable` is made."""
     # Imported late: LangChain's tracers take a while to import, and are needed for the first run only.
     from langchain_core.tracers.context import register_configure_hook
 
-    register_configure_hook(_RegisterMaker(), inheritable=True, handle_class=DrawRegister)  # type: ignore[arg-type]
+    # Takes the place of a context variable: LangChain adds what it gets to a run that has inherited none.
+    maker: Any = SimpleNamespace(get=DrawRegister)
+    register_configure_hook(maker, inheritable=True, handle_class=DrawRegister)
 
 
 def find_register(run_manager: RunManager) -> DrawRegister | None:
@@ -147,9 +142,5 @@ def digest_prompt(prompt: Any) -> str:
     """Return a digest that equal prompts share; the ids of messages do not count."""
     messages = prompt.to_messages() if isinstance(prompt, PromptValue) else prompt
     listed = messages if isinstance(messages, (list, tuple)) else [messages]
-    return compute_sha256(dumps([*_remove_ids(listed)]))
-
-
-def _remove_ids(messages: Any) -> Iterator[Any]:
-    for one in messages:
-        yield one.model_copy(update={"id": None}) if isinstance(one, BaseMessage) else one
+    bare = [one.model_copy(update={"id": None}) if isinstance(one, BaseMessage) else one for one in listed]
+    return compute_sha256(dumps(bare))

@@ -62,36 +62,20 @@ class DrawnCandidate:
             object.__setattr__(self, "no_answer", "blank")
 
 
+def _refuse_message(candidate: DrawnCandidate) -> BaseMessage | None:
+    msg = (
+        f"the message of the candidate {candidate.text!r:.80} was removed from the store when its prompt was "
+        "labelled; only its text and data were kept. Label and score by these, or collect into another "
+        "store with keep_payloads (--set run.keep_payloads=true)"
+    )
+    raise CollectionError(msg)
+
+
+@dataclass(frozen=True)
 class StrippedCandidate(DrawnCandidate):
-    """A stored candidate whose message was removed; reading `message` raises an error."""
+    """A stored candidate whose message was removed; reading `message` raises a `CollectionError`."""
 
-    def __init__(
-        self, text: str, data: dict[str, Any] | None = None, no_answer: NoAnswer | None = None
-    ) -> None:
-        object.__setattr__(self, "text", text)
-        object.__setattr__(self, "data", data)
-        object.__setattr__(self, "no_answer", no_answer)
-        self.__post_init__()
-
-    @property
-    def message(self) -> BaseMessage | None:
-        """Raise a `CollectionError`, because the message is gone."""
-        msg = (
-            f"the message of the candidate {self.text!r:.80} was removed from the store when its prompt was "
-            "labelled; only its text and data were kept. Label and score by these, or collect into another "
-            "store with keep_payloads (--set run.keep_payloads=true)"
-        )
-        raise CollectionError(msg)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(text={self.text!r}, data={self.data!r}, no_answer={self.no_answer!r})"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, StrippedCandidate):
-            return NotImplemented
-        return (self.text, self.data, self.no_answer) == (other.text, other.data, other.no_answer)
-
-    __hash__ = None  # type: ignore[assignment]  # as of any candidate with data
+    message: Any = field(default=property(_refuse_message), init=False, repr=False, compare=False)
 
 
 def make_candidate(

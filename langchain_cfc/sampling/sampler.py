@@ -48,7 +48,6 @@ from langchain_cfc.sampling.usage import (
     SlotObserver,
     UsageRecorder,
     add_handler,
-    find_copied_message,
     find_repetition,
 )
 
@@ -201,7 +200,7 @@ class Sampler:
         while wave:
             draws += yield from self._draw_wave(request, range(len(draws), len(draws) + wave), known)
             choices = 0 if self._choices is None else n  # the first ones came with one request
-            repetition = find_copied_message(draws, choices=choices) or find_repetition(
+            repetition = find_repetition(
                 draws, request.observers, choices=choices, is_model_expected=self._is_model_expected
             )
             if repetition is not None:

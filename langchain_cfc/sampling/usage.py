@@ -157,21 +157,6 @@ class SlotObserver(_ModelObserver):
         self.choices = [one.message for one in response.generations[-1] if isinstance(one, ChatGeneration)]
 
 
-def find_copied_message(draws: Sequence[DrawnCandidate], *, choices: int = 0) -> str | None:
-    """Return that a message was returned for two draws, as a clause for messages; None if none was.
-
-    A function that returns a stored message may call no model that could be observed.
-    """
-    seen: set[Any] = set()
-    for slot, draw in enumerate(draws[choices:], choices):
-        if draw.message is not None:
-            same = {id(draw.message), *([(draw.message.id, draw.text)] if draw.message.id else [])}
-            if not seen.isdisjoint(same):
-                return f"candidate {slot} repeats the message of an earlier candidate, as if from a cache"
-            seen |= same
-    return None
-
-
 def find_repetition(
     draws: Sequence[DrawnCandidate],
     observers: Mapping[int, SlotObserver],
@@ -181,24 +166,25 @@ def find_repetition(
 ) -> str | None:
     """Return why the candidates cannot be separate draws, as a clause for messages; None if they may be.
 
-    Candidates may share a message, such as a rewritten question, as long as each also has a new one. A
-    candidate without a model call is rejected if another candidate has the same text, and a model is known to
-    be called for every candidate, or was called for others. `observers` are by slot, and empty if nothing
-    could be observed. The first `choices` candidates came from a single request and are not checked.
+    A function that returns a stored message may call no model that could be observed, so no two candidates
+    may have the same message as their output. Apart from that, candidates may share a message, such as a
+    rewritten question, as long as each also has a new one. A candidate without a model call is rejected if
+    another candidate has the same text, and a model is known to be called for every candidate, or was called
+    for others. `observers` are by slot, and empty if nothing could be observed. The first `choices`
+    candidates came from a single request and are not checked.
     """
-    if choices:
-        observers = {slot: one for slot, one in observers.items() if slot >= choices}
-    ids = {slot: one.message_ids for slot, one in observers.items()} or {
-        slot: [draw.message.id]
-        for slot, draw in enumerate(draws)
-        if slot >= choices and draw.message is not None
-    }
-    # A message without an id counts as new, so None is never in `seen`.
-    seen: set[str | None] = set()
-    for slot in sorted(ids):
-        if ids[slot] and seen.issuperset(ids[slot]):
-            return f"candidate {slot} repeats the response of an earlier candidate, as if from a cache"
-        seen |= set(ids[slot]) - {None}
+    observers = {slot: one for slot, one in observers.items() if slot >= choices}
+    seen: set[Any] = set()
+    for slot, draw in enumerate(draws[choices:], choices):
+        message, outputs = draw.message, set[Any]()
+        if message is not None:
+            outputs = {id(message), *([(message.id, draw.text)] if message.id else [])}
+        unobserved = [message.id] if message is not None and not observers else []
+        ids = observers[slot].message_ids if slot in observers else unobserved
+        # A message without an id counts as new, so None is never in `seen`.
+        if not seen.isdisjoint(outputs) or (ids and seen.issuperset(ids)):
+            return f"candidate {slot} repeats the message of an earlier candidate, as if from a cache"
+        seen |= outputs | set(ids) - {None}
     if not observers:
         return None
     seeds: set[int] = set()

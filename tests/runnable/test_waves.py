@@ -200,7 +200,7 @@ class CachingProxy(NumberedModel):
 def test_repeated_response_in_a_later_wave_raises_draw_error(invoke: Invoke) -> None:
     chain = make_chain(make_artifact(WAVES), generator=CachingProxy(), sampling="single_request")
     # Candidate 3 is the first that is drawn by itself.
-    with pytest.raises(DrawError, match="candidate 4 repeats the response of an earlier candidate"):
+    with pytest.raises(DrawError, match="candidate 4 repeats the message of an earlier candidate"):
         invoke(chain, "x")
 
 

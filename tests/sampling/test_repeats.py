@@ -109,7 +109,7 @@ IN_TURN: Any = {"max_concurrency": 1}
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
 def test_sampler_refuses_candidates_from_a_cache(place: Place, draw: Draw) -> None:
     model = CountingModel(cache=InMemoryCache())
-    with pytest.raises(DrawError, match="candidate 1 repeats the response of an earlier candidate"):
+    with pytest.raises(DrawError, match="candidate 1 repeats the message of an earlier candidate"):
         draw(place(model), N, config=IN_TURN)
     assert len(model._calls) == 1
 
