@@ -16,7 +16,7 @@ from langchain_cfc_collect import CallPolicy, CollectionOptions, CollectionResul
 from langchain_cfc_collect.batches import providers, submission
 from langchain_cfc_collect.batches.providers import AnthropicBatches, OpenAIBatches
 from langchain_cfc_collect.batches.requests import OpenRequests
-from langchain_cfc_collect.batches.submission import Submissions, WaitTimes
+from langchain_cfc_collect.batches.submission import WaitTimes
 from langchain_cfc_collect.costs import Budget, Price
 from langchain_cfc_collect.executor import Components
 from langchain_cfc_collect.store import Store, batches
@@ -150,10 +150,10 @@ def check_collection_with_lost_lines(
 PROVIDERS = (OpenAIBatches, AnthropicBatches)
 # The steps that cannot be left later, and whose they are.
 KILLED_AT_START: dict[str, tuple[Any, ...]] = {
-    "_save_id": (Submissions,),
+    "set_id": (batches,),
     "read_results": PROVIDERS,
     "write_answers": (OpenRequests,),
-    "set_ended": (batches,),
+    "end_batch": (batches,),
 }
 
 

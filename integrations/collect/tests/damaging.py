@@ -58,7 +58,7 @@ def draws(number: int) -> list[DrawnCandidate]:
 def make_store(path: Path, size: int) -> None:
     """Make a store: a fifth of its prompts is at an earlier stage, has failed, or is drawn in part."""
     chance = random.Random(1)  # noqa: S311 - a simulation
-    paid = Usage((ModelCalls("model-1", True, 30, 12, N),), N, 0)
+    paid = Usage((ModelCalls("model-1", True, 30, 12, N),))
     with Store(path, create=True) as store:
         store.set_configuration(CONFIGURATION)
         store.add(example(number) for number in range(size))

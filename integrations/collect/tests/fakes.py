@@ -39,7 +39,7 @@ def is_free(store: Store) -> bool:
 def make_usage(tokens: int, model: str = MODEL, *, drew: bool = True) -> Usage:
     """One request that took so many tokens, half of them for the answer."""
     calls = ModelCalls(model, drew, tokens - tokens // 2, tokens // 2, 1)
-    return Usage((calls,), answered=1, unreported=0)
+    return Usage((calls,))
 
 
 @dataclass

@@ -205,6 +205,18 @@ def test_anthropic_batch_of_another_client_is_not_adopted(tmp_path: Path) -> Non
     assert provider.log.submitted == [6, 6]
 
 
+def test_anthropic_batch_is_recognised_once_its_results_are_there(tmp_path: Path) -> None:
+    provider, messages = Provider(seconds=0.5), Messages()
+    with serve(provider) as url:
+        with kill_at("create"), pytest.raises(SimulatedKill):
+            run(tmp_path / "store.db", make_components(url, "anthropic"), 2)
+        ended = run(tmp_path / "store.db", make_components(url, "anthropic"), 2, messages=messages)
+    check_collection(tmp_path / "store.db", provider, ended, 2)
+    assert provider.log.submitted == [6]
+    assert any("batch_0 may be this batch" in one for one in messages.waiting)
+    assert "waiting for batch_0, submitted by an earlier run: 6 requests" in messages.lines
+
+
 def test_stopped_run_leaves_its_batch_and_the_next_run_waits_for_it(tmp_path: Path) -> None:
     provider, messages = Provider(seconds=0.2), Messages()
     with serve(provider) as url:

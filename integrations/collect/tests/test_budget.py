@@ -110,7 +110,7 @@ def test_budget_refuses_missing_prices_and_nonpositive_limits() -> None:
 def test_answers_that_a_stage_does_not_use_count_once() -> None:
     """Two answers of a batch were paid for, of which the stage that drew has used one."""
     seen, paid = (
-        Usage((ModelCalls("m", drew, tokens, 0, 1),), 1) for drew, tokens in ((True, 90), (False, 120))
+        Usage((ModelCalls("m", drew, tokens, 0, 1),)) for drew, tokens in ((True, 90), (False, 120))
     )
     unused = paid - seen
     assert (unused.tokens, (seen - paid).tokens) == (30, 0)

@@ -246,9 +246,9 @@ def _choose(
 
 
 def _read_trial(choice: Mapping[str, Any]) -> Usage:
-    """Return what the trial took, and the number of its answers; nothing if nothing was chosen."""
+    """Return what the trial answers took; nothing if nothing was chosen."""
     calls = [ModelCalls(**one) for one in choice.get("calls", ())]
-    return Usage(tuple(calls), choice.get("answers", 0))
+    return Usage(tuple(calls))
 
 
 def _charge(budget: Budget, trial: Usage) -> Budget:
@@ -260,7 +260,7 @@ def _charge(budget: Budget, trial: Usage) -> Budget:
     }
     for name, rest in left.items():
         if rest <= 0:
-            msg = f"the {trial.answered} trial answers used the whole budget: raise Budget({name}=...)"
+            msg = f"the trial answers used the whole budget: raise Budget({name}=...)"
             raise CollectionError(msg)
     return replace(budget, **left)
 
@@ -313,9 +313,9 @@ def _describe_plan(plan: ChainPlan, passed: Collection[str], done: int) -> Itera
             yield f"model: {stated}; for others pass the model itself"
         for name in (one for one in _PARTS if one in choice and _PARTS[one] not in passed):
             yield f"{name}: {format_part(choice[name])}, because {reasons[f'{name}.factory']}"
-        trial = _read_trial(choice)
-        if trial.tokens and requests:
-            cost = f", about {trial.tokens * requests // trial.answered:,} tokens"
+        tokens = _read_trial(choice).tokens
+        if tokens and requests:
+            cost = f", about {tokens * requests // choice['answers']:,} tokens"
     yield (
         f"n: {plan.components.n} answers to each of {pluralize(len(plan.examples), 'question')}"
         f"{f', {done:,} of them done' if done else ''}: {pluralize(requests, 'request')}{cost}"
@@ -356,8 +356,8 @@ def _summarize(
     kept, tokens = plan.collection.settings.get(CHOICE, {}), ended.status.usage.tokens
     if tokens:
         price = "" if ended.status.cost is None else f", {format_cost(ended.status.cost)}"
-        trial = _read_trial(kept)
-        asked = f", and {trial.tokens:,} for {trial.answered} trial answers" if trial.answered else ""
+        tried = kept.get("answers", 0)
+        asked = f", and {_read_trial(kept).tokens:,} for {tried} trial answers" if tried else ""
         yield f"cost: {tokens:,} tokens{price}{asked}"
     yield f"use it: bot.invoke(question).best; kept in {plan.out}"
 

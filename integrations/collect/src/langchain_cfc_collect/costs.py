@@ -53,12 +53,10 @@ class Usage:
 
     Attributes:
         calls: Answered requests by model.
-        answered: Number of answered requests.
         unreported: Number of answered requests whose tokens the model did not report.
     """
 
     calls: tuple[ModelCalls, ...] = ()
-    answered: int = 0
     unreported: int = 0
 
     @classmethod
@@ -69,7 +67,7 @@ class Usage:
             usage = recorder.usages.get(name)
             tokens = (0, 0) if usage is None else (usage["input_tokens"], usage["output_tokens"])
             calls.append(ModelCalls(name, name in recorder.versions, *tokens, answered))
-        return cls(tuple(calls), recorder.answered, recorder.silent)
+        return cls(tuple(calls), recorder.silent)
 
     @classmethod
     def from_models(cls, names: Sequence[str]) -> Usage:
@@ -78,7 +76,7 @@ class Usage:
 
     def __bool__(self) -> bool:
         """Whether there is any; most stages of most collections use no model."""
-        return bool(self.calls or self.answered)
+        return bool(self.calls)
 
     def __add__(self, other: Usage) -> Usage:
         if not self or not other:
@@ -87,9 +85,7 @@ class Usage:
         for one in (*self.calls, *other.calls):
             known = merged.get((one.model, one.drew))
             merged[one.model, one.drew] = one if known is None else known.add(one)
-        return Usage(
-            tuple(merged.values()), self.answered + other.answered, self.unreported + other.unreported
-        )
+        return Usage(tuple(merged.values()), self.unreported + other.unreported)
 
     def __sub__(self, other: Usage) -> Usage:
         """Return the part of this usage that is not in `other`, by model; whether it drew does not matter."""
@@ -107,7 +103,12 @@ class Usage:
             if is_first_draw or left.answered or left.input_tokens or left.output_tokens:
                 rest.append(left)
         unreported = max(0, self.unreported - other.unreported)
-        return Usage(tuple(rest), sum(one.answered for one in rest), unreported)
+        return Usage(tuple(rest), unreported)
+
+    @property
+    def answered(self) -> int:
+        """Number of answered requests."""
+        return sum(one.answered for one in self.calls)
 
     @property
     def tokens(self) -> int:

@@ -27,14 +27,12 @@ from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc_collect.batches import submission
 from langchain_cfc_collect.batches.calls import BatchedCalls, OpenCall, RunningCalls, get_current_call
 from langchain_cfc_collect.batches.models import BatchedModels, Client, make_response
-from langchain_cfc_collect.batches.providers import HTTP_OK, Body, open_provider
+from langchain_cfc_collect.batches.providers import Body, open_provider, read_answer, read_json
 from langchain_cfc_collect.batches.requests import (
     OpenRequests,
     PendingRequest,
     Route,
     estimate_usage,
-    group_requests,
-    read_live_answer,
     read_request,
     split_requests,
 )
@@ -44,12 +42,11 @@ from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage, Usage
 from langchain_cfc_collect.failures import may_be_charged
 from langchain_cfc_collect.journal import BatchJournal
 from langchain_cfc_collect.store import Writer, batches
+from langchain_cfc_collect.store.batches import HTTP_OK
 
 T = TypeVar("T")
 
 _CLIENT_ERROR = 400
-# Headers that describe the encoded body; the client has already decoded it.
-_ENCODING_HEADERS = {"content-encoding", "content-length", "transfer-encoding"}
 
 
 class Batcher:
@@ -167,8 +164,8 @@ class Batcher:
             if pending.answer is None:
                 await self._wait_for_answer(call, pending)
             answer = pending.answer
-            if answer is not None and answer.status == HTTP_OK:
-                return make_response(request, HTTP_OK, zlib.decompress(answer.packed or b""))
+            if answer is not None and answer.packed is not None:
+                return make_response(request, zlib.decompress(answer.packed))
             return await self._call_live(call, pending, client, request)
         except BaseException:
             pending.is_taken = False
@@ -223,29 +220,23 @@ class Batcher:
             raise
 
     async def _send_live(self, call: OpenCall, pending: PendingRequest, client: Client, request: Any) -> Any:
-        assert pending.route is not None  # noqa: S101 - it was made in this run
         try:
             response = await client.http.send(request)
-            is_answered = response.status_code == HTTP_OK
         except BaseException as error:
             lost = not isinstance(error, Exception) or may_be_charged(error)
             self._writer.submit(call.journal.settle_live_request(lost=lost))
             raise
-        if not is_answered:
+        if response.status_code != HTTP_OK:
             lost = response.status_code < _CLIENT_ERROR or response.status_code in {408, 504}
             self._writer.submit(call.journal.settle_live_request(lost=lost))
-            pending.is_taken = False
         else:
-            answer = read_live_answer(pending.route.provider, response.content)
+            answer = read_answer(read_json(response.content), live=True)
             settled = call.journal.settle_live_request(lost=False)
-            await self.requests.write_answers([(pending, answer)], *settled)
+            await self.requests.write_answers([(pending, answer)], settled)
             if answer.packed is not None:
-                return make_response(request, HTTP_OK, zlib.decompress(answer.packed))
-            pending.is_taken = False
-        headers = [(name, value) for name, value in response.headers.items() if name not in _ENCODING_HEADERS]
-        return type(response)(
-            response.status_code, headers=headers, content=response.content, request=request
-        )
+                return make_response(request, zlib.decompress(answer.packed))
+        pending.is_taken = False
+        return response
 
     def _is_affordable(self, estimate: Usage, *, is_batch: bool) -> bool:
         """Return whether the budget holds with these requests and all batches that are not fetched yet."""
@@ -272,10 +263,9 @@ class Batcher:
             seen = self._batched_requests
             if self.requests.queue and is_quiet and not self._running_calls.number:
                 queue, self.requests.queue = self.requests.queue, []
-                for route, requests in group_requests(queue):
-                    for part in split_requests(route, requests):
-                        if not self._end.done():
-                            await self._submit(route, part)
+                for route, requests in split_requests(queue):
+                    if not self._end.done():
+                        await self._submit(route, requests)
             self._submissions.report_waiting()
 
     async def _submit(self, route: Route, requests: Sequence[PendingRequest]) -> None:

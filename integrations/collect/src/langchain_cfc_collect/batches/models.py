@@ -60,11 +60,11 @@ class _Transport:
         await self.aclose()
 
 
-def make_response(request: Any, status: int, content: bytes) -> Any:
-    """Return a JSON response to a request, made with the same HTTP library as the request."""
+def make_response(request: Any, content: bytes) -> Any:
+    """Return the JSON of an answer as a response, made with the HTTP library of the request."""
     library = sys.modules[type(request).__module__.partition(".")[0]]
     headers = {"content-type": "application/json"}
-    return library.Response(status, headers=headers, content=content, request=request)
+    return library.Response(200, headers=headers, content=content, request=request)
 
 
 class BatchedModels:

@@ -9,7 +9,6 @@ and has one list of results. Both answer in any order, within 24 hours or not at
 from __future__ import annotations
 
 import json
-import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
@@ -22,9 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from langchain_cfc.sampling.token_counts import read_count
 from langchain_cfc_collect.batches.models import Client
 from langchain_cfc_collect.costs import ModelCalls
-from langchain_cfc_collect.store.batches import Answer
+from langchain_cfc_collect.store.batches import HTTP_OK, Answer
 
-HTTP_OK = 200
 # Seconds by which clocks may differ: a batch may seem to have been created that long before its submission.
 _CLOCK_SKEW = 3600
 _PAGE_SIZE = 100
@@ -34,7 +32,6 @@ _DONE = ("succeeded", "errored", "canceled", "expired")
 _METADATA_KEY = "langchain-cfc"
 # Retries of requests that cost nothing.
 _MAX_RETRIES = 5
-_STATUS = re.compile(r"([1-5][0-9]{2})(\.0)?$")
 
 BatchEnding: TypeAlias = Literal["ended", "refused", "cancelled"]
 # Words of both providers for a batch that is processed, and for one that has ended.
@@ -55,9 +52,8 @@ class BatchState:
 
     ending: BatchEnding | None  # None while the batch is processed
     done: int  # number of processed requests
-    total: int  # number of all requests
+    files: Sequence[str]  # ids by which its results can be downloaded
     reason: str = ""  # why the batch was refused
-    files: tuple[str, ...] = ()  # ids of the files with its results
 
 
 def make_id(key: str, line: int | str) -> str:
@@ -113,6 +109,10 @@ class _Message(_Part):
     stop_reason: str | None = None
 
 
+# Parts of an answer that the models' clients read, by a field that the answer has.
+_ANSWERS: Mapping[str, type[BaseModel]] = {"choices": _Completion, "output": _Response, "content": _Message}
+# Usage of an answer that does not state its tokens; the client of Anthropic fails without any.
+_NO_USAGE = {"input_tokens": 0, "output_tokens": 0}
 # Parts of usage that hold numbers of tokens themselves.
 _USAGE_PARTS = {
     *(f"{of}_tokens_details" for of in ("prompt", "completion", "input", "output")),
@@ -131,6 +131,39 @@ def _keep_counts(used: object, *, is_part: bool = False) -> dict[str, Any]:
     return kept
 
 
+def _count_tokens(used: Mapping[str, int]) -> tuple[int, int] | None:
+    """Return the tokens of request and answer, counted as LangChain does; None unless both are stated."""
+    # Only Anthropic states the tokens of caches beside the others.
+    cached = sum(used.get(f"cache_{kind}_input_tokens", 0) for kind in ("read", "creation"))
+    for tokens_in, tokens_out, more in (
+        ("prompt_tokens", "completion_tokens", 0),
+        ("input_tokens", "output_tokens", cached),
+    ):
+        if tokens_in in used and tokens_out in used:
+            return used[tokens_in] + more, used[tokens_out]
+    return None
+
+
+def read_answer(body: object, *, live: bool = False) -> Answer:
+    """Return the answer in a body, whose usage holds numbers of tokens only.
+
+    A body that the models' clients cannot read leaves the request to a live call, and was charged.
+    """
+    if not isinstance(body, dict):
+        return Answer(live=live)
+    used = _keep_counts(body.get("usage"))
+    tokens = _count_tokens(used)
+    name = body.get("model") if isinstance(body.get("model"), str) else ""
+    calls = ModelCalls(str(name), False, *(tokens or (0, 0)), 1)
+    try:
+        next(part for name, part in _ANSWERS.items() if name in body).model_validate(body)
+        str(name).encode()
+    except (StopIteration, ValidationError, UnicodeEncodeError):
+        return Answer(calls=replace(calls, model=""), live=live)
+    read = json.dumps({**body, "usage": used if tokens else _NO_USAGE})
+    return Answer(zlib.compress(read.encode()), calls, live)
+
+
 class Provider(ABC):
     """Batch interface of a provider, used through the client of its models."""
 
@@ -139,12 +172,6 @@ class Provider(ABC):
     max_bytes: ClassVar[int]
     # Endpoints that may go through batches: the end of a request's path, and the batch interface's name.
     endpoints: ClassVar[Mapping[str, str]]
-    # Parts of an answer that the models' clients read, by a field that the answer has.
-    answers: ClassVar[Mapping[str, type[BaseModel]]]
-    # Usage of an answer that does not state its tokens.
-    no_usage: ClassVar[Mapping[str, int] | None] = None
-    # Whether `find` can only guess, so that the results show whether a batch is ours.
-    guesses: ClassVar[bool] = False
     # Headers that change what a request means: all requests of a batch must agree on them.
     meaningful_headers: ClassVar[tuple[str, ...]] = ()
 
@@ -155,10 +182,6 @@ class Provider(ABC):
         self._single_try_client = client.official.copy(max_retries=0)
 
     @abstractmethod
-    def encode(self, key: str, number: int, body: Body, endpoint: str) -> bytes:
-        """Return a request as it is sent in a batch, to measure its size."""
-
-    @abstractmethod
     async def prepare(self, key: str, bodies: Sequence[Body], endpoint: str, headers: Headers) -> Any:
         """Upload what can be uploaded free of charge, and return what `create` needs."""
 
@@ -167,10 +190,11 @@ class Provider(ABC):
         """Create a batch without any retry, and return the provider's id of it."""
 
     @abstractmethod
-    async def find(self, key: str, created_at: int, size: int, known: Collection[str]) -> str | None:
-        """Return the id of the batch created with a key, or of one that may be this batch; None if none was.
+    async def find(self, key: str, created_at: int, size: int, known: Collection[str | None]) -> str | None:
+        """Return the id of the batch that was created with a key; None if none was.
 
         It was submitted at `created_at`, in Unix seconds, with `size` requests; `known` are ids of others.
+        Raises a `TimeoutError` while this cannot be known.
         """
 
     @abstractmethod
@@ -178,31 +202,21 @@ class Provider(ABC):
         """Return the progress of a batch."""
 
     @abstractmethod
-    def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[tuple[str, Answer]]:
-        """Yield the ids of the requests of a batch that has ended, with their answers, in any order."""
+    async def download(self, file: str) -> bytes:
+        """Return the results of a batch, of which each is a line; `file` is one of `BatchState.files`."""
 
     @abstractmethod
-    def count_tokens(self, used: Mapping[str, int]) -> tuple[int, int] | None:
-        """Return the tokens of request and answer, counted as LangChain does; None unless both are stated."""
+    def find_body(self, line: Mapping[str, Any]) -> object:
+        """Return the body of the answer in a line; None if it holds none."""
 
-    def read_answer(self, body: object, *, live: bool = False) -> Answer:
-        """Return the answer in a body, whose usage holds numbers of tokens only.
-
-        A body that the models' clients cannot read leaves the request to a live call, and was charged.
-        """
-        if not isinstance(body, dict):
-            return Answer(0, live)
-        used = _keep_counts(body.get("usage"))
-        tokens = self.count_tokens(used)
-        name = body.get("model") if isinstance(body.get("model"), str) else ""
-        calls = ModelCalls(str(name), False, *(tokens or (0, 0)), 1)
-        try:
-            next(part for name, part in self.answers.items() if name in body).model_validate(body)
-            str(name).encode()
-        except (StopIteration, ValidationError, UnicodeEncodeError):
-            return Answer(0, live, calls=replace(calls, model=""))
-        read = json.dumps({**body, "usage": used if tokens else self.no_usage})
-        return Answer(HTTP_OK, live, zlib.compress(read.encode()), calls)
+    async def read_results(self, state: BatchState) -> AsyncIterator[tuple[str, Answer]]:
+        """Yield the ids of the requests of a batch that has ended, with their answers, in any order."""
+        for file in state.files:
+            for text in (await self.download(file)).splitlines():
+                line = read_json(text)
+                if isinstance(line, dict) and "custom_id" in line:
+                    id_ = line["custom_id"]
+                    yield id_ if isinstance(id_, str) else "", read_answer(self.find_body(line))
 
 
 def _read_id(made: Any) -> str:
@@ -263,15 +277,12 @@ async def _list_batches(first_page: Awaitable[Any], created_at: int) -> AsyncIte
                 yield batch
 
 
-def _parse_line(text: bytes) -> tuple[str, dict[str, Any]] | None:
-    """Return the id and the content of a line; None if it is invalid, as if it were missing."""
+def read_json(text: bytes) -> object:
+    """Return a line or body as a value; None if it is invalid, as if it were missing."""
     try:
-        given = json.loads(text.decode("utf-8-sig"))
+        return json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return None
-    if not isinstance(given, dict) or "custom_id" not in given:
-        return None
-    return str(given["custom_id"]) if isinstance(given["custom_id"], str) else "", given
 
 
 class OpenAIBatches(Provider):
@@ -283,18 +294,15 @@ class OpenAIBatches(Provider):
         "/chat/completions": "/v1/chat/completions",
         "/responses": "/v1/responses",
     }
-    answers: ClassVar[Mapping[str, type[BaseModel]]] = {"choices": _Completion, "output": _Response}
-
-    def encode(self, key: str, number: int, body: Body, endpoint: str) -> bytes:
-        """Return a request as a line of the uploaded file."""
-        custom_id = make_id(key, number)
-        request = {"custom_id": custom_id, "method": "POST", "url": endpoint, "body": body}
-        return json.dumps(request, ensure_ascii=False).encode() + b"\n"
 
     async def prepare(self, key: str, bodies: Sequence[Body], endpoint: str, headers: Headers) -> Any:
         """Upload the file of requests, and return its id."""
         del headers
-        content = b"".join(self.encode(key, number, body, endpoint) for number, body in enumerate(bodies))
+        route = {"method": "POST", "url": endpoint}
+        lines = (
+            {"custom_id": make_id(key, number), **route, "body": body} for number, body in enumerate(bodies)
+        )
+        content = b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
         file = await self._retrying_client.files.create(file=(f"{key}.jsonl", content), purpose="batch")
         return _read_id(file)
 
@@ -305,7 +313,7 @@ class OpenAIBatches(Provider):
         )
         return _read_id(batch)
 
-    async def find(self, key: str, created_at: int, size: int, known: Collection[str]) -> str | None:
+    async def find(self, key: str, created_at: int, size: int, known: Collection[str | None]) -> str | None:
         """Return the id of the batch whose metadata contains the key; None if there is none."""
         del size, known
         listed = self._retrying_client.batches.list(limit=_PAGE_SIZE)
@@ -320,35 +328,21 @@ class OpenAIBatches(Provider):
         return BatchState(
             _read_ending(batch.status, batch.output_file_id),
             _count(batch.request_counts, "completed", "failed"),
-            _count(batch.request_counts, "total"),
+            [one for one in (batch.output_file_id, batch.error_file_id) if one],
             _describe_reasons(batch.errors),
-            tuple(one for one in (batch.output_file_id, batch.error_file_id) if one),
         )
 
-    async def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[tuple[str, Answer]]:
-        """Yield the results in the files of answers and errors."""
-        del provider_id
-        for file in state.files:
-            content = await self._retrying_client.files.content(file)
-            for text in content.content.splitlines():
-                if (found := _parse_line(text)) is not None:
-                    yield found[0], self._read_result(found[1])
+    async def download(self, file: str) -> bytes:
+        """Return the content of a file of answers or errors."""
+        content: bytes = (await self._retrying_client.files.content(file)).content
+        return content
 
-    def _read_result(self, given: Mapping[str, Any]) -> Answer:
-        response = given.get("response")
-        if not isinstance(response, dict):
-            return Answer(0, live=False)
-        stated = _STATUS.match(str(response.get("status_code")))
-        status = int(stated[1]) if stated else 0
-        if given.get("error") or status not in {0, HTTP_OK}:
-            return Answer(0 if status == HTTP_OK else status, live=False)
-        return self.read_answer(response.get("body"))
-
-    def count_tokens(self, used: Mapping[str, int]) -> tuple[int, int] | None:
-        """Return the tokens that an answer of either endpoint states."""
-        tokens_in = used.get("prompt_tokens", used.get("input_tokens"))
-        tokens_out = used.get("completion_tokens", used.get("output_tokens"))
-        return None if tokens_in is None or tokens_out is None else (tokens_in, tokens_out)
+    def find_body(self, line: Mapping[str, Any]) -> object:
+        """Return the body of a response, unless it states an error."""
+        response = line.get("response")
+        if line.get("error") or not isinstance(response, dict):
+            return None
+        return response.get("body") if read_count(response.get("status_code")) in {None, HTTP_OK} else None
 
 
 def _count(counts: object, *names: str) -> int:
@@ -361,23 +355,13 @@ class AnthropicBatches(Provider):
     max_requests = 100_000
     max_bytes = 256_000_000
     endpoints: ClassVar[Mapping[str, str]] = {"/v1/messages": "/v1/messages"}
-    answers: ClassVar[Mapping[str, type[BaseModel]]] = {"content": _Message}
-    no_usage: ClassVar[Mapping[str, int]] = {"input_tokens": 0, "output_tokens": 0}
-    guesses = True
     meaningful_headers = ("anthropic-beta",)
-
-    def encode(self, key: str, number: int, body: Body, endpoint: str) -> bytes:
-        """Return a request as an item of the batch's list."""
-        del endpoint
-        return json.dumps(self._make_item(key, number, body), ensure_ascii=False).encode() + b","
-
-    def _make_item(self, key: str, number: int, body: Body) -> dict[str, Any]:
-        return {"custom_id": make_id(key, number), "params": body}
 
     async def prepare(self, key: str, bodies: Sequence[Body], endpoint: str, headers: Headers) -> Any:
         """Return the requests and their common headers, because nothing can be uploaded in advance."""
         del endpoint
-        return [self._make_item(key, number, body) for number, body in enumerate(bodies)], headers
+        items = [{"custom_id": make_id(key, number), "params": body} for number, body in enumerate(bodies)]
+        return items, headers
 
     async def create(self, key: str, prepared: Any, endpoint: str) -> str:
         """Create a message batch, and return its id."""
@@ -388,42 +372,54 @@ class AnthropicBatches(Provider):
         )
         return _read_id(batch)
 
-    async def find(self, key: str, created_at: int, size: int, known: Collection[str]) -> str | None:
-        """Return the id of a batch of the right time and size; its results show whether it is ours."""
-        del key
+    async def find(self, key: str, created_at: int, size: int, known: Collection[str | None]) -> str | None:
+        """Return the id of the batch of the right time and size whose results have our ids."""
         listed = self._retrying_client.messages.batches.list(limit=_PAGE_SIZE)
+        waiting = None
         async for batch in _list_batches(listed, created_at):
-            if _count(batch.request_counts, "processing", *_DONE) == size and batch.id not in known:
+            if batch.id in known or _count(batch.request_counts, "processing", *_DONE) != size:
+                continue
+            state = self._read_state(batch, batch.id)
+            if state.ending is None:
+                waiting = batch.id
+                continue
+            ids = [id_ async for id_, _ in self.read_results(state)]
+            if any(id_.startswith(make_id(key, "")) for id_ in ids):
                 return _read_id(batch)
+            if not ids:
+                msg = f"none of the results of {batch.id} can be read, which may be of this batch"
+                raise ValueError(msg)
+        if waiting is not None:
+            msg = f"{waiting} may be this batch, which its results will show"
+            raise TimeoutError(msg)
         return None
 
     async def retrieve(self, provider_id: str) -> BatchState:
-        """Return the progress of a batch; Anthropic gives a cancelled batch the status `ended`, too."""
+        """Return the progress of a batch."""
         batch = await self._retrying_client.messages.batches.retrieve(provider_id)
-        done = _count(batch.request_counts, *_DONE)
+        return self._read_state(batch, provider_id)
+
+    @staticmethod
+    def _read_state(batch: Any, provider_id: str) -> BatchState:
+        """Return the progress of a batch; Anthropic gives a cancelled one the status `ended`, too."""
         ending = _read_ending(batch.processing_status, batch.results_url)
         if ending == "ended" and batch.cancel_initiated_at is not None:
             ending = "cancelled"
-        return BatchState(ending, done, done + _count(batch.request_counts, "processing"))
+        return BatchState(ending, _count(batch.request_counts, *_DONE), [provider_id])
 
-    async def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[tuple[str, Answer]]:
-        """Yield the results of a message batch."""
-        del state
+    async def download(self, file: str) -> bytes:
+        """Return the results of a batch, by its id."""
         # The client's own decoder fails on the first line that it cannot read.
-        response = await self._retrying_client.messages.batches.with_raw_response.results(provider_id)
-        for text in (await response.http_response.aread()).splitlines():
-            if (found := _parse_line(text)) is not None:
-                result = found[1].get("result")
-                given = result if isinstance(result, dict) else {}
-                message = given.get("message") if given.get("type") == "succeeded" else None
-                yield found[0], self.read_answer(message)
+        response = await self._retrying_client.messages.batches.with_raw_response.results(file)
+        content: bytes = await response.http_response.aread()
+        return content
 
-    def count_tokens(self, used: Mapping[str, int]) -> tuple[int, int] | None:
-        """Return the tokens that an answer states, with tokens of caches."""
-        if not {"input_tokens", "output_tokens"} <= used.keys():
+    def find_body(self, line: Mapping[str, Any]) -> object:
+        """Return the message of a request that succeeded."""
+        result = line.get("result")
+        if not isinstance(result, dict) or result.get("type") != "succeeded":
             return None
-        cached = sum(used.get(f"cache_{kind}_input_tokens", 0) for kind in ("read", "creation"))
-        return used["input_tokens"] + cached, used["output_tokens"]
+        return result.get("message")
 
 
 def open_provider(client: Client) -> Provider:

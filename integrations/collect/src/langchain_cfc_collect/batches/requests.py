@@ -20,9 +20,10 @@ from langchain_cfc_collect.costs import (
 )
 from langchain_cfc_collect.store import Writer, batches, calls
 from langchain_cfc_collect.store.batches import Answer, RequestKey
+from langchain_cfc_collect.store.schema import Write
 
-# Number of digits of a batch's key, which is the prefix of the id of each of its requests.
-KEY_DIGITS = 16
+# Bytes of a line of a batch besides the body of its request, at most.
+_LINE_BYTES = 200
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,9 @@ class OpenRequests:
         if pending.is_queued:
             self.queue.append(pending)
 
-    async def write_answers(self, answers: Sequence[tuple[PendingRequest, Answer]], *others: Any) -> None:
+    async def write_answers(
+        self, answers: Sequence[tuple[PendingRequest, Answer]], others: Sequence[Write]
+    ) -> None:
         """Make answers durable together with their usage and other writes, and then hand them on."""
         # The usage of one that cannot be read is not that of its stage: another answer takes its place.
         kept = [
@@ -98,7 +101,8 @@ class OpenRequests:
         for pending, answer in answers:
             by_stage.setdefault((pending.key.prompt, pending.key.stage), []).append(answer)
         for (position, stage), found in by_stage.items():
-            total, batched = sum_usage(found)
+            total = sum_usage(found)
+            batched = sum_usage(answer for answer in found if not answer.live)
             lost = sum(answer.lost for answer in found)
             writes += calls.insert_calls(position, stage, total)
             writes += calls.insert_calls(position, stage, batched, batched=True)
@@ -112,7 +116,7 @@ class OpenRequests:
     def sum_stage(self, position: int, stage: Stage) -> Usage:
         """Return the usage of the answers to a stage's requests so far, which is stored and counted."""
         requests = self._stages.get((position, stage), {}).values()
-        return sum_usage([one.answer for one in requests if one.answer is not None])[0]
+        return sum_usage(one.answer for one in requests if one.answer is not None)
 
     def finish_stage(self, position: int, stage: Stage) -> Usage:
         """Forget the requests of a stage, and return the same usage as `sum_stage`."""
@@ -121,13 +125,9 @@ class OpenRequests:
         return found
 
 
-def sum_usage(answers: Iterable[Answer]) -> tuple[Usage, Usage]:
-    """Return the usage of answers, and the part of it at batch prices."""
-    total, batched = Usage(), Usage()
-    for one in answers:
-        total += one.usage
-        batched += Usage() if one.live else one.usage
-    return total, batched
+def sum_usage(answers: Iterable[Answer]) -> Usage:
+    """Return the usage of answers together."""
+    return sum((one.usage for one in answers), Usage())
 
 
 async def read_request(provider: Provider, request: Any) -> tuple[Route, Body] | None:
@@ -144,51 +144,33 @@ async def read_request(provider: Provider, request: Any) -> tuple[Route, Body] |
     return Route(provider, endpoint, str(body.get("model")), headers), body
 
 
-def group_requests(queue: Sequence[PendingRequest]) -> Iterator[tuple[Route, list[PendingRequest]]]:
-    """Yield groups of requests that may be in one batch together, by their route."""
-    groups: dict[Route, list[PendingRequest]] = {}
+def split_requests(queue: Iterable[PendingRequest]) -> Iterator[tuple[Route, list[PendingRequest]]]:
+    """Yield the requests of each batch with their common route, each time as many as a batch may hold."""
+    parts: dict[Route, list[PendingRequest]] = {}
+    sizes: dict[Route, int] = {}
     for pending in queue:
-        if pending.route is not None:
-            groups.setdefault(pending.route, []).append(pending)
-    yield from groups.items()
-
-
-def split_requests(route: Route, requests: Sequence[PendingRequest]) -> Iterator[list[PendingRequest]]:
-    """Yield parts of the requests, each as large as one batch may be."""
-    part: list[PendingRequest] = []
-    size, provider = 0, route.provider
-    for pending in requests:
-        assert pending.body is not None  # noqa: S101 - it was made in this run
-        length = len(provider.encode("0" * KEY_DIGITS, provider.max_requests, pending.body, route.endpoint))
-        if part and (len(part) == provider.max_requests or size + length > provider.max_bytes):
-            yield part
-            part, size = [], 0
+        route = pending.route
+        if route is None:  # not made in this run, so that no call waits for it
+            continue
+        size = len(json.dumps(pending.body, ensure_ascii=False).encode()) + _LINE_BYTES
+        part, known = parts.setdefault(route, []), sizes.get(route, 0)
+        if part and (len(part) == route.provider.max_requests or known + size > route.provider.max_bytes):
+            yield route, part
+            part, known = [], 0
         part.append(pending)
-        size += length
-    if part:
-        yield part
-
-
-def read_live_answer(provider: Provider, content: bytes) -> Answer:
-    """Return the answer of a live call with status 200."""
-    try:
-        body = json.loads(content)
-    except (ValueError, RecursionError):
-        body = None
-    return provider.read_answer(body, live=True)
+        parts[route], sizes[route] = part, known + size
+    yield from parts.items()
 
 
 def estimate_usage(requests: Sequence[PendingRequest], outputs: Mapping[Stage, Usage]) -> Usage:
     """Estimate the usage of requests: input from its length, output from the stage's answers so far."""
     total = Usage()
     for pending in requests:
-        if pending.body is None or pending.route is None:
-            continue
-        known = outputs.get(pending.key.stage, Usage())
+        body, known = pending.body or {}, outputs.get(pending.key.stage, Usage())
         if known.answered:
             output = ceil(sum(one.output_tokens for one in known.calls) / known.answered)
         else:
-            output = assume_output(pending.body)
-        size = len(json.dumps(pending.body, ensure_ascii=False)) // CHARACTERS_PER_TOKEN
-        total += Usage((ModelCalls(pending.route.model, False, size, output),))
+            output = assume_output(body)
+        size = len(json.dumps(body, ensure_ascii=False)) // CHARACTERS_PER_TOKEN
+        total += Usage((ModelCalls(str(body.get("model")), False, size, output),))
     return total

@@ -12,19 +12,8 @@ from uuid import uuid4
 from langchain_cfc.errors import CollectionError
 from langchain_cfc.execution import describe_error, is_permanent
 from langchain_cfc.support.text import quote
-from langchain_cfc_collect.batches.providers import (
-    HTTP_OK,
-    BatchState,
-    Headers,
-    Provider,
-    make_id,
-)
-from langchain_cfc_collect.batches.requests import (
-    KEY_DIGITS,
-    OpenRequests,
-    PendingRequest,
-    Route,
-)
+from langchain_cfc_collect.batches.providers import BatchState, Headers, Provider, make_id
+from langchain_cfc_collect.batches.requests import OpenRequests, PendingRequest, Route
 from langchain_cfc_collect.costs import Usage
 from langchain_cfc_collect.failures import is_transient
 from langchain_cfc_collect.store import Writer, batches
@@ -32,6 +21,8 @@ from langchain_cfc_collect.store.batches import Answer, BatchRow
 
 T = TypeVar("T")
 
+# Number of digits of a batch's key, which is the prefix of the id of each of its requests.
+_KEY_DIGITS = 16
 # Attempts to upload a batch, and to get a reply that can be read; nothing is charged for either.
 _MAX_ATTEMPTS = 8
 _MAX_REREADS = 3
@@ -64,8 +55,7 @@ class OpenBatch:
     row: BatchRow
     provider: Provider
     requests: Mapping[int, PendingRequest]
-    state: BatchState | None = None
-    is_guess: bool = False  # whether its id is not known for certain
+    done: int = 0  # number of requests that the provider has processed
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -75,9 +65,12 @@ class OpenBatch:
 
     def describe(self) -> str:
         """Return a description of the batch's progress for users."""
-        done, total = (0, len(self.requests)) if self.state is None else (self.state.done, self.state.total)
         minutes = (time.monotonic() - self.started) / 60
-        return f"{self.name}: {done:,} of {total:,} requests, {minutes:.0f} min"
+        return f"{self.name}: {self.done:,} of {len(self.requests):,} requests, {minutes:.0f} min"
+
+    def make_error(self, text: str) -> CollectionError:
+        """Return an error that begins with the provider of the batch."""
+        return CollectionError(f"{self.row.provider} ({self.row.address}) {text}")
 
 
 @dataclass(eq=False)
@@ -92,8 +85,7 @@ class Submissions:
     on_wait: Callable[[str | None], None]  # called with a description of the batches waited for, or None
     _is_waiting: bool = False
     _batches: dict[int, OpenBatch] = field(default_factory=dict)
-    _next_number: int = 0
-    _known_ids: set[str] = field(default_factory=set)
+    _ids: dict[int, str | None] = field(default_factory=dict)  # the providers' ids of all batches so far
     _last_problem: str = ""  # why a provider does not answer, for progress messages
 
     @property
@@ -112,26 +104,15 @@ class Submissions:
         self._is_waiting = bool(waiting)
 
     async def resume(self) -> None:
-        """Find out which batches of earlier runs were submitted, and start waiting for these."""
+        """Start waiting for the batches of earlier runs."""
         with self.writer.store.begin_read() as connection:
             unfinished = batches.read_open_batches(connection)
-            self._known_ids = batches.read_ids(connection)
-            self._next_number = batches.read_next_number(connection)
+            self._ids = batches.read_ids(connection)
         for row, keys in unfinished:
-            provider = self._choose_provider(row)
-            batch = OpenBatch(row, provider, {line: PendingRequest(key) for line, key in keys.items()})
-            found = row.id or await self._find(batch)
-            if found is None:  # the batch was never submitted
-                await self._delete(batch)
-                continue
-            if row.id is None:
-                await self._save_id(batch, found)
-            batch.requests = {line: self.requests.find(key) for line, key in keys.items()}
-            for pending in batch.requests.values():
+            requests = {line: self.requests.find(key) for line, key in keys.items()}
+            for pending in requests.values():
                 pending.is_queued = True
-            self._batches[row.number] = batch
-            self.on_batch(f"waiting for {found}, submitted by an earlier run: {len(keys):,} requests")
-            self.spawn(self._wait_and_fetch(batch))
+            self._start(OpenBatch(row, self._choose_provider(row), requests), None)
 
     def _choose_provider(self, row: BatchRow) -> Provider:
         for one in self.providers:
@@ -147,8 +128,8 @@ class Submissions:
         """Write a batch to the store, and start the task that submits it and waits for it."""
         provider = route.provider
         row = BatchRow(
-            self._next_number,
-            uuid4().hex[:KEY_DIGITS],
+            max(self._ids, default=-1) + 1,
+            uuid4().hex[:_KEY_DIGITS],
             provider.client.provider,
             provider.client.address,
             route.endpoint,
@@ -157,14 +138,31 @@ class Submissions:
             sum(one.input_tokens for one in estimate.calls),
             sum(one.output_tokens for one in estimate.calls),
         )
-        self._next_number += 1
+        self._ids[row.number] = None
         batch = OpenBatch(row, provider, dict(enumerate(requests)))
-        self._batches[row.number] = batch
         await self.writer.write(batches.insert_batch(row, [pending.key for pending in requests]))
-        self.spawn(self._create_and_fetch(batch, route.headers))
+        self._start(batch, route.headers)
 
-    async def _create_and_fetch(self, batch: OpenBatch, headers: Headers) -> None:
-        await self._save_id(batch, await self._create(batch, headers))
+    def _start(self, batch: OpenBatch, headers: Headers | None) -> None:
+        self._batches[batch.row.number] = batch
+        self.spawn(self._follow(batch, headers))
+
+    async def _follow(self, batch: OpenBatch, headers: Headers | None) -> None:
+        """Submit a batch, or find that of an earlier run if `headers` are None, and hand on its answers."""
+        provider_id = batch.row.id
+        if provider_id is None:
+            provider_id = await (self._find(batch) if headers is None else self._create(batch, headers))
+            if provider_id is None:  # it was never submitted
+                await self._end(batch)
+                for pending in batch.requests.values():
+                    self.requests.requeue(pending)
+                return
+            await self.writer.write(batches.set_id(batch.row.number, provider_id))
+            self._ids[batch.row.number] = provider_id
+            batch.row = replace(batch.row, id=provider_id)
+        if headers is None:
+            number = len(batch.requests)
+            self.on_batch(f"waiting for {provider_id}, submitted by an earlier run: {number:,} requests")
         await self._wait_and_fetch(batch)
 
     async def _create(self, batch: OpenBatch, headers: Headers) -> str:
@@ -176,8 +174,7 @@ class Submissions:
                 batch, lambda: provider.prepare(row.key, bodies, row.endpoint, headers), _MAX_ATTEMPTS
             )
         except CollectionError as error:
-            await self._delete(batch)
-            raise self._make_refused_error(batch, describe_error(error.__cause__ or error)) from error
+            raise await self._refuse(batch, describe_error(error.__cause__ or error)) from error
         waits, unreadable = _list_waits(), 0
         while True:
             try:
@@ -188,131 +185,96 @@ class Submissions:
                 self._last_problem = f"; the provider does not answer: {describe_error(failure)}"
                 await asyncio.sleep(next(waits))
                 found = await self._find(batch)
-                self._last_problem = ""
                 if found is not None:
                     return found
                 unreadable += not is_transient(failure)
             if is_permanent(failure) or unreadable == _MAX_ATTEMPTS:
-                await self._delete(batch)
-                raise self._make_refused_error(batch, describe_error(failure)) from failure
+                raise await self._refuse(batch, describe_error(failure)) from failure
 
     async def _find(self, batch: OpenBatch) -> str | None:
         """Return the provider's id of a batch that may have been created; None if it was not."""
         row, size = batch.row, len(batch.requests)
-        batch.is_guess = batch.provider.guesses
         return await self._retry(
-            batch, lambda: batch.provider.find(row.key, row.created_at, size, self._known_ids)
+            batch, lambda: batch.provider.find(row.key, row.created_at, size, self._ids.values())
         )
-
-    async def _save_id(self, batch: OpenBatch, provider_id: str) -> None:
-        """Make the provider's id of a batch durable before the run waits for it, unless it is a guess."""
-        self._known_ids.add(provider_id)
-        if not batch.is_guess:
-            await self.writer.write(batches.set_id(batch.row.number, provider_id))
-        batch.row = replace(batch.row, id=provider_id)
 
     async def _wait_and_fetch(self, batch: OpenBatch) -> None:
         """Wait until a batch has ended, and hand on its answers."""
         waits = _list_waits()
         while True:
             await asyncio.sleep(next(waits))
-            batch.state = state = await self._retry(batch, lambda: batch.provider.retrieve(batch.name))
+            state = await self._retry(batch, lambda: batch.provider.retrieve(batch.name))
+            batch.done = state.done
             self.report_waiting()
             if state.ending is not None:
                 break
         if state.ending == "refused":
-            await self._delete(batch)
-            raise self._make_refused_error(batch, quote(state.reason or "no reason given"))
-        results, foreign = await self._retry(batch, lambda: self._read_results(batch, state))
+            raise await self._refuse(batch, quote(state.reason or "no reason given"))
+        results = await self._retry(batch, lambda: self._read_results(batch, state))
         for _ in range(_MAX_REREADS):  # a file that lacks results may have been cut off on its way
-            if not 0 < len(results) < min(state.done, len(batch.requests)):
+            if len(results) >= min(state.done, len(batch.requests)):
                 break
             await asyncio.sleep(next(waits))
-            results = (await self._retry(batch, lambda: self._read_results(batch, state)))[0] | results
-        if foreign and not results:
-            if not batch.is_guess:
-                raise self._make_foreign_error(batch, foreign)
-            await self._resubmit(batch)
-            return
+            results = await self._retry(batch, lambda: self._read_results(batch, state)) | results
         missing = [line for line in batch.requests if line not in results]
         # Those that were processed may be charged, although no line about them can be read.
         lost = {*missing[: max(0, state.done - len(results))]}
         answers = [
-            (pending, results.get(line, Answer(0, live=False, lost=line in lost)))
+            (pending, results.get(line, Answer(lost=line in lost)))
             for line, pending in batch.requests.items()
         ]
-        answered = sum(answer.status == HTTP_OK for _, answer in answers)
-        said = f"{batch.name} has ended: {answered:,} of {len(answers):,} requests are answered"
+        answered = [pair for pair in answers if pair[1].packed is not None]
+        said = f"{batch.name} has ended: {len(answered):,} of {len(answers):,} requests are answered"
         if state.ending == "cancelled":
-            del self._batches[batch.row.number]
-            await self.requests.write_answers([pair for pair in answers if pair[1].status])
-            with self.writer.store.begin_write() as connection:
-                batches.delete_unanswered(connection, batch.row.number)
+            await self._end(batch, answered)
             msg = (
                 f"{said}, because it was cancelled at the provider. These answers are kept. To collect the "
                 "rest, run the same command again: it submits another batch"
             )
             raise CollectionError(msg)
-        live = len(answers) - answered
+        live = len(answers) - len(answered)
         self.on_batch(said + (f"; the other {live:,} are sent live, at full price" if live else ""))
-        end = batches.set_id(batch.row.number, batch.name) + batches.set_ended(batch.row.number)
-        del self._batches[batch.row.number]
-        await self.requests.write_answers(answers, *end)
+        await self._end(batch, answers)
 
-    async def _read_results(self, batch: OpenBatch, state: BatchState) -> tuple[dict[int, Answer], list[str]]:
-        """Return the first answer of each line of a batch, and the ids of other batches' requests.
+    async def _read_results(self, batch: OpenBatch, state: BatchState) -> dict[int, Answer]:
+        """Return the first answer of each line of a batch.
 
         Raises a `ValueError` if nothing can be read: live calls in place of all answers would be paid twice.
+        Raises `CollectionError` if all results are of other requests.
         """
         key, foreign = batch.row.key, list[str]()
         results: dict[int, Answer] = {}
         lines = {make_id(key, line): line for line in batch.requests}
-        async for id_, answer in batch.provider.read_results(batch.name, state):
+        async for id_, answer in batch.provider.read_results(state):
             line = lines.get(id_)
             if line is not None and (line not in results or results[line].packed is None):
                 results[line] = answer
             elif not id_.startswith(make_id(key, "")):
                 foreign.append(id_)
-        if not (results or foreign) and (state.done or state.files):
+        if foreign and not results:
+            msg = (
+                f"returns the results of other requests for {batch.name}: {len(foreign):,} ids such as "
+                f"{foreign[0][:40]!r}, none of them {make_id(key, '...')!r}. The batch was charged: ask the "
+                "provider, or pay again with another store"
+            )
+            raise batch.make_error(msg)
+        if not results and (state.done or state.files):
             msg = "none of its results can be read"
             raise ValueError(msg)
-        return results, foreign
+        return results
 
-    async def _resubmit(self, batch: OpenBatch) -> None:
-        """Look for a batch again after a wrong match, and queue its requests again if it is not found."""
-        row = batch.row
-        batch.row, batch.state = replace(row, id=None), None
-        found = await self._find(batch)
-        if found is not None:
-            await self._save_id(batch, found)
-            await self._wait_and_fetch(batch)
-            return
-        await self._delete(batch)
-        for pending in batch.requests.values():
-            self.requests.requeue(pending)
+    async def _end(self, batch: OpenBatch, answers: Sequence[tuple[PendingRequest, Answer]] = ()) -> None:
+        """Hand on the answers of a batch that has ended; requests without a result are forgotten."""
+        del self._batches[batch.row.number]
+        await self.requests.write_answers(answers, batches.end_batch(batch.row.number))
 
-    async def _delete(self, batch: OpenBatch) -> None:
-        """Delete a batch from the store for which nothing was charged."""
-        self._batches.pop(batch.row.number, None)
-        await self.writer.flush()
-        with self.writer.store.begin_write() as connection:
-            batches.delete_batch(connection, batch.row.number)
-
-    @staticmethod
-    def _make_foreign_error(batch: OpenBatch, foreign: Sequence[str]) -> CollectionError:
-        row = batch.row
-        return CollectionError(
-            f"{row.provider} ({row.address}) returns the results of other requests for {batch.name}: "
-            f"{len(foreign):,} ids such as {foreign[0][:40]!r}, none of them {make_id(row.key, '...')!r}. "
-            "The batch was charged: ask the provider, or pay again with another store"
-        )
-
-    def _make_refused_error(self, batch: OpenBatch, reason: str) -> CollectionError:
-        row = batch.row
-        return CollectionError(
-            f"{row.provider} ({row.address}) refuses a batch of {len(batch.requests):,} requests to "
-            f"{row.model}: {reason}. It was not charged. If too many tokens are queued, collect fewer "
-            "prompts; if batches are not supported, use another store and live calls"
+    async def _refuse(self, batch: OpenBatch, reason: str) -> CollectionError:
+        """End a batch that was not submitted or not processed, and return the error about it."""
+        await self._end(batch)
+        return batch.make_error(
+            f"refuses a batch of {len(batch.requests):,} requests to {batch.row.model}: {reason}. It was not "
+            "charged. If too many tokens are queued, collect fewer prompts; if batches are not supported, "
+            "use another store and live calls"
         )
 
     async def _retry(
@@ -327,22 +289,19 @@ class Submissions:
             attempts += 1
             try:
                 result = await call()
+            except CollectionError:
+                raise
             except Exception as error:
                 most = max_attempts if is_transient(error) else _MAX_ATTEMPTS
                 if is_permanent(error) or (most is not None and attempts >= most):
-                    raise self._make_lost_error(batch, error) from error
+                    msg = (
+                        f"reports no state or results of {batch.name}: {describe_error(error)}. Nothing is "
+                        "lost: with a key of the account that submitted it, the same command fetches it"
+                    )
+                    raise batch.make_error(msg) from error
                 self._last_problem = f"; the provider does not answer: {describe_error(error)}"
                 self.report_waiting()
                 await asyncio.sleep(next(waits))
             else:
                 self._last_problem = ""
                 return result
-
-    @staticmethod
-    def _make_lost_error(batch: OpenBatch, error: Exception) -> CollectionError:
-        row = batch.row
-        return CollectionError(
-            f"{row.provider} ({row.address}) reports no state or results of {batch.name}: "
-            f"{describe_error(error)}. Nothing is lost: with a key of the account that submitted it, the "
-            "same command fetches it"
-        )

@@ -24,15 +24,15 @@ from sqlalchemy import (
     Table,
     Text,
     delete,
-    func,
     insert,
     select,
-    update,
 )
 
 from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc_collect.store import schema
 from langchain_cfc_collect.store.schema import Write, define_update, match_keys
+
+HTTP_OK = 200
 
 batches = Table(
     "batches",
@@ -59,9 +59,9 @@ requests = Table(
     Column("occurrence", Integer, primary_key=True, autoincrement=False),  # number among equal requests
     Column("batch", Integer, ForeignKey(batches.c.number), nullable=False),
     Column("line", Integer, nullable=False),  # number in the batch
-    Column("status", SmallInteger),  # HTTP status; null until there is a result, 0 if the batch has none
+    Column("status", SmallInteger),  # null until there is a result; 200 if it is an answer, otherwise 0
     Column("live", Boolean, nullable=False),  # whether the result is from a live call, as the batch had none
-    Column("packed", LargeBinary),  # compressed body of a result with status 200
+    Column("packed", LargeBinary),  # compressed body of an answer
     Column("model", Text),  # as reported by the result, like the next two
     Column("input_tokens", BigInteger),
     Column("output_tokens", BigInteger),
@@ -75,9 +75,18 @@ _SET_ID = define_update(batches, ("number",), "id")
 _SET_ENDED = define_update(batches, ("number",), "ended")
 _RESULT_COLUMNS = ("status", "live", "packed", "model", "input_tokens", "output_tokens")
 _SET_RESULT = define_update(requests, ("prompt", "stage", "digest", "occurrence"), *_RESULT_COLUMNS)
+_DELETE_UNANSWERED = delete(requests).where(*match_keys(requests, "batch"), requests.c.status.is_(None))
 _DELETE_STAGE = delete(requests).where(*match_keys(requests, "prompt", "stage"))
 # In the order in which one transaction may execute them.
-STATEMENTS = (_ADD_BATCH, _ADD_REQUESTS, _SET_ID, _SET_RESULT, _SET_ENDED, _DELETE_STAGE)
+STATEMENTS = (
+    _ADD_BATCH,
+    _ADD_REQUESTS,
+    _SET_ID,
+    _SET_RESULT,
+    _DELETE_UNANSWERED,
+    _SET_ENDED,
+    _DELETE_STAGE,
+)
 
 
 @dataclass(frozen=True)
@@ -97,26 +106,24 @@ class RequestKey:
 
 @dataclass(frozen=True)
 class Answer:
-    """Result of one request of a batch, from the batch or from a live call."""
+    """Result of one request of a batch, from the batch or from a live call in its place."""
 
-    status: int  # HTTP status; 0 if the batch ended without a result for the request
-    live: bool  # whether this is the answer of a live call
-    packed: bytes | None = None  # compressed body of an answer with status 200
+    packed: bytes | None = None  # compressed body; None if there is no answer that can be read
     calls: ModelCalls | None = None  # usage that the answer reports; None if there is none
-    lost: bool = (
-        False  # whether the request was answered, as far as is known, but the answer was not received
-    )
+    live: bool = False  # whether this is the result of a live call
+    lost: bool = False  # whether the provider seems to have processed the request, but sent no result
 
     @property
     def usage(self) -> Usage:
         """Usage of this one answer."""
-        return Usage() if self.calls is None else Usage((self.calls,), 1)
+        return Usage() if self.calls is None else Usage((self.calls,))
 
     @property
     def columns(self) -> dict[str, Any]:
         """The answer as columns of the request's row."""
         used = {name: getattr(self.calls, name, None) for name in ("model", "input_tokens", "output_tokens")}
-        return {"status": self.status, "live": self.live, "packed": self.packed, **used}
+        status = 0 if self.packed is None else HTTP_OK
+        return {"status": status, "live": self.live, "packed": self.packed, **used}
 
 
 @dataclass(frozen=True)
@@ -165,9 +172,12 @@ def set_answers(answers: Sequence[tuple[RequestKey, Answer]]) -> list[Write]:
     return [(_SET_RESULT, rows)]
 
 
-def set_ended(number: int) -> list[Write]:
-    """Return the writes that mark a batch as completely fetched."""
-    return [(_SET_ENDED, [{"where_number": number, "set_ended": True}])]
+def end_batch(number: int) -> list[Write]:
+    """Return the writes that end a batch; those of its requests that have no result are deleted."""
+    return [
+        (_DELETE_UNANSWERED, [{"where_batch": number}]),
+        (_SET_ENDED, [{"where_number": number, "set_ended": True}]),
+    ]
 
 
 def finish_stage(position: int, stage: Stage) -> list[Write]:
@@ -200,26 +210,10 @@ def read_open_batches(connection: Connection) -> list[tuple[BatchRow, dict[int, 
     return [(BatchRow(**row._mapping), held[row.number]) for row in rows]  # noqa: SLF001 - SQLAlchemy's public name
 
 
-def read_ids(connection: Connection) -> set[str]:
-    """Return the providers' ids of all batches so far."""
-    return set(connection.execute(select(batches.c.id).where(batches.c.id.is_not(None))).scalars())
-
-
-def read_next_number(connection: Connection) -> int:
-    """Return the number of the next batch."""
-    return int(connection.execute(select(func.coalesce(func.max(batches.c.number) + 1, 0))).scalar_one())
-
-
-def delete_batch(connection: Connection, number: int) -> None:
-    """Delete a batch that was never submitted, with its requests."""
-    connection.execute(delete(requests).where(requests.c.batch == number))
-    connection.execute(delete(batches).where(batches.c.number == number))
-
-
-def delete_unanswered(connection: Connection, number: int) -> None:
-    """Delete the requests of a batch that have no result, and mark the batch as ended."""
-    connection.execute(delete(requests).where(requests.c.batch == number, requests.c.status.is_(None)))
-    connection.execute(update(batches).where(batches.c.number == number).values(ended=True))
+def read_ids(connection: Connection) -> dict[int, str | None]:
+    """Return the providers' ids of all batches so far, by number."""
+    rows = connection.execute(select(batches.c.number, batches.c.id))
+    return {row.number: row.id for row in rows}
 
 
 def read_answered_stages(connection: Connection) -> set[tuple[int, Stage]]:
@@ -243,5 +237,5 @@ def read_stage(connection: Connection, position: int, stage: Stage) -> dict[Requ
         if row.model is not None:
             calls = ModelCalls(row.model, False, row.input_tokens, row.output_tokens, 1)
         key = RequestKey(row.prompt, stage, row.digest, row.occurrence)
-        found[key] = Answer(row.status, bool(row.live), row.packed, calls)
+        found[key] = Answer(row.packed, calls, bool(row.live))
     return found

@@ -71,7 +71,7 @@ def read_history(connection: Connection) -> RequestHistory:
     for stage, model, *largest in connection.execute(select(*of, *map(func.max, counts)).group_by(*of)):
         # The means are null if no request was answered.
         tokens_in, tokens_out, requests, *means = (ceil(one or 0) for one in largest)
-        one = Usage((ModelCalls(model, False, tokens_in, tokens_out),), requests)
+        one = Usage((ModelCalls(model, False, tokens_in, tokens_out, requests),))
         prompts[Stage(stage)] = prompts.get(Stage(stage), Usage()) + one
         calls[Stage(stage)] = calls.get(Stage(stage), Usage()) + Usage((ModelCalls(model, False, *means),))
     # Count per prompt: unannounced requests of one prompt must not offset unanswered ones of another.
