@@ -89,7 +89,6 @@ class RidgeFit:
     beta: FloatArray  # (d,) coefficients
     vertex: Vertex  # The rows on the fit, and the sides of the others
     scores: FloatArray  # (k,) success scores S_A of the rows on the fit
-    eta: FloatArray  # (k,) their dual variables, within w_A [tau - 1, tau]
     system: System  # Their equations
     sizes: FloatArray  # (d + k,) absolute values of the numbers in each equation
 
@@ -150,7 +149,6 @@ class RidgeRegression:
         scale = 2.0 ** math.ceil(math.log2(tau.denominator * float(penalty.max())))
         self._p, self._q = tau.numerator / scale, tau.denominator / scale
         self._cost, self._tops = self._q * penalty, self._q * rows.weights
-        self._targets = self._q * rows.targets
         self._pull = self._tops[:, None] * self._x
         own = RowSums.from_rows(rows, np.zeros(len(rows), dtype=np.bool_))
         low, target, mass = (own.low, 0.0, 0.0) if rest is None else (rest.low, rest.target, rest.mass)
@@ -295,9 +293,7 @@ class RidgeRegression:
                 return None
         if self._compute_step_out(replace(point, side=point.side.copy()), solution, phi) is not None:
             return None
-        solution[d:] = np.clip(solution[d:], 0.0, self._tops[rows])
-        eta = (self._p / self._q * self._targets[rows] - solution[d:]) / self._q
-        return RidgeFit(beta, Vertex(rows, point.side < 0.0), self._s[rows], eta, system, sizes)
+        return RidgeFit(beta, Vertex(rows, point.side < 0.0), self._s[rows], system, sizes)
 
 
 def fit_penalised_base(rows: Rows, tau: Fraction, ridge: FloatArray) -> BaseFit:

@@ -38,7 +38,7 @@ from langchain_cfc.thresholds._ridge import RidgeFit, RidgeRegression
 from langchain_cfc.thresholds._rows import Rows, RowSums
 from langchain_cfc.thresholds._simplex import EPS, Box, Fit, QuantileSimplex, Unbounded, Vertex
 from langchain_cfc.thresholds._warm_start import Start, require_bounded
-from langchain_cfc.thresholds.certificate import Certificate, Problem, build_certificate
+from langchain_cfc.thresholds.certificate import Certificate, Problem
 
 # Clusters per set of non-zero features in the coarsest division, and the factor to the next division.
 COARSEST_CLUSTERS, CLUSTER_FACTOR = 16, 16
@@ -175,9 +175,18 @@ class Windows(ABC, Generic[R]):
                 bounds.append(value - error)
         return max(bounds)
 
-    @abstractmethod
     def certify(self, linear: FloatArray, phi: FloatArray) -> Certificate | None:
         """Build the certificate of the answer for a linear term at a prompt; None if it is not a fit."""
+        found = self.find(linear)
+        if found is None or isinstance(found, Unbounded):
+            return None
+        value, (rows, start) = found.compute_value(phi), self._base
+        if self._n_clustered:  # its vertex may consist of clusters, and in the last window of rows only
+            found = require_bounded(self.solve_unproven(linear))
+        # Rows beyond its window keep their sides.
+        below = np.concatenate([found.vertex.below, start.vertex.below[len(found.vertex.below) :]])
+        problem = Problem(rows, self._near.rest, float(self._tau), self._penalty, linear)
+        return problem.certify(Vertex(found.vertex.basis, below), found.beta, value)
 
     @abstractmethod
     def _build_regression(self, rows: Rows, rest: RowSums, start: Start | None) -> R:
@@ -266,16 +275,6 @@ class Windows(ABC, Generic[R]):
             start = Start(mean.vertex, mean.beta)
         regression = self._build_regression(part, rest, start)
         return Window(regression, part, rest, float(self._tau), distances, radius, centre, clusters)
-
-    def _build_problem(self, linear: FloatArray) -> Problem:
-        """Return the problem that a certificate for a linear term refers to."""
-        rest, tau = self._near.rest, float(self._tau)
-        return Problem(self._base[0], rest, tau, self._penalty, linear)
-
-    def _find_sides(self, found: OptimalFit) -> BoolArray:
-        """Return for each kept row whether it lies below a fit; rows beyond its window keep their sides."""
-        below = self._base[1].vertex.below
-        return np.concatenate([found.vertex.below, below[len(found.vertex.below) :]])
 
 
 class KnownVertex(NamedTuple):
@@ -381,20 +380,6 @@ class PlainWindows(Windows[QuantileSimplex]):
             pending, turn = pending[turn:], 2 * turn
         return answers, which
 
-    def certify(self, linear: FloatArray, phi: FloatArray) -> Certificate | None:
-        """Build the certificate of the answer to one prompt; None if the answer is not a fit."""
-        fit = self.find(linear)
-        if not isinstance(fit, Fit):
-            return None
-        value = fit.compute_value(phi)
-        if self._n_clustered:
-            fit = require_bounded(self._get_window(len(self._window_sizes) - 1).regression.minimise(linear))
-        problem, vertex = self._build_problem(linear), Vertex(fit.vertex.basis, self._find_sides(fit))
-        others = problem.compute_imbalance(problem.compute_eta(vertex, np.zeros(len(phi))))
-        basis = problem.rows.features[fit.vertex.basis]
-        on_basis: FloatArray = np.asarray(np.linalg.solve(basis.T, -others), dtype=np.float64)
-        return build_certificate(problem, vertex, on_basis, fit.beta, value)
-
     def _build_regression(self, rows: Rows, rest: RowSums, start: Start | None) -> QuantileSimplex:
         vertex = None if start is None else start.vertex
         return QuantileSimplex(rows, self._tau, rest, vertex, negative=self._is_negative)
@@ -498,14 +483,6 @@ class PlainWindows(Windows[QuantileSimplex]):
 
 class RidgeWindows(Windows[RidgeRegression]):
     """Proven answers from quantile regression with a ridge penalty."""
-
-    def certify(self, linear: FloatArray, phi: FloatArray) -> Certificate | None:
-        """Build the certificate of the answer to one prompt; None if the answer is not a fit."""
-        fit = self.find(linear)
-        if not isinstance(fit, RidgeFit):
-            return None
-        problem, vertex = self._build_problem(linear), Vertex(fit.vertex.basis, self._find_sides(fit))
-        return build_certificate(problem, vertex, fit.eta, fit.beta, fit.compute_value(phi))
 
     def _build_regression(self, rows: Rows, rest: RowSums, start: Start | None) -> RidgeRegression:
         return RidgeRegression(rows, self._tau, self._penalty, rest, start)

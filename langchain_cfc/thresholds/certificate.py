@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -65,62 +64,44 @@ class Problem:
     penalty: FloatArray  # (d,) ridge penalties; zeros without a ridge
     phi: FloatArray  # (d,) reduced features of the prompt, times its target
 
-    @cached_property
-    def taus(self) -> FloatArray:
-        """The (K,) coverages that the kept prompts are fitted to."""
-        return self.tau * (self.rows.targets / self.rows.weights)
+    def certify(self, vertex: Vertex, beta: FloatArray, value: tuple[float, float]) -> Certificate:
+        """Build the certificate of a fit, from its vertex, coefficients (d,), and value with its error.
 
-    def compute_primal(self, beta: FloatArray) -> float:
-        """Compute the primal objective of coefficients (d,)."""
+        The dual variables of the rows off the fit follow from their sides, and those of the rows on it from
+        the balance of an optimal fit, X' eta + tau phi = D beta.
+        """
+        rows, rest, (basis, below) = self.rows, self.rest, vertex
+        taus = self.tau * (rows.targets / rows.weights)
+        eta = rows.weights * (taus - below)
+        eta[basis] = 0.0
+        constant = self.tau * (rest.target + self.phi) - rest.low
+        missing = self.penalty * beta - (eta @ rows.features + constant)
+        eta[basis] = np.linalg.lstsq(rows.features[basis].T, missing, rcond=None)[0]
+        imbalance = eta @ rows.features + constant
+        shrunk = self.penalty > 0.0
+        cost = 0.5 * float((imbalance[shrunk] ** 2 / self.penalty[shrunk]).sum())
+        size = np.abs(eta) @ np.abs(rows.features) + rest.mass + self.tau * np.abs(self.phi)
+        relative = np.abs(imbalance) / np.where(size > 0.0, size, 1.0)
+        free = np.ones(len(rows), dtype=np.bool_)
+        free[basis] = False
+        return Certificate(
+            value=value[0],
+            error=value[1],
+            primal=self._compute_primal(taus, beta),
+            dual=float(eta @ rows.scores + self.tau * rest.target_scores - rest.below_scores) - cost,
+            balance=float(relative[~shrunk].max(initial=0.0)),
+            basis_features=rows.features[basis],
+            basis_scores=rows.scores[basis],
+            basis_dual=eta[basis],
+            above=float(rows.weights @ (free & ~below)),
+            below=float(rows.weights @ (free & below)),
+        )
+
+    def _compute_primal(self, taus: FloatArray, beta: FloatArray) -> float:
+        """Compute the primal objective of coefficients (d,) for kept prompts fitted to (K,) coverages."""
         residuals = self.rows.scores - self.rows.features @ beta
-        pinball = self.rows.weights * np.maximum(self.taus * residuals, (self.taus - 1.0) * residuals)
+        pinball = self.rows.weights * np.maximum(taus * residuals, (taus - 1.0) * residuals)
         everyone = self.rest.target_scores - self.rest.target @ beta
         low = self.rest.below_scores - self.rest.low @ beta
         linear = self.tau * float(self.phi @ beta)
         return float(pinball.sum() + self.tau * everyone - low - linear + 0.5 * self.penalty @ beta**2)
-
-    def compute_imbalance(self, eta: FloatArray) -> FloatArray:
-        """Compute the (d,) imbalance X' eta + tau phi over all prompts, for (K,) dual variables."""
-        others = self.tau * self.rest.target - self.rest.low
-        return np.asarray(eta @ self.rows.features + others + self.tau * self.phi, dtype=np.float64)
-
-    def compute_dual(self, eta: FloatArray) -> float:
-        """Compute the dual objective: S' eta less half the squared imbalance over the penalty."""
-        shrunk = self.penalty > 0.0
-        cost = 0.5 * float((self.compute_imbalance(eta)[shrunk] ** 2 / self.penalty[shrunk]).sum())
-        everyone = self.tau * self.rest.target_scores
-        return float(eta @ self.rows.scores + everyone - self.rest.below_scores) - cost
-
-    def compute_balance(self, eta: FloatArray) -> float:
-        """Compute the largest relative imbalance along columns without a penalty: zero if feasible."""
-        size = np.abs(eta) @ np.abs(self.rows.features) + self.rest.mass + self.tau * np.abs(self.phi)
-        left = np.abs(self.compute_imbalance(eta)) / np.where(size > 0.0, size, 1.0)
-        return float(left[self.penalty == 0.0].max(initial=0.0))
-
-    def compute_eta(self, vertex: Vertex, on_basis: FloatArray) -> FloatArray:
-        """Compute the (K,) dual variables: `on_basis` for the basis, and by their sides for other rows."""
-        eta = self.rows.weights * (self.taus - vertex.below)
-        eta[vertex.basis] = on_basis
-        return eta
-
-
-def build_certificate(
-    problem: Problem, vertex: Vertex, on_basis: FloatArray, beta: FloatArray, value: tuple[float, float]
-) -> Certificate:
-    """Build the certificate of a fit, from its vertex, dual variables, coefficients, value and error."""
-    rows, (basis, below) = problem.rows, vertex
-    eta = problem.compute_eta(vertex, on_basis)
-    free = np.ones(len(rows), dtype=np.bool_)
-    free[basis] = False
-    return Certificate(
-        value=value[0],
-        error=value[1],
-        primal=problem.compute_primal(beta),
-        dual=problem.compute_dual(eta),
-        balance=problem.compute_balance(eta),
-        basis_features=rows.features[basis],
-        basis_scores=rows.scores[basis],
-        basis_dual=on_basis,
-        above=float(rows.weights @ (free & ~below)),
-        below=float(rows.weights @ (free & below)),
-    )

@@ -12,7 +12,7 @@ from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import Certificate, ConditionalThreshold
 from langchain_cfc.thresholds._rows import Columns, Rows, RowSums
 from langchain_cfc.thresholds._simplex import Fit, QuantileSimplex, Vertex
-from langchain_cfc.thresholds.certificate import Problem, build_certificate
+from langchain_cfc.thresholds.certificate import Problem
 from tests.lengths import mostly_long
 
 from .cases import KINDS, cases
@@ -84,9 +84,7 @@ def test_certificate_of_a_vertex_that_is_not_optimal_has_a_gap() -> None:
     problem = Problem(rows, RowSums.zeros(2), TAU, np.zeros(2), phi)
 
     def certified(fit: Fit, vertex: Vertex) -> Certificate:
-        others = problem.compute_imbalance(problem.compute_eta(vertex, np.zeros(2)))
-        on_basis = np.asarray(np.linalg.solve(fit.solution.rows.T, -others), dtype=np.float64)
-        return build_certificate(problem, vertex, on_basis, fit.beta, fit.compute_value(phi))
+        return problem.certify(vertex, fit.beta, fit.compute_value(phi))
 
     assert is_proof(certified(right, right.vertex), 200)
     assert not is_proof(certified(other, other.vertex), 200)

@@ -71,6 +71,19 @@ def test_ridge_threshold_is_certified_for_every_kind_of_data(kind: str) -> None:
                 assert certificate.balance <= 1e-12
 
 
+def test_ridge_certificate_proves_a_threshold_if_rows_on_the_fit_are_clustered() -> None:
+    rng = np.random.default_rng(4)
+    t = rng.random(3_000)
+    features = np.stack([np.interp(t, np.linspace(0.0, 1.0, 5), row) for row in np.eye(5)], axis=1)
+    scores = np.where(rng.random(3_000) < 0.95 - 0.3 * t, 0.0, rng.random(3_000))
+    rule = ConditionalThreshold("0.2", ridge=1e-6).fit(features, scores)
+    assert rule.fitted.windows._n_clustered
+    for phi in features[:20]:
+        certificate = rule.make_certificate(phi)
+        assert certificate is not None
+        assert abs(certificate.gap) <= 1e-9 * (1.0 + abs(certificate.primal))
+
+
 def test_ridge_threshold_tends_to_the_one_without_a_ridge() -> None:
     rng = np.random.default_rng(2)
     t = rng.random(500)

@@ -81,13 +81,15 @@ def measure_failure(
     on, below = fit.vertex.basis, fit.vertex.below
     residuals = rows.scores - rows.features @ beta
     eta = rows.weights * (tau - below)
-    eta[on] = fit.eta
-    balance = problem.penalty * beta - eta @ rows.features - tau * phi
+    eta[on] = 0.0
+    missing = problem.penalty * beta - eta @ rows.features - tau * phi
+    eta[on] = np.linalg.lstsq(rows.features[on].T, missing, rcond=None)[0]
+    balance = missing - eta[on] @ rows.features[on]
     size = problem.penalty * np.abs(beta) + rows.weights @ np.abs(rows.features) + np.abs(phi)
     wrong = np.where(below, residuals, -residuals)
     wrong[on] = np.abs(residuals[on])
     wrong /= 1.0 + np.abs(rows.scores) + np.abs(rows.features) @ np.abs(beta)
-    outside = np.maximum(fit.eta - tau * rows.weights[on], (tau - 1) * rows.weights[on] - fit.eta)
+    outside = np.maximum(eta[on] - tau * rows.weights[on], (tau - 1) * rows.weights[on] - eta[on])
     return max(
         float((np.abs(balance) / np.maximum(size, 1e-300)).max()),
         float(wrong.max()),
