@@ -38,8 +38,6 @@ HASH_ONE, HASH_TWO, HASH_SHIFT = np.uint64(1), np.uint64(2), np.uint64(29)
 DEPENDENCE_TOLERANCE = 1e-9
 # Numbers beyond this size overflow when they are multiplied.
 LARGEST_NUMBER = 1e150
-# Rows joined to one long row when the largest entries of columns are computed.
-ROWS_PER_LONG_ROW = 64
 # Share of the identity in the metric of a ridge, for directions without features.
 IDENTITY_SHARE = 1e-3
 
@@ -195,8 +193,9 @@ class Columns:
     @classmethod
     def choose(cls, features: FloatArray) -> tuple[Columns, FloatArray]:
         """Choose columns X of an (N, d) matrix; also return the triangular M with M' M = X' X / N."""
-        largest = np.maximum(_reduce_columns(features), -_reduce_columns(features, np.minimum))
-        scale = round_up_to_power_of_two(largest)
+        largest = np.array([np.abs(column).max() for column in features.T])
+        # The smallest powers of two not below them; 1 for a column of zeros.
+        scale = np.exp2(np.ceil(np.log2(np.where(largest > 0.0, largest, 1.0))))
         # The columns of the small triangular factor have the same lengths and angles.
         factor = triangularize(features) / scale
         kept = find_independent_columns(factor)
@@ -213,13 +212,13 @@ class Columns:
     def from_arrays(cls, data: Mapping[str, FloatArray]) -> Columns:
         """Rebuild the choice from named, maybe untrusted arrays; raise an InputError if they do not fit."""
         kept, scale, mixture = data["kept"], data["scale"], data["mixture"]
-        d, rank = len(scale), len(kept)
+        d = len(scale)
         # `find_independent_columns` returns strictly ascending whole numbers in range.
         if (np.diff(kept, prepend=-1.0, append=float(d)) < 1.0).any() or (kept % 1.0 != 0.0).any():
             msg = "array 'kept' of the state is not a choice of columns"
             raise InputError(msg)
-        if d == 0 or mixture.shape != (rank, d - rank) or (scale <= 0.0).any():
-            msg = "arrays 'scale' and 'mixture' of the state do not fit 'kept' or hold an impossible value"
+        if d == 0 or (scale <= 0.0).any():
+            msg = "array 'scale' of the state is empty or holds an impossible value"
             raise InputError(msg)
         numbers = kept.astype(np.int64)
         return cls(numbers, np.setdiff1d(np.arange(d), numbers), scale, mixture)
@@ -287,25 +286,6 @@ def triangularize(matrix: FloatArray) -> FloatArray:
     factors = [np.linalg.qr(block, mode="r") for block in blocks]
     factor = factors[0] if len(factors) == 1 else np.linalg.qr(np.vstack(factors), mode="r")
     return np.asarray(factor, dtype=np.float64)
-
-
-def round_up_to_power_of_two(sizes: FloatArray) -> FloatArray:
-    """Compute the smallest powers of two not below (d,) sizes; 1 for a size of zero."""
-    return np.asarray(np.exp2(np.ceil(np.log2(np.where(sizes > 0.0, sizes, 1.0)))), dtype=np.float64)
-
-
-def _reduce_columns(matrix: FloatArray, ufunc: np.ufunc = np.maximum) -> FloatArray:
-    """Compute the largest (or smallest) entry of each column, over long rows first for locality."""
-    size, d = matrix.shape
-    whole = size - size % ROWS_PER_LONG_ROW
-    parts = [matrix[whole:]]
-    if whole and matrix.flags.c_contiguous:
-        parts.append(
-            ufunc.reduce(matrix[:whole].reshape(-1, ROWS_PER_LONG_ROW * d)).reshape(ROWS_PER_LONG_ROW, d)
-        )
-    else:
-        parts.append(matrix[:whole])
-    return np.asarray(ufunc.reduce(np.vstack(parts)), dtype=np.float64)
 
 
 def compute_penalties(scale: FloatArray, ridge: float) -> FloatArray:

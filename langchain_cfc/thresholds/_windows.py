@@ -177,16 +177,16 @@ class Windows(ABC, Generic[R]):
 
     def certify(self, linear: FloatArray, phi: FloatArray) -> Certificate | None:
         """Build the certificate of the answer for a linear term at a prompt; None if it is not a fit."""
-        found = self.find(linear)
-        if found is None or isinstance(found, Unbounded):
-            return None
-        value, (rows, start) = found.compute_value(phi), self._base
+        found = fit = self.find(linear)
         if self._n_clustered:  # its vertex may consist of clusters, and in the last window of rows only
-            found = require_bounded(self.solve_unproven(linear))
+            fit = self.solve_unproven(linear)
+        if found is None or fit is None or isinstance(found, Unbounded) or isinstance(fit, Unbounded):
+            return None
+        rows, start = self._base
         # Rows beyond its window keep their sides.
-        below = np.concatenate([found.vertex.below, start.vertex.below[len(found.vertex.below) :]])
+        below = np.concatenate([fit.vertex.below, start.vertex.below[len(fit.vertex.below) :]])
         problem = Problem(rows, self._near.rest, float(self._tau), self._penalty, linear)
-        return problem.certify(Vertex(found.vertex.basis, below), found.beta, value)
+        return problem.certify(Vertex(fit.vertex.basis, below), fit.beta, found.compute_value(phi))
 
     @abstractmethod
     def _build_regression(self, rows: Rows, rest: RowSums, start: Start | None) -> R:

@@ -319,11 +319,11 @@ class ThresholdRule(ABC, Generic[State]):
         """Compute the thresholds for checked (m, d) features."""
 
 
-def check_state(data: Mapping[str, FloatArray], axes: Mapping[str, int]) -> None:
-    """Reject a state unless it has exactly the named arrays, finite and with the given numbers of axes."""
-    found = {name: np.ndim(array) for name, array in data.items()}
-    if found != dict(axes):
-        msg = f"expected a state of arrays with these numbers of axes: {dict(axes)}; got {found}"
+def check_state(data: Mapping[str, FloatArray], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Reject a state unless it has exactly the named arrays, finite and of the given shapes."""
+    found = {name: np.shape(array) for name, array in data.items()}
+    if found != dict(shapes):
+        msg = f"expected a state of arrays with these shapes: {dict(shapes)}; got {found}"
         raise InputError(msg)
     for name, array in data.items():
         if not np.isfinite(array).all():

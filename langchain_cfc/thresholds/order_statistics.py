@@ -89,7 +89,7 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
 
     def restore(self, data: Mapping[str, FloatArray]) -> GroupedThreshold:
         """Return a fitted copy from `get_state_data`."""
-        check_state(data, {"quantiles": 1})
+        check_state(data, {"quantiles": (np.size(data.get("quantiles", ())),)})
         quantiles = data["quantiles"]
         if len(quantiles) == 0 or (quantiles > self.cap).any():
             msg = "`quantiles` of a grouped threshold's state must hold numbers of groups, none above the cap"

@@ -26,22 +26,6 @@ from langchain_cfc.thresholds._widening import build_wide_neighbourhood, sample_
 from langchain_cfc.thresholds._windows import PlainWindows, RidgeWindows
 from langchain_cfc.thresholds.base import check_state
 
-STATE_AXES = {
-    "features": 2,
-    "success_scores": 1,
-    "weights": 1,
-    "rest": 2,
-    "rest_scores": 1,
-    "centre": 1,
-    "root": 2,
-    "radius": 1,
-    "kept": 1,
-    "scale": 1,
-    "mixture": 2,
-}
-LEVEL_AXES = {"targets": 1, "rest_target": 1}
-RIDGE_AXES = {"penalty": 1}
-
 
 @dataclass(frozen=True, eq=False)
 class ConditionalState:
@@ -131,20 +115,34 @@ class ConditionalState:
         cls, data: Mapping[str, FloatArray], tau: Fraction, cap: float, *, ridge: bool, has_levels: bool
     ) -> ConditionalState:
         """Rebuild the state from named, maybe untrusted arrays; raise an InputError if they do not fit."""
-        check_state(data, STATE_AXES | (RIDGE_AXES if ridge else {}) | (LEVEL_AXES if has_levels else {}))
-        columns = Columns.from_arrays(data)
-        impossible = _find_impossible(data, cap, columns)
-        if impossible is not None:
-            msg = (
-                f"array {impossible!r} of a conditional threshold's state, of shape "
-                f"{data[impossible].shape}, does not fit the others or holds an impossible value"
-            )
+        size, rank, d, n_weights, n_radii = (
+            np.size(data.get(name, ())) for name in ("success_scores", "kept", "scale", "weights", "radius")
+        )
+        width = d if ridge else rank
+        shapes = {
+            "features": (size, width),
+            "success_scores": (size,),
+            "weights": (size if n_weights else 0,),
+            "rest": (3, width),
+            "rest_scores": (2,),
+            "centre": (width,),
+            "root": (width, width),
+            "radius": (min(1, n_radii),),
+            "kept": (rank,),
+            "scale": (d,),
+            "mixture": (rank, d - rank),
+            **({"penalty": (d,)} if ridge else {}),
+            **({"targets": (size,), "rest_target": (width,)} if has_levels else {}),
+        }
+        check_state(data, shapes)
+        columns, scores = Columns.from_arrays(data), data["success_scores"]
+        if size == 0 or (scores > cap).any() or not is_in_range(data.get("penalty", np.ones(1))):
+            msg = "the state of a conditional threshold has no prompts, or an impossible score or penalty"
             raise InputError(msg)
-        scores = data["success_scores"]
-        weights = data["weights"] if len(data["weights"]) else np.ones(len(scores))
+        weights = data["weights"] if n_weights else np.ones(size)
         low, total, mass = data["rest"]
         rest = RowSums(low, total, mass, data.get("rest_target", total), *data["rest_scores"].tolist())
-        radius = float(data["radius"][0]) if len(data["radius"]) else np.inf
+        radius = float(data["radius"][0]) if n_radii else np.inf
         rows = Rows(data["features"], scores, weights, data.get("targets", weights))
         centre = Centre(data["centre"], data["root"])
         return cls(columns, data.get("penalty"), Neighbourhood(rows, rest, centre, radius), tau)
@@ -157,27 +155,3 @@ def _build_windows(
     if penalty is None:
         return PlainWindows(near, tau, negative=negative)
     return RidgeWindows(near, tau, penalty, negative)
-
-
-def _find_impossible(data: Mapping[str, FloatArray], cap: float, columns: Columns) -> str | None:
-    """Return the name of an array that does not fit the others or the cap; None if all do."""
-    size, rank = len(data["success_scores"]), len(columns.kept)
-    width = len(columns.scale) if "penalty" in data else rank
-    shapes = {
-        "features": (size, width),
-        "weights": (size if len(data["weights"]) else 0,),
-        "rest": (3, width),
-        "rest_scores": (2,),
-        "centre": (width,),
-        "root": (width, width),
-        "radius": (min(len(data["radius"]), 1),),
-        "targets": (size,),
-        "rest_target": (width,),
-        "penalty": (width,),
-    }
-    for name, shape in shapes.items():
-        if name in data and data[name].shape != shape:
-            return name
-    if size == 0 or (data["success_scores"] > cap).any():
-        return "success_scores"
-    return None if is_in_range(data.get("penalty", np.ones(1))) else "penalty"

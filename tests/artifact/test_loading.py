@@ -286,7 +286,7 @@ def encode_numbers(*numbers: float) -> str:
         ({"shape": [1.0], "float64": encode_numbers(0.5)}, r"shape\.0"),
         ({"shape": "1", "float64": encode_numbers(0.5)}, "shape"),
         ({"shape": [1], "float64": encode_numbers(float("nan"))}, "not finite"),
-        ({"shape": [1, 1], "float64": encode_numbers(0.5)}, "axes"),
+        ({"shape": [1, 1], "float64": encode_numbers(0.5)}, "shapes"),
         ({"shape": [2], "float64": encode_numbers(0.5, 0.6)}, r"states for 1 features, got"),
         ({"shape": [1], "float64": encode_numbers(5.0)}, "none above the cap"),
     ],
