@@ -35,12 +35,8 @@ class Discrimination:
     # Probability that a correct candidate has a smaller score than a wrong one, ties counting half: 1 is
     # perfect, 0.5 is chance, and smaller values mean that the scores have the wrong orientation.
     auroc: float
-    low: float  # Lower end of its interval
+    low: float  # Lower end of its two-sided interval, approximate for few prompts
     high: float  # Upper end of its interval
-    confidence: float  # Confidence level of the two-sided interval, approximate for few prompts
-    n_correct: int  # Number of correct candidates
-    n_wrong: int  # Number of wrong candidates
-    n_prompts: int  # Number of prompts
 
 
 def compute_auroc(scores: FloatArray, correct: BoolArray, confidence: float = 0.95) -> Discrimination | None:
@@ -61,9 +57,8 @@ def compute_auroc(scores: FloatArray, correct: BoolArray, confidence: float = 0.
 
     Examples:
         >>> scores, correct = np.array([[0.1, 0.4], [0.4, 0.8]]), np.array([[True, False], [True, False]])
-        >>> found = compute_auroc(scores, correct)
-        >>> found.auroc, found.n_correct, found.n_wrong
-        (0.875, 2, 2)
+        >>> compute_auroc(scores, correct).auroc
+        0.875
     """
     _check_scores(scores, correct, confidence)
     right = int(correct.sum())
@@ -82,7 +77,7 @@ def compute_auroc(scores: FloatArray, correct: BoolArray, confidence: float = 0.
     low, high = _compute_logit_interval(auroc, variance, NormalDist().inv_cdf(0.5 + confidence / 2.0))
     observed = _compute_observed_share(min(with_right, with_wrong, size // 2), confidence)
     low, high = min(low, observed * auroc), max(high, 1.0 - observed * (1.0 - auroc))
-    return Discrimination(auroc, low, high, confidence, right, wrong, size)
+    return Discrimination(auroc, low, high)
 
 
 def _check_scores(scores: FloatArray, correct: BoolArray, confidence: float) -> None:

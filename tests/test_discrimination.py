@@ -65,7 +65,6 @@ def test_compute_auroc_equals_the_formula_over_all_pairs(seed: int, decimals: in
     result = compute_some_auroc(scores, correct, 0.9)
     assert result.auroc == auroc
     assert (result.low, result.high) == pytest.approx((ends[0], ends[1]), rel=1e-9)
-    assert (result.n_correct, result.n_wrong, result.n_prompts, result.confidence) == (m, w, 60, 0.9)
 
 
 def test_compute_auroc_depends_on_ranks_and_mirrors_swapped_labels() -> None:
@@ -84,7 +83,7 @@ def test_compute_auroc_of_a_million_candidates_is_fast() -> None:
     result = compute_some_auroc(rng.normal(size=correct.shape) - correct, correct)
     truth = stats.norm.cdf(1 / math.sqrt(2))
     # Independent candidates: the variance is at most A (1 - A) / min(m, w) (Birnbaum and Klose 1957).
-    bound = math.sqrt(truth * (1 - truth) / min(result.n_correct, result.n_wrong))
+    bound = math.sqrt(truth * (1 - truth) / min(correct.sum(), (~correct).sum()))
     assert abs(result.auroc - truth) < -stats.norm.ppf(FALSE_ALARM / 2) * bound
 
 

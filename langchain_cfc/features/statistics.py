@@ -14,6 +14,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -59,20 +60,16 @@ SCORE_STATISTICS: Mapping[str, Measure] = {
     "score_gap": lambda draws: _compute_score_gap(_sort_scores(draws)),
     "count": lambda draws: draws.counts.astype(np.float64),  # of the candidates drawn, or of the claims
 }
-# Statistics of the distribution of answers, (N,) each.
-_COUNT_STATISTICS: Mapping[str, Measure] = {
+# Statistics of the answers, (N,) each: of their distribution, then of their numbers of characters.
+ANSWER_STATISTICS: Mapping[str, Measure] = {
     "entropy": lambda draws: _compute_entropy(count_answers(draws)),
     "distinct_answers": lambda draws: np.count_nonzero(count_answers(draws), axis=1).astype(np.float64),
     "top_share": lambda draws: count_answers(draws)[:, -1] / draws.n,  # Share of the most frequent answer
-}
-# Statistics of the numbers of characters of the answers, (N,) each.
-_LENGTH_STATISTICS: Mapping[str, Measure] = {
     "mean_length": lambda draws: _compute_mean(_sort_lengths(draws)),
     "min_length": lambda draws: _sort_lengths(draws)[:, 0],
     "max_length": lambda draws: _sort_lengths(draws)[:, -1],
     "std_length": lambda draws: _compute_std(_sort_lengths(draws)),
 }
-ANSWER_STATISTICS: Mapping[str, Measure] = {**_COUNT_STATISTICS, **_LENGTH_STATISTICS}
 STATISTICS: Mapping[str, Measure] = {**SCORE_STATISTICS, **ANSWER_STATISTICS}
 
 
@@ -135,12 +132,11 @@ def precompute_statistics(draws: CandidateBatch) -> CandidateBatch:
     Returns:
         A batch that holds the statistics of scores and, if answers are known, of answers.
     """
-    available = dict(SCORE_STATISTICS)
-    available |= {} if draws.answer_codes is None else _COUNT_STATISTICS
-    available |= {} if draws.lengths is None else _LENGTH_STATISTICS
-    values_of = {name: _measure(name, draws) for name in available}
-    for values in values_of.values():
-        values.flags.writeable = False  # shared between all maps
+    values_of = {}
+    for name in STATISTICS:
+        with suppress(FeatureError):  # answers or their lengths are unknown
+            values_of[name] = _measure(name, draws)
+            values_of[name].flags.writeable = False  # shared between all maps
     return replace(draws, precomputed=values_of)
 
 
