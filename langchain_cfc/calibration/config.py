@@ -221,17 +221,11 @@ class CalibrationConfig:
             "set_rule: 'best_answer' belongs to max_wrong_of_all, which sets it": (
                 self.set_rule == BestAnswer.text
             ),
-            "features: the map came with adaptive levels, so adaptive_alpha must be true": (
-                self.given_levels is not None and not self.is_adaptive
-            ),
             "adaptive_alpha: true for answers; with claims the share of an answer's claims to keep, such as "
             "0.3": self.is_adaptive and (self.unit == "claims") != (self.kept_share is not None),
-            "adaptive_alpha: must be the share that the levels of the feature map were fitted to keep": (
-                self.given_levels is not None and self.kept_share != self.given_levels.share
-            ),
-            "adaptive_alpha: needs alpha, the smallest error level": (
-                self.is_adaptive and self.alpha is None
-            ),
+            "features: the map came with adaptive levels, so adaptive_alpha must be true, or the share that "
+            "they were fitted to keep": self.given_levels is not None
+            and not (self.is_adaptive and self.kept_share == self.given_levels.share),
             "adaptive_alpha cannot be combined with pac: no theorem guarantees each level then": (
                 self.is_adaptive and self.pac is not None
             ),
@@ -243,10 +237,11 @@ class CalibrationConfig:
             "max_wrong_rate with claims: give one rate and no alpha; make an artifact for each": (
                 self.certifies_claims and (len(self.wrong_rates) > 1 or self.alpha is not None)
             ),
-            "features, set_rule and pac are about sets: leave them out, or give an alpha as well. For rates "
-            "in each group of the features there is wrong_rate_groups": not self.alphas
+            "features, set_rule, pac and adaptive_alpha are about sets: leave them out, or give an alpha as "
+            "well. For rates in each group of the features there is wrong_rate_groups": not self.alphas
             and (
-                self.set_rule != "all"
+                self.is_adaptive
+                or self.set_rule != "all"
                 or self.pac is not None
                 or (self.map_text != "1" and not self.wrong_rate_groups)
             ),

@@ -20,7 +20,7 @@ from langchain_cfc.artifact import (
     make_threshold_rule,
 )
 from langchain_cfc.calibration.config import CalibrationConfig
-from langchain_cfc.candidates import LabelledBatch, list_ids_and_clusters
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, UnattainableTargetError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records.splits import Part, SplitPlan, digest_ids
@@ -205,11 +205,6 @@ def make_facts(
 ) -> CalibrationFacts:
     """Return the facts that an artifact states about its prompts, for each of which n answers were drawn."""
     prompts, parts = data.prompts, data.parts
-    known: tuple[Part, ...] = ("fit", "calibration")
-    names = list_ids_and_clusters(
-        [one for name in known for one in parts[name].ids],
-        [one for name in known for one in parts[name].clusters],
-    )
     return CalibrationFacts(
         size=len(data.labelled),
         recorded_candidates=prompts.recorded or n,
@@ -220,7 +215,7 @@ def make_facts(
         held_out_size=len(parts["test"]),
         split=data.plan,
         digests={name: digest_ids(part.ids) for name, part in parts.items()},
-        sketch=list(data.plan.compute_sketch(names)),
+        sketch=list(data.plan.compute_sketch(data.known.names)),
         attainable_coverage=float(np.mean(data.reachable)),
         groups=data.groups,
         allow_unattainable=config.allow_unattainable,

@@ -236,7 +236,7 @@ def test_load_refuses_forged_adaptive_levels(
     [
         ({"alpha": "0.1", "pac": PaperPAC()}, "no theorem"),
         ({"alpha": "0.1", "delta": "0.05", "features": "1"}, "delta with alpha"),
-        ({"max_wrong_rate": "0.1"}, "needs alpha"),
+        ({"max_wrong_rate": "0.1"}, "are about sets"),
     ],
 )
 def test_calibrate_refuses_adaptive_alpha_with_other_rules_and_options(
