@@ -15,8 +15,11 @@ from langchain_cfc.support.display import summarise
 from langchain_cfc.support.text import format_limit, format_percent
 
 
-def print_artifact(console: Console, artifact: CalibrationArtifact) -> None:
-    """Print what a notebook shows of an artifact, and below it the curve of a certified bot as text."""
+def print_artifact(console: Console, artifact: CalibrationArtifact, *, details: bool) -> None:
+    """Print what a notebook shows of an artifact, and below it the curve of a certified bot as text.
+
+    `details` are all assumptions, and tables of certificates, groups and cuts.
+    """
     shown = summarise(artifact)
     for sentence in shown.sentences:
         console.print(escape(sentence))
@@ -29,6 +32,23 @@ def print_artifact(console: Console, artifact: CalibrationArtifact) -> None:
     if artifact.bot is not None and artifact.bot.curve:
         print_lines(console, ["", *artifact.bot.risk_curve.draw_text()])
         console.print("(. seen, O certified, - limit; the figures: --details)", style="dim")
+    if not details:
+        return
+    for certificate in artifact.certificates:
+        console.print("", make_certificate_table(certificate))
+    if artifact.alphas:
+        promise = artifact.make_guarantee(artifact.alphas[0])
+    else:
+        promise = artifact.make_bot_guarantee(
+            max_wrong_rate=artifact.certified_bot.certificates[-1].max_wrong_rate
+        )
+    if promise.kind != "heuristic":
+        print_list(console, promise.assumptions, "Assumptions")
+        print_list(console, promise.not_promised, "Not promised")
+    if not artifact.is_bot_alone:
+        console.print("", make_groups_table(artifact))
+    if artifact.bot is not None and artifact.bot.curve:
+        console.print("", make_curve_table(artifact.bot))
 
 
 def make_curve_table(bot: CertifiedBot) -> Table:
@@ -95,22 +115,3 @@ def make_certificate_table(certificate: CoverageCertificate) -> Table:
         )
         table.add_row(*cells[:columns])
     return table
-
-
-def print_details(console: Console, artifact: CalibrationArtifact) -> None:
-    """Print all assumptions, and tables of certificates, groups and cuts."""
-    for certificate in artifact.certificates:
-        console.print("", make_certificate_table(certificate))
-    if artifact.alphas:
-        promise = artifact.make_guarantee(artifact.alphas[0])
-    else:
-        promise = artifact.make_bot_guarantee(
-            max_wrong_rate=artifact.certified_bot.certificates[-1].max_wrong_rate
-        )
-    if promise.kind != "heuristic":
-        print_list(console, promise.assumptions, "Assumptions")
-        print_list(console, promise.not_promised, "Not promised")
-    if not artifact.is_bot_alone:
-        console.print("", make_groups_table(artifact))
-    if artifact.bot is not None and artifact.bot.curve:
-        console.print("", make_curve_table(artifact.bot))

@@ -9,12 +9,7 @@ from rich.markup import escape
 
 from langchain_cfc import calibration
 from langchain_cfc.artifact import open_attempts
-from langchain_cfc.cli._artifact import (
-    describe_artifact,
-    make_groups_table,
-    print_artifact,
-    print_details,
-)
+from langchain_cfc.cli._artifact import describe_artifact, make_groups_table, print_artifact
 from langchain_cfc.cli.calibration_options import add_calibration_options
 from langchain_cfc.cli.formatting import emit_json, get_console, report_errors
 from langchain_cfc.cli.inputs import (
@@ -58,9 +53,7 @@ def calibrate(
         emit_json({"artifact": str(out_path), **describe_artifact(artifact)})
         return
     console = get_console()
-    print_artifact(console, artifact)
-    if details:
-        print_details(console, artifact)
-    elif not artifact.is_bot_alone:
+    print_artifact(console, artifact, details=details)
+    if not details and not artifact.is_bot_alone:
         console.print("", make_groups_table(artifact))
     console.print(f"\nartifact written to [bold]{escape(str(out_path))}[/]", soft_wrap=True)

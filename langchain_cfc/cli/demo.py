@@ -7,7 +7,6 @@ import shlex
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -132,18 +131,13 @@ def choose_examples(served: Served) -> Served:
 
     They are taken in the order of the hash of their ids, each from another topic, if they fit a line.
     """
-    topics: set[object] = set()
-
-    def choose(most: int, *, abstained: bool) -> Iterator[tuple[PromptRecord, CFCResult]]:
+    by_topic: dict[object, tuple[PromptRecord, CFCResult]] = {}
+    for abstained, most in ((False, _ANSWERED_EXAMPLES), (True, _ANSWERED_EXAMPLES + _ABSTAINED_EXAMPLES)):
         # A sort key that depends on nothing in the example.
         for record, result in sorted(served, key=lambda pair: hashlib.sha256(pair[0].id.encode()).digest()):
-            topic = record.metadata["topic"]
-            if most and topic not in topics and result.abstained == abstained and _is_clear(record, result):
-                most -= 1
-                topics.add(topic)
-                yield record, result
-
-    return (*choose(_ANSWERED_EXAMPLES, abstained=False), *choose(_ABSTAINED_EXAMPLES, abstained=True))
+            if len(by_topic) < most and result.abstained == abstained and _is_clear(record, result):
+                by_topic.setdefault(record.metadata["topic"], (record, result))
+    return tuple(by_topic.values())
 
 
 def _is_clear(record: PromptRecord, result: CFCResult) -> bool:

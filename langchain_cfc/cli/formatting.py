@@ -21,7 +21,6 @@ from rich.progress import (
     ProgressColumn,
     SpinnerColumn,
     Task,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -176,22 +175,19 @@ class StepDisplay:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._name = ""
-        self._task: TaskID | None = None
 
     def begin(self, name: str, total: int | None = 1) -> None:
         """End the step before, and begin another of `total` items; None if their number is not known."""
-        if self._task is not None:
-            done = max(1, int(self._progress.tasks[self._task].completed))
-            self._progress.update(self._task, total=done, completed=done)
-        self._name, self._task = name, self._progress.add_task(name, total=total)
+        for task in self._progress.tasks[-1:]:
+            done = max(1, int(task.completed))
+            self._progress.update(task.id, total=done, completed=done)
+        self._progress.add_task(name, total=total)
 
     def count(self, name: str, more: int) -> None:
         """Count items of a step, which begins with the first of them."""
-        if self._name != name:
+        if [name] != [task.description for task in self._progress.tasks[-1:]]:
             self.begin(name, None)
-        if self._task is not None:
-            self._progress.advance(self._task, more)
+        self._progress.advance(self._progress.task_ids[-1], more)
 
 
 def track_progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:

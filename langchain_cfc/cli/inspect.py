@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -14,11 +15,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates import verification
 from langchain_cfc.certificates.recomputation import BoundCheck, recompute_certificates
 from langchain_cfc.certificates.verification import LevelVerification
-from langchain_cfc.cli._artifact import (
-    describe_artifact,
-    print_artifact,
-    print_details,
-)
+from langchain_cfc.cli._artifact import describe_artifact, print_artifact
 from langchain_cfc.cli.formatting import (
     emit_json,
     fail,
@@ -60,8 +57,11 @@ def inspect(
         artifact = CalibrationArtifact.load(artifact_path, require_signature=require_signature)
         bounds = recompute_certificates(artifact) if verify else []
         # Order statistics need no solver: `verify` raises for them, which is right if there are no bounds.
-        solved = verify and (artifact.confidence is None or not bounds)
-        levels = _verify_thresholds(artifact, prompts) if solved else []
+        levels: Sequence[LevelVerification] = []
+        if verify and (artifact.confidence is None or not bounds):
+            track = partial(track_progress, what="solving again", total=prompts + 1)
+            with _redirect_native_output():
+                levels = verification.verify(artifact, prompts=prompts, progress=track)
     if as_json:
         found: dict[str, Any] = {}
         if verify:
@@ -71,9 +71,7 @@ def inspect(
         emit_json({**describe_artifact(artifact), **found})
     else:
         console = get_console()
-        print_artifact(console, artifact)
-        if details:
-            print_details(console, artifact)
+        print_artifact(console, artifact, details=details)
         if bounds:
             _print_bounds(bounds)
         if levels:
@@ -84,15 +82,6 @@ def inspect(
         fail("a certificate of this artifact contradicts its own counts: do not rely on it", 1)
     if not all(level.agrees for level in levels):
         fail("another solver contradicts a threshold of this artifact; please report it with the artifact", 1)
-
-
-def _verify_thresholds(artifact: CalibrationArtifact, prompts: int) -> list[LevelVerification]:
-    with _redirect_native_output():
-        return verification.verify(
-            artifact,
-            prompts=prompts,
-            progress=lambda sample: track_progress(sample, "solving again", prompts + 1),
-        )
 
 
 @contextmanager
