@@ -100,7 +100,11 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
             raise RecordError(source, line, "", found)
         cells = _read_cells(source, line, found)
         key = cells["id"], make_key(cells["text"])
-        label = _read_cell(source, line, cells, partly)
+        column = "correct" if "correct" in cells else "supported"
+        try:
+            label = read_label(cells[column]) if cells[column].strip() or not partly else None
+        except ValueError as error:
+            raise RecordError(source, line, column, str(error)) from error
         if "input" in cells:
             inputs[key[0]] = line, cells["input"]
         earlier = rows.get(key)
@@ -159,15 +163,6 @@ def make_key(value: Any) -> str:
     return format_value(value).translate(_PLAIN_MARKS)
 
 
-def _read_cell(source: str, line: int, cells: Mapping[str, str], partly: bool) -> bool | None:
-    """Return the label of a row; None for one that is missing, which `partly` allows."""
-    column = _find_label_column(cells)
-    label = _LABEL_WORDS.get(_clean_word(cells[column]))
-    if label is None and not (partly and not cells[column].strip()):
-        raise RecordError(source, line, column, f"found {cells[column]!r:.60}; expected yes or no")
-    return label
-
-
 def _clean_word(word: str) -> str:
     return unify_characters(word).strip(" .!=()'\"").lower()
 
@@ -181,16 +176,11 @@ _LABEL_WORDS = {
 
 def read_label(value: Any) -> bool:
     """Return a label that is written in any way that sheets know, or as 0 or 1; else raise `ValueError`."""
-    label = value if isinstance(value, bool) else _LABEL_WORDS.get(_clean_word(str(value)))
+    label = _LABEL_WORDS.get(_clean_word(str(value)))
     if label is None:
-        msg = f"found {value!r:.60}; expected true or false"
+        msg = f"found {value!r:.60}; expected yes or no"
         raise ValueError(msg)
     return label
-
-
-def _find_label_column(row: Mapping[str, Any]) -> str:
-    """Return which column holds the label: `correct`, or `supported` on a sheet of claims."""
-    return "supported" if "supported" in row and "correct" not in row else "correct"
 
 
 def _read_cells(source: str, line: int, row: Mapping[str, str]) -> dict[str, str]:
@@ -206,7 +196,7 @@ def _read_cells(source: str, line: int, row: Mapping[str, str]) -> dict[str, str
         is_rewritten = column == "id" and not (is_marked and cell.startswith(TEXT_MARK))
         whole = _WHOLE_DECIMAL.fullmatch(text) if is_rewritten else None
         cells[column] = whole[1] if whole else text
-    for column in ("id", "text", _find_label_column(cells)):
+    for column in ("id", "text", "supported" if "supported" in cells else "correct"):
         if column not in cells:
             problem = f"there is no such column; the first row names {', '.join(map(repr, row))}"
             raise RecordError(source, line, column, problem)

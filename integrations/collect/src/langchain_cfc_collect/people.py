@@ -269,16 +269,12 @@ class PeopleSample:
                 problem = f"no row has {wanted[rows.index(None)]!r:.80} of {name!r:.80}: was one deleted?"
                 raise RecordError(sheet.source, 0, "id", problem)
             labels = [row.correct for row in rows if row is not None]
-            shown = np.ones((1, len(labels)), dtype=np.bool_)
-            least, most = (
-                np.array([[label is True or (label is None and doubtful) for label in labels]])
-                for doubtful in (False, True)
-            )
-            if self.bot is None:
-                low, high = (bool(rule.covers(one, shown)[0]) for one in (least, most))
-            else:
-                low, high = bool(least.all()), bool(most.all())
-            outcomes[name] = low if low == high else None
+            kept = set()
+            for guess in (False, True):  # of each label that is missing
+                filled = [guess if label is None else label for label in labels]
+                shown = np.ones((1, len(filled)), dtype=np.bool_)
+                kept.add(all(filled) if self.bot else bool(rule.covers(np.array([filled]), shown)[0]))
+            outcomes[name] = kept.pop() if len(kept) == 1 else None
         return outcomes
 
     def _list_rows(self) -> Iterator[tuple[str, LabelledRecord, list[int]]]:

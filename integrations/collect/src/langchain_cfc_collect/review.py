@@ -51,7 +51,7 @@ from langchain_cfc.records import (
 from langchain_cfc.records.dataset import check_records
 from langchain_cfc.records.splits import digest_inputs
 from langchain_cfc.support.files import atomic_writer
-from langchain_cfc.support.units import UNITS, Unit
+from langchain_cfc.support.units import UNITS, Unit, UnitTraits
 from langchain_cfc_collect.human import (
     MAX_CELL_SIZE,
     TEXT_MARK,
@@ -170,15 +170,26 @@ def _choose_slots(record: LabelledRecord) -> Sequence[int]:
 
 
 def _list_rows(record: LabelledRecord, slots: Sequence[int]) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of the candidates or claims in some slots of a record, each text once."""
+    """Yield the cells of the candidates or claims in some slots of a record, each text once.
+
+    Raises `InputError` for a text that is too long for a cell, or has both labels.
+    """
     shown = record.id, format_cell(format_input(record.input)), format_cell(record.reference)
-    labels = list_labels(record)
-    written: set[str] = set()
+    items, labels, written = _list_items(record), list_labels(record), set[str]()
     for slot in slots:
-        text = _check_cell(record, labels, slot)
+        text, label = items[slot]
         if text in written:
             continue
         written.add(text)
+        if len(text) > MAX_CELL_SIZE:
+            what = _find_unit(record).item
+            msg = (
+                f"{what} {slot} of record {record.id!r} has {len(text)} characters, and a spreadsheet would "
+                f"cut it off: let people label such {what}s elsewhere, and write a sheet (see HumanLabels)"
+            )
+            raise InputError(msg)
+        if (make_key(text), not label) in labels:
+            raise _make_contradiction_error(record, text)
         if isinstance(record, PromptRecord):
             yield (*shown, text)
             continue
@@ -187,35 +198,24 @@ def _list_rows(record: LabelledRecord, slots: Sequence[int]) -> Iterator[tuple[s
         yield (*shown, format_cell(answer), format_cell(span), text)
 
 
+def _list_items(record: LabelledRecord) -> list[tuple[str, bool]]:
+    """Return the texts of candidates or claims as a sheet shows them, with their labels."""
+    if isinstance(record, PromptRecord):
+        return [(format_candidate(one), one.correct) for one in record.candidates]
+    return [(format_value(one.text), one.supported) for one in record.claims]
+
+
 def list_labels(record: LabelledRecord) -> list[tuple[str, bool]]:
     """Return the texts of candidates or claims as `Sheet.rows` names them, with their labels."""
-    if isinstance(record, PromptRecord):
-        return [(make_key(format_candidate(one)), one.correct) for one in record.candidates]
-    return [(make_key(one.text), one.supported) for one in record.claims]
+    return [(make_key(text), label) for text, label in _list_items(record)]
 
 
-def _check_cell(record: LabelledRecord, labels: Sequence[tuple[str, bool]], slot: int) -> str:
-    """Return the text of a slot, given all texts and labels; raise if it is too long or has both labels."""
-    text = (
-        format_candidate(record.candidates[slot])
-        if isinstance(record, PromptRecord)
-        else format_value(record.claims[slot].text)
-    )
-    if len(text) > MAX_CELL_SIZE:
-        what = "candidate" if isinstance(record, PromptRecord) else "claim"
-        msg = (
-            f"{what} {slot} of record {record.id!r} has {len(text)} characters, and a spreadsheet would "
-            f"cut it off: let people label such {what}s elsewhere, and write a sheet (see HumanLabels)"
-        )
-        raise InputError(msg)
-    key, label = labels[slot]
-    if (key, not label) in labels:
-        raise _make_contradiction_error(record, text)
-    return text
+def _find_unit(record: LabelledRecord) -> UnitTraits:
+    return UNITS["claims" if isinstance(record, ClaimsRecord) else "answers"]
 
 
 def _make_contradiction_error(record: LabelledRecord, text: str) -> InputError:
-    unit = UNITS["claims" if isinstance(record, ClaimsRecord) else "answers"]
+    unit = _find_unit(record)
     words = f"both {unit.correct} and {unit.wrong}: choose one label"
     return InputError(f"record {record.id!r} labels the {unit.item} {text!r:.80} {words}")
 
