@@ -301,7 +301,13 @@ def show(*statuses: CollectionStatus) -> str:
     [
         (
             [{}, {"labelled": 6, "cost": 0.0123}],
-            ["7/8", "a right answer for 50 %", "correct 0.20, wrong 0.80", "1 failed", "cost 0.0123"],
+            [
+                "7 of 8 prompts",
+                "a right answer for 50 %",
+                "correct 0.20, wrong 0.80",
+                "1 failed",
+                "cost 0.0123",
+            ],
         ),
         (
             [{"unit": "claims", "waiting": "1 batch, 20 requests"}],

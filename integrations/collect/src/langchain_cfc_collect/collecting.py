@@ -16,14 +16,7 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from langchain_cfc.errors import CollectionError, InputError, LabelerError
 from langchain_cfc.labelers import Labeler, LabelerInput
@@ -356,25 +349,13 @@ def show_progress(console: Console | None = None) -> Iterator[Callable[[Collecti
     if not console.is_terminal:
         yield _make_line_printer(console)
         return
-    columns = (
-        SpinnerColumn(),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[details]}"),
-    )
+    columns = SpinnerColumn(), BarColumn(bar_width=20), TextColumn("{task.description}")
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=None, rate="", details="")
+        task = progress.add_task("", total=None)
 
         def show(status: CollectionStatus) -> None:
-            progress.update(
-                task,
-                total=status.total,
-                completed=status.labelled + status.failed,
-                rate=f"{60 * status.prompts_per_second:.0f}/min",
-                details=", ".join(_format_details(status)),
-            )
+            done = status.labelled + status.failed
+            progress.update(task, total=status.total, completed=done, description=_describe_progress(status))
 
         yield show
 
@@ -386,16 +367,18 @@ def _make_line_printer(console: Console) -> Callable[[CollectionStatus], None]:
     def show(status: CollectionStatus) -> None:
         nonlocal printed_at
         now = time.monotonic()
-        if now - printed_at < _LINE_INTERVAL:
-            return
-        printed_at = now
-        rate, left = status.prompts_per_second, status.remaining
-        minutes = f", about {left / rate / 60:.0f} min left" if rate > 0 and left else ""
-        done = f"{status.labelled + status.failed} of {status.total} prompts"
-        parts = [done, f"{60 * rate:.0f}/min", *_format_details(status)]
-        console.print(", ".join(parts) + minutes, markup=False, highlight=False, soft_wrap=True)
+        if now - printed_at >= _LINE_INTERVAL:
+            printed_at = now
+            console.print(_describe_progress(status), markup=False, highlight=False, soft_wrap=True)
 
     return show
+
+
+def _describe_progress(status: CollectionStatus) -> str:
+    rate, left = status.prompts_per_second, status.remaining
+    done = f"{status.labelled + status.failed} of {status.total} prompts"
+    minutes = [f"about {left / rate / 60:.0f} min left"] if rate > 0 and left else []
+    return ", ".join([done, f"{60 * rate:.0f}/min", *minutes, *_format_details(status)])
 
 
 def _format_details(status: CollectionStatus) -> Iterator[str]:

@@ -72,40 +72,48 @@ def run_collection(
             msg = f"--out {records} is the store: give another path"
             raise InputError(msg)
     with _exit_on_interrupt():
-        ended = _collect(config, retry_failed=retry_failed, relabel=relabel)
-    written: dict[str, Any] = {"store": config.store}
-    with _exit_on_interrupt(), Store(config.store) as store:
+        examples = config.source.read_examples()
+        _note_lists(config)
+        with _make_options(config, retry_failed=retry_failed, relabel=relabel) as options:
+            ended = collect(examples, config.create_components(), config.store, options)
+        if examples.bad_rows:
+            print_notes(get_error_console(), [_format_bad_rows(examples)])
+        return _report(ended, config.store, records, as_json=as_json)
+
+
+def _report(
+    ended: CollectionResult,
+    name: str,
+    records: Path | None = None,
+    *,
+    as_json: bool,
+    is_rescored: bool = False,
+) -> bool:
+    """Write the finished records and print the outcome; return whether every prompt is finished."""
+    written: dict[str, Any] = {"store": name}
+    with Store(name) as store:
         if records is not None and ended.status.labelled > ended.status.without_claims:
             write_records(records, store.read_all(), store.read_provenance())
             written["records"] = str(records)
-        status, configuration = _read_final_status(store, ended), store.configuration
-        summary = summarize_status(status, store)
+        # The run alone knows the prices.
+        status = replace(CollectionStatus.from_store(store), cost=ended.status.cost)
+        configuration, summary = store.configuration, summarize_status(status, store)
+        unlabelled = store.count_stages()[Stage.SCORED] if is_rescored else 0
     ended = replace(ended, status=status)
     if as_json:
         emit_json({**summary, "complete": ended.complete, **written})
     else:
         print_status(get_console(), status, summary, configuration)
-        print_lines(get_console(), _list_next_steps(written, ended, configuration.get("draws")))
-    return ended.complete and not ended.status.failed
-
-
-def _collect(config: CollectionConfig, *, retry_failed: bool, relabel: bool) -> CollectionResult:
-    examples = config.source.read_examples()
-    _note_lists(config)
-    with _make_options(config, retry_failed=retry_failed, relabel=relabel) as options:
-        ended = collect(examples, config.create_components(), config.store, options)
-    if examples.bad_rows:
-        print_notes(get_error_console(), [_format_bad_rows(examples)])
-    return ended
+        next_steps = _list_next_steps(written, ended, configuration.get("draws"))
+        if unlabelled and status.remaining:
+            left = f"not labelled  {unlabelled} scored prompts: collect with --store {name} and the new "
+            next_steps = iter([f"{left}verifier labels them, and draws nothing again"])
+        print_lines(get_console(), next_steps)
+    return ended.complete and not status.failed
 
 
 def _note_lists(config: CollectionConfig) -> None:
     print_notes(get_error_console(), describe_lists(config.source.rows, config.source.columns))
-
-
-def _read_final_status(store: Store, ended: CollectionResult) -> CollectionStatus:
-    """Return the status of a store after a run, which alone knows the prices."""
-    return replace(CollectionStatus.from_store(store), cost=ended.status.cost)
 
 
 @contextmanager
@@ -132,20 +140,7 @@ def run_rescoring(
     with _exit_on_interrupt(), _make_options(config, retry_failed=retry_failed) as options:
         made, weights = config.create_verifier(), config.weights
         ended = rescore(source, made, target, options, weights=weights, verifier_id=config.verifier_id)
-    with Store(target) as store:
-        status, configuration = _read_final_status(store, ended), store.configuration
-        summary = summarize_status(status, store)
-        unlabelled = 0 if not ended.status.remaining else store.count_stages()[Stage.SCORED]
-    if as_json:
-        emit_json({**summary, "complete": ended.complete, "store": target})
-    else:
-        print_status(get_console(), status, summary, configuration)
-        next_steps = _list_next_steps({"store": target}, ended, configuration.get("draws"))
-        if unlabelled:
-            left = f"not labelled  {unlabelled} scored prompts: collect with --store {target} and the new "
-            next_steps = iter([f"{left}verifier labels them, and draws nothing again"])
-        print_lines(get_console(), next_steps)
-    return ended.complete and not ended.status.failed
+    return _report(ended, target, as_json=as_json, is_rescored=True)
 
 
 @contextmanager
