@@ -354,10 +354,19 @@ def change(rows: Rows, number: int, **fields: Any) -> Rows:
     return [{**row, **fields} if place == number else row for place, row in enumerate(rows)]
 
 
+def omit(rows: Rows, number: int, name: str) -> Rows:
+    return [
+        {key: one for key, one in row.items() if (place, key) != (number, name)}
+        for place, row in enumerate(rows)
+    ]
+
+
 LONG, HARNESS, TESTS = make_long_rows(2), make_harness_rows(2), make_promptfoo(2)["results"]["results"]
 # The name of a file, its rows, and what is wrong with it.
 UNREADABLE: dict[str, tuple[str, Any, str]] = {
     "no answer": ("s.jsonl", change(HARNESS, 2, resps=None), "line 3: resps: "),
+    "no question": ("s.jsonl", omit(HARNESS, 2, "doc"), r"line 3: input: no column 'doc\.question'"),
+    "no variables": ("s.jsonl", omit(TESTS, 5, "vars"), r"line 6: input: no column 'vars\.question'"),
     "score": (
         "s.csv",
         [{**row, "score": 7} for row in LONG],

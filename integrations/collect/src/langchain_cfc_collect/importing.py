@@ -16,7 +16,7 @@ from langchain_cfc.errors import StoreError
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.costs import Usage
 from langchain_cfc_collect.sources.columns import Columns
-from langchain_cfc_collect.sources.samples import Sample, list_sources, read_samples
+from langchain_cfc_collect.sources.samples import Sample, read_samples
 from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.store import Store, rows
 from langchain_cfc_collect.store.configurations import IMPORTED
@@ -80,7 +80,9 @@ def import_samples(
         StoreError: If the store holds other answers, or cannot be written.
     """
     given = columns.model_dump(exclude_defaults=True) if isinstance(columns, Columns) else columns or {}
-    read = read_samples(list_sources(samples), given, answer=answer, score=score, label=label, n=n)
+    several = isinstance(samples, list | tuple) and samples and isinstance(samples[0], str | os.PathLike)
+    parts = {"answer": answer or None, "score": score, "label": label}
+    read = read_samples(samples if several else [samples], given, parts, n)
     answers = [one for _, several in read.prompts for one in several]
     has_scores = any(one.score is not None for one in answers)
     has_labels = any(one.label is not None for one in answers)

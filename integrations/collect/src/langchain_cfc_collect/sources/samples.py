@@ -23,6 +23,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ from langchain_cfc_collect.sources.detection import (
     find_usual_name,
     read_sample,
 )
-from langchain_cfc_collect.sources.files import BadRow, Rows, read_rows, to_plain
+from langchain_cfc_collect.sources.files import BadRow, Row, Rows, read_rows, to_plain
 
 # Usual column names, the likeliest first; case does not matter. Those of lists come last.
 _ANSWER_NAMES = (
@@ -58,8 +59,11 @@ _ANSWER_NAMES = (
     *("model_output", "output", "answer", "text", "candidate", "sample", "sampled_responses", "responses"),
     *("completions", "predictions", "generations", "outputs", "samples", "candidates"),
 )
-_SCORE_NAMES = ("score", "scores", "uncertainty", "confidence", "confidences")
-_LABEL_NAMES = ("correct", "is_correct", "label", "labels", "passed", "pass", "success")
+_USUAL_NAMES = {
+    "answer": _ANSWER_NAMES,
+    "score": ("score", "scores", "uncertainty", "confidence", "confidences"),
+    "label": ("correct", "is_correct", "label", "labels", "passed", "pass", "success"),
+}
 _CONFIDENCES = ("confidence", "confidences")
 # Assertions of promptfoo whose value is the right answer.
 _ASSERTIONS = (
@@ -99,27 +103,24 @@ class Samples:
 
 @dataclass(frozen=True)
 class _Table:
-    """A table of answers, with its columns unless the user says others: None to guess, empty for none."""
+    """A table of answers."""
 
     rows: Rows
     format: str
-    question: str | None = None
-    answer: str | None = None  # of an answer, or of a list of answers
-    reference: str | None = None
-    score: str | None = None  # in [0, 1], smaller is better; of a column named `confidence`, larger is better
-    label: str | None = None
-    # Prepares a row; None for one that repeats another. Raises `RecordError` if it holds no texts.
-    prepare: Callable[[Mapping[str, Any], str, int], Mapping[str, Any] | None] = lambda row, *_: row
+    # Names of columns that are not to be guessed, empty for none, by part: question, reference, answer (or
+    # lists of answers), label, and score: in [0, 1], smaller is better unless it is named `confidence`.
+    columns: Mapping[str, str | None]
     has_lists: bool = False  # whether each cell of the answers is text that holds a list of them, as in CSV
 
     def describe(self, columns: Columns) -> str:
         """Return in one line what was recognised, given the columns of question and reference."""
+        answer, score = self.columns["answer"], self.columns["score"]
         parts = {
             "question": columns.input or columns.prompt or columns.inputs,
-            "answer": f"{self.answer} (lists)" if self.has_lists else self.answer,
+            "answer": f"{answer} (lists)" if self.has_lists else answer,
             "reference": columns.reference,
-            "score": self.score and f"{self.score} ({_explain_direction(self.score)} is better)",
-            "label": self.label,
+            "score": score and f"{score} ({'larger' if _is_confidence(score) else 'smaller'} is better)",
+            "label": self.columns["label"],
         }
         read = ", ".join(f"{part} from {one}" for part, one in parts.items() if one)
         return f"{Path(self.rows.name).name}: {self.format}: {read}"
@@ -140,46 +141,29 @@ def holds_records(path: str | os.PathLike[str]) -> bool:
 
 
 def read_samples(
-    sources: Sequence[Any],
-    columns: Mapping[str, Any],
-    *,
-    answer: str | None = None,
-    score: str | None = None,
-    label: str | None = None,
-    n: int | None = None,
+    sources: Sequence[Any], columns: Mapping[str, Any], parts: Mapping[str, str | None], n: int | None
 ) -> Samples:
     """Read answers that were drawn elsewhere; rows of one question belong together, also in several files.
 
-    Args:
-        sources: Paths of files, or tables in memory: rows, or a pandas DataFrame.
-        columns: Fields of `Columns` that are not to be guessed.
-        answer: Column of the answers; None to guess it.
-        score: Column of scores in [0, 1], smaller is better; None to guess it, empty for none.
-        label: Column of labels; None to guess it, empty for none.
-        n: Number of answers of each question, of which the first n are used; None for the most frequent one.
-
-    Returns:
-        The answers by question.
-
-    Raises:
-        RecordError: If a row cannot be read.
-        InputError: If a column cannot be guessed, or a question has fewer than n answers.
+    `columns` are the fields of `Columns` that are not to be guessed, `parts` the columns of answer, score and
+    label; for these, n and the errors see `import_samples`.
     """
     found: dict[str, tuple[Example, list[Sample]]] = {}
     read: list[dict[str, str]] = []
     described: list[str] = []
     for source in sources:
-        table, known = _choose_columns(_open_table(source), columns, answer, score, label)
+        table, known = _choose_columns(_open_table(source), columns, parts)
         read.append({"file": Path(table.rows.name).name, "format": table.format})
         described.append(table.describe(known))
-        for number, example, samples in _read_table(table, known):
+        for number, row in table.rows:  # type: ignore[misc]  # none is bad
+            example = known.create_example(row, table.rows.name, number)
             first, gathered = found.setdefault(example.id, (example, []))
             if first != example:
                 problem = (
                     f"the question {example.id!r} stands in an earlier row with another input or metadata"
                 )
                 raise RecordError(table.rows.name, number, "", problem)
-            gathered += samples
+            gathered += _read_row(row, table, known, number)
     prompts, n = _take_n(list(found.values()), n)
     return Samples(prompts, read, n, "; ".join(described))
 
@@ -207,44 +191,58 @@ def _take_n(
 
 
 def _open_table(source: Any) -> _Table:
-    """Open a file, rows or a DataFrame, and recognise what wrote it."""
+    """Open a file, rows or a DataFrame, with the columns of the tool that wrote it."""
     if not isinstance(source, str | os.PathLike):
         given = list(source) if isinstance(source, Iterator) else source  # they are read more than once
         rows = given if isinstance(given, Rows) else Rows.from_iterable(given)
     else:
         rows = read_rows(source)
-    return _recognise(rows)
-
-
-def _recognise(rows: Rows) -> _Table:
-    """Return the table, with the columns of the tool that wrote it."""
     sample = [to_plain(row) for row in read_sample(rows)]
     names = set(sample[0])
     if {"doc", "target"} <= names and names & {"resps", "filtered_resps"}:
         return _open_harness(rows, sample)
     if {"vars", "response", "testCase"} <= names or {"vars", "promptIdx"} <= names:
         return _open_promptfoo(rows, sample)
+    rows = _prepare_rows(rows, lambda row, _: row)
     if "sampled_responses" in names:
         # Its scores and the user's labels are of the first response. `to_dict` of uqlm 0.6 loses the prompts.
         what = "results of uqlm, without its first responses"
         asked = next((one for one in ("prompt", "prompts") if one in names), "")
-        return _Table(rows, what, asked, "sampled_responses", score="", label="")
-    return _Table(rows, "a table of answers")
+        columns = {"question": asked, "answer": "sampled_responses", "score": "", "label": ""}
+        return _Table(rows, what, columns)
+    return _Table(rows, "a table of answers", {})
+
+
+def _prepare_rows(rows: Rows, prepare: Callable[[Mapping[str, Any], int], Mapping[str, Any] | None]) -> Rows:
+    """Return rows that a function prepares, given each with its number, without those that it leaves out.
+
+    Reading ends with a `RecordError` at a bad row, or at one that the function refuses.
+    """
+
+    def read() -> Iterator[Row | BadRow]:
+        for row in rows:
+            if isinstance(row, BadRow):
+                raise RecordError(rows.name, row.number, row.field, row.problem)
+            prepared = prepare(to_plain(row[1]), row[0])
+            if prepared is not None:
+                yield row[0], prepared
+
+    return Rows(rows.name, rows.unit, read)
 
 
 def _open_harness(rows: Rows, sample: Sequence[Mapping[str, Any]]) -> _Table:
-    docs = [row["doc"] for row in sample if isinstance(row["doc"], Mapping)]
+    docs = [row["doc"] for row in sample if isinstance(row.get("doc"), Mapping)]
     question = find_usual_name(docs, QUESTION_NAMES, "target") if docs else None
     answer = "resps" if "resps" in sample[0] else "filtered_resps"
     chosen = sample[0].get("filter")
     metrics = sample[0].get("metrics") or []
     has_one = all(len(_unpack(row.get(answer))) == 1 for row in sample)
     label = metrics[0] if has_one and isinstance(metrics, list) and len(metrics) == 1 else ""
-    if not all(row.get(label) in {0, 1} for row in sample):
+    if not all(_is_label(row.get(label)) for row in sample):
         label = ""
     score = "scores" if "scores" in sample[0] else ""
 
-    def prepare(row: Mapping[str, Any], source: str, number: int) -> Mapping[str, Any] | None:
+    def prepare(row: Mapping[str, Any], number: int) -> Mapping[str, Any] | None:
         if row.get("filter") != chosen:  # the same answers, read by another filter
             return None
         prompt, second = _read_arguments(row.get("arguments"))
@@ -254,11 +252,12 @@ def _open_harness(rows: Rows, sample: Sequence[Mapping[str, Any]]) -> _Table:
                 f"found {short_repr(row.get(answer))}; expected texts that a model generated: likelihoods of "
                 "given choices are no answers. Use a task with output_type generate_until"
             )
-            raise RecordError(source, number, answer, problem)
+            raise RecordError(rows.name, number, answer, problem)
         return {**row, answer: texts, "prompt": _read_prompt(prompt)}
 
     asked = "prompt" if question is None else f"doc.{question}"
-    return _Table(rows, "samples of lm-evaluation-harness", asked, answer, "target", score, label, prepare)
+    columns = {"question": asked, "answer": answer, "reference": "target", "score": score, "label": label}
+    return _Table(_prepare_rows(rows, prepare), "samples of lm-evaluation-harness", columns)
 
 
 def _unpack(answers: Any) -> list[Any]:
@@ -289,24 +288,24 @@ def _read_prompt(prompt: Any) -> Any:
 
 
 def _open_promptfoo(rows: Rows, sample: Sequence[Mapping[str, Any]]) -> _Table:
-    variables = [row["vars"] if isinstance(row["vars"], Mapping) else {} for row in sample]
+    variables = [row["vars"] if isinstance(row.get("vars"), Mapping) else {} for row in sample]
     found = find_usual_name(variables, REFERENCE_NAMES)
     question = find_usual_name(variables, QUESTION_NAMES, found or "")
     is_asserted = found is None and None not in map(_find_asserted, sample)
     reference = "asserted" if is_asserted else f"vars.{found}" if found else ""
     drawn_by: dict[tuple[str, str], int] = {}
 
-    def prepare(row: Mapping[str, Any], source: str, number: int) -> Mapping[str, Any]:
+    def prepare(row: Mapping[str, Any], number: int) -> Mapping[str, Any]:
         provider = row.get("provider")
         name = provider.get("id") if isinstance(provider, Mapping) else provider
         drawn_by.setdefault((str(name), str(row.get("promptIdx"))), number)
         if len(drawn_by) > 1:
             listed = " and ".join(f"{who} by prompt {which}" for who, which in drawn_by)
             problem = f"found answers of {listed}; expected those of one model by one prompt: filter the file"
-            raise RecordError(source, number, "provider", problem)
+            raise RecordError(rows.name, number, "provider", problem)
         if not isinstance(row.get("response"), Mapping) or "output" not in row["response"]:
             problem = f"no answer: {short_repr(row.get('error'))}; leave this result out, or run it again"
-            raise RecordError(source, number, "response.output", problem)
+            raise RecordError(rows.name, number, "response.output", problem)
         prompt = row.get("prompt")
         output = row["response"]["output"]
         reply = AIMessage("", response_metadata={"finish_reason": row["response"].get("finishReason")})
@@ -320,7 +319,9 @@ def _open_promptfoo(rows: Rows, sample: Sequence[Mapping[str, Any]]) -> _Table:
     is_graded = all(checks) and not any(one.get("type") in _LIMITS for several in checks for one in several)
     label = "success" if is_graded else ""
     asked = "prompt" if question is None else f"vars.{question}"
-    return _Table(rows, "results of promptfoo", asked, "response.output", reference, "", label, prepare)
+    columns = {"question": asked, "answer": "response.output", "reference": reference}
+    known = {**columns, "score": "", "label": label}
+    return _Table(_prepare_rows(rows, prepare), "results of promptfoo", known)
 
 
 def _find_asserted(row: Mapping[str, Any]) -> Any:
@@ -330,32 +331,28 @@ def _find_asserted(row: Mapping[str, Any]) -> Any:
 
 
 def _list_checks(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    checks = (row.get("testCase") or {}).get("assert") or []
-    return [one for one in checks if isinstance(one, Mapping)]
+    test = row.get("testCase")
+    checks = test.get("assert") if isinstance(test, Mapping) else None
+    return [one for one in checks if isinstance(one, Mapping)] if isinstance(checks, list) else []
 
 
 # Columns
 
 
 def _choose_columns(
-    table: _Table, given: Mapping[str, Any], answer: str | None, score: str | None, label: str | None
+    table: _Table, given: Mapping[str, Any], parts: Mapping[str, str | None]
 ) -> tuple[_Table, Columns]:
     """Return a table with its columns: those given, those that its tool writes, or by usual names."""
-    sample = [to_plain(row) for row in read_sample(table.rows)]
-    answer = answer or table.answer or _find_name(sample, _ANSWER_NAMES, given)
-    score = table.score if score is None else score
-    if score is None:
-        score = _find_name(sample, _SCORE_NAMES, given)
-    label = table.label if label is None else label
-    if label is None:
-        label = _find_name(sample, _LABEL_NAMES, given)
-        label = label if label and all(_is_label(row.get(label)) for row in sample) else None
-    left = [{name: one for name, one in row.items() if name not in {answer, score, label}} for row in sample]
-    reference = given.get("reference") or table.reference
+    sample = read_sample(table.rows)
+    found = {**table.columns, **{part: one for part, one in parts.items() if one is not None}}
+    found = {**{part: _find_part(sample, part, given) for part in _USUAL_NAMES if part not in found}, **found}
+    answer = found["answer"]
+    left = [{name: one for name, one in row.items() if name not in found.values()} for row in sample]
+    reference = given.get("reference") or table.columns.get("reference")
     if reference is None:
         reference = find_usual_name(left, REFERENCE_NAMES)
     is_asked = any(given.get(name) for name in ("input", "prompt", "inputs"))
-    question = table.question
+    question = table.columns.get("question")
     if question is None:
         question = find_usual_name(left, QUESTION_NAMES, reference or "")
     for part, column in (("answer", answer), ("question", is_asked or question)):
@@ -377,24 +374,23 @@ def _choose_columns(
         msg = f"the columns of {table.rows.name} cannot be used: {error.errors()[0]['msg']}"
         raise InputError(msg) from error
     lists = _hold_lists(sample, str(answer), columns.input)
-    chosen = replace(table, answer=answer, score=score or None, label=label or None, has_lists=lists)
-    return chosen, columns
+    return replace(table, columns=found, has_lists=lists), columns
 
 
-def _find_name(
-    sample: Sequence[Mapping[str, Any]], usual: Sequence[str], given: Mapping[str, Any]
-) -> str | None:
-    """Return the first column with a usual name that is not in use."""
+def _find_part(sample: Sequence[Mapping[str, Any]], part: str, given: Mapping[str, Any]) -> str | None:
+    """Return the first column with a usual name of a part that is not in use."""
     used = {one for one in given.values() if isinstance(one, str)}
     names = {name.strip().lower(): name for name in reversed(list(sample[0])) if name not in used}
-    return next((names[one] for one in usual if one in names), None)
+    found = next((names[one] for one in _USUAL_NAMES[part] if one in names), None)
+    if found and part == "label" and not all(_is_label(row.get(found)) for row in sample):
+        return None
+    return found
 
 
 def _is_label(value: Any) -> bool:
-    try:
-        return isinstance(_read_label(value), bool | None)
-    except ValueError:
-        return isinstance(value, list)
+    with suppress(ValueError):
+        return value is None or value == "" or isinstance(value, list) or read_label(value) is not None
+    return False
 
 
 def _is_written_list(value: Any) -> bool:
@@ -417,41 +413,29 @@ def _hold_lists(sample: Sequence[Mapping[str, Any]], answer: str, question: str 
 # Rows
 
 
-def _read_table(table: _Table, known: Columns) -> Iterator[tuple[int, Example, list[Sample]]]:
-    source = table.rows.name
-    for row in table.rows:
-        if isinstance(row, BadRow):
-            raise RecordError(source, row.number, row.field, row.problem)
-        number, values = row
-        prepared = table.prepare(to_plain(values), source, number)
-        if prepared is not None:
-            example = known.create_example(prepared, source, number)
-            yield number, example, list(_read_row(prepared, table, known, number))
-
-
-def _read_row(row: Mapping[str, Any], table: _Table, known: Columns, number: int) -> Iterator[Sample]:
-    source, answer = table.rows.name, str(table.answer)
+def _read_row(row: Mapping[str, Any], table: _Table, known: Columns, number: int) -> list[Sample]:
+    source, answer = table.rows.name, str(table.columns["answer"])
     answers = _list_cells(row, answer, table, known, number)
     others: list[list[Any]] = []
-    for column, read in ((table.score, _read_score(table.score)), (table.label, _read_label)):
-        if column is None:
-            others.append([None] * len(answers))
-            continue
-        cells = _list_cells(row, column, table, known, number)
+    for part, read in (("score", _read_score), ("label", read_label)):
+        column = table.columns[part]
+        cells = _list_cells(row, column, table, known, number) if column else [None] * len(answers)
         if len(cells) != len(answers):
             problem = (
                 f"found {len(cells)} values for {pluralize(len(answers), 'answer')}; expected one for each"
             )
-            raise RecordError(source, number, column, problem)
+            raise RecordError(source, number, str(column), problem)
         try:
-            others.append([read(one) for one in cells])
+            others.append([None if one is None or one == "" else read(one) for one in cells])
         except ValueError as error:
-            raise RecordError(source, number, column, str(error)) from error
+            raise RecordError(source, number, str(column), str(error)) from error
+    if _is_confidence(table.columns["score"]):
+        others[0] = [None if one is None else 1.0 - one for one in others[0]]
     try:
         draws = [make_candidate(slot, one) for slot, one in enumerate(answers)]
     except DrawError as error:
         raise RecordError(source, number, answer, str(error)) from error
-    yield from map(Sample, draws, *others)
+    return list(map(Sample, draws, *others))
 
 
 def _list_cells(row: Mapping[str, Any], column: str, table: _Table, known: Columns, number: int) -> list[Any]:
@@ -468,33 +452,16 @@ def _list_cells(row: Mapping[str, Any], column: str, table: _Table, known: Colum
     return value if isinstance(value, list) else [value]
 
 
-def _explain_direction(column: str) -> str:
-    return "larger" if column.lower() in _CONFIDENCES else "smaller"
+def _is_confidence(column: str | None) -> bool:
+    return column is not None and column.lower() in _CONFIDENCES
 
 
-def _read_score(column: str | None) -> Callable[[Any], float | None]:
-    is_confidence = column is not None and _explain_direction(column) == "larger"
-
-    def read(value: Any) -> float | None:
-        if value is None or value == "":
-            return None
-        try:
-            number = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError):
-            number = math.nan
-        if not 0.0 <= number <= 1.0:
-            msg = f"found {short_repr(value)}; expected a number in [0, 1], or score='' to leave scores out"
-            raise ValueError(msg)
-        return 1.0 - number if is_confidence else number
-
-    return read
-
-
-def _read_label(value: Any) -> bool | None:
-    return None if value is None or value == "" else read_label(value)
-
-
-def list_sources(samples: Any) -> list[Any]:
-    """Return what was given as a list of sources: several paths, or one table or path."""
-    is_several = isinstance(samples, list | tuple) and samples and isinstance(samples[0], str | os.PathLike)
-    return list(samples) if is_several else [samples]
+def _read_score(value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0.0 <= number <= 1.0:
+        msg = f"found {short_repr(value)}; expected a number in [0, 1], or score='' to leave scores out"
+        raise ValueError(msg)
+    return number
