@@ -183,19 +183,8 @@ def test_promised_names_exist(module: str) -> None:
         assert name in home.__all__
 
 
-# Packages whose names are loaded when they are first used, and what else they hold.
-LAZY = pytest.mark.parametrize(
-    ("package", "more"),
-    [
-        (langchain_cfc, {"__version__"}),
-        (langchain_cfc.verifiers, set()),
-    ],
-)
-
-
-@LAZY
-def test_names_of_all_can_be_imported(package: Any, more: set[str]) -> None:
-    del more
+@pytest.mark.parametrize("package", [langchain_cfc, langchain_cfc.verifiers])
+def test_names_of_all_can_be_imported(package: Any) -> None:
     for name in package.__all__:
         assert getattr(package, name) is not None
     # Constants first, as Ruff sorts them.
@@ -203,34 +192,30 @@ def test_names_of_all_can_be_imported(package: Any, more: set[str]) -> None:
     assert set(package.__all__) <= set(dir(package))
 
 
-@LAZY
-def test_lazy_names_are_those_of_their_modules(package: Any, more: set[str]) -> None:
-    for home, names in package._NAMES.items():
-        module = importlib.import_module(f".{home}", package.__package__)
-        assert all(getattr(package, name) is getattr(module, name) for name in names)
-    assert {name for names in package._NAMES.values() for name in names} | more == set(package.__all__)
+def test_lazy_names_are_those_of_their_modules() -> None:
+    for home, names in langchain_cfc._NAMES.items():
+        module = importlib.import_module(f"langchain_cfc.{home}")
+        assert all(getattr(langchain_cfc, name) is getattr(module, name) for name in names)
+    listed = {name for names in langchain_cfc._NAMES.values() for name in names}
+    assert listed | {"__version__"} == set(langchain_cfc.__all__)
 
 
-@LAZY
-def test_public_names_differ_from_module_names(package: Any, more: set[str]) -> None:
+def test_public_names_differ_from_module_names() -> None:
     # Once such a module is imported, the name would mean it.
-    del more
-    assert not set(package.__all__) & set(package._NAMES)
+    assert not set(langchain_cfc.__all__) & set(langchain_cfc._NAMES)
 
 
-@LAZY
-def test_type_checking_imports_match_lazy_names(package: Any, more: set[str]) -> None:
+def test_type_checking_imports_match_lazy_names() -> None:
     # Type checkers read the imports under TYPE_CHECKING; the interpreter never does.
-    del more
-    tree = ast.parse(Path(package.__file__).read_text())
+    tree = ast.parse(Path(langchain_cfc.__file__).read_text())
     names = {
-        (node.module or "").removeprefix(f"{package.__package__}."): {alias.name for alias in node.names}
+        (node.module or "").removeprefix("langchain_cfc."): {alias.name for alias in node.names}
         for block in tree.body
         if isinstance(block, ast.If)
         for node in block.body
         if isinstance(node, ast.ImportFrom)
     }
-    assert names == {home: set(listed) for home, listed in package._NAMES.items()}
+    assert names == {home: set(listed) for home, listed in langchain_cfc._NAMES.items()}
 
 
 @pytest.mark.parametrize("name", ["CFCRunable", "artifacts", "_homes", "__wrapped__"])
