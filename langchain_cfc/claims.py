@@ -10,12 +10,11 @@ from __future__ import annotations
 import html
 import re
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import accumulate, pairwise
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -26,7 +25,7 @@ from langchain_cfc.no_answers import explain_unscored
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.sampling.candidates import StrippedCandidate, make_candidate
 from langchain_cfc.support.imports import require
-from langchain_cfc.support.layout import QUESTIONS, Governor, Range, Unit, parse_layout
+from langchain_cfc.support.layout import QUESTIONS, Governor, Layout, Range, Unit
 from langchain_cfc.support.letters import Letters
 from langchain_cfc.support.serialization import compute_sha256
 from langchain_cfc.support.text import quote
@@ -56,6 +55,8 @@ _ENCLOSED = re.compile(
 # Shorter words, such as "the" and "is", say little about where a claim is made.
 _LONG_WORD = 4
 _BLANK_LINE = re.compile(r"[\r\n]([ \t>]*)(?=[\r\n])")
+# Anything whose first item is its start.
+_Piece = TypeVar("_Piece", bound=tuple[Any, ...])
 _HINT = (
     "a splitter returns spans: Span(start, end), (start, end), or mappings with start, end and text; a claim "
     "that was not found in the answer has start and end None, and a text"
@@ -127,20 +128,8 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
             >>> [one.text for one in SentenceSplitter().split("Known facts:\n- Lima is big")]
             ['Known facts:\nLima is big']
         """
-        layout = parse_layout(answer)
-        run_ins = sorted((one.start, one.end) for one in layout.governors)
-        margins = [one[:2] for one in layout.margins]
-        pieces = [
-            piece
-            for unit in layout.units
-            for piece in self._split_unit(
-                answer,
-                unit,
-                margins[bisect_left(margins, (unit.start,)) : bisect_left(margins, (unit.end,))],
-                [one for one in _select(run_ins, unit.start, unit.end) if one[1] < unit.end],
-            )
-        ]
-        pieces.sort()
+        layout = Layout(answer)
+        pieces = sorted(piece for unit in layout.units for piece in self._split_unit(answer, layout, unit))
         governed: dict[Range, list[Range]] = {piece: [] for piece in pieces}
         governing: set[Range] = set()
         for one in layout.governors:
@@ -157,17 +146,18 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
             if piece not in governing
         ]
 
-    def _split_unit(
-        self, answer: str, unit: Unit, margins: Sequence[Range], run_ins: Sequence[Range]
-    ) -> list[Range]:
-        """Return the ranges of a unit's sentences, of which none cuts a link, a quotation or emphasis.
-
-        `margins` are those inside the unit, and `run_ins` words that govern what follows in it.
-        """
+    def _split_unit(self, answer: str, layout: Layout, unit: Unit) -> list[Range]:
+        """Return the ranges of a unit's sentences, of which none cuts a link, a quotation or emphasis."""
         if unit.is_whole:
             return [(unit.start, unit.end)]
+        # Words that govern what follows in the unit.
+        run_ins = [
+            (one.start, one.end)
+            for one in _select(layout.governors, unit.start, unit.end)
+            if one.end < unit.end
+        ]
         shown = list(answer[unit.start : unit.end])
-        marks = [*margins]
+        marks = [(start, end) for start, end, _ in _select(layout.margins, unit.start, unit.end)]
         for start, end, size in unit.emphasis:
             marks += [(start, start + size), (end - size, end)]
         for start, end in marks:
@@ -197,7 +187,7 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
         return pieces if len(pieces) != 2 or not run_ins else [(pieces[0][0], pieces[1][1])]  # noqa: PLR2004
 
 
-def _select(pieces: Sequence[Range], first: int, last: int) -> Sequence[Range]:
+def _select(pieces: Sequence[_Piece], first: int, last: int) -> Sequence[_Piece]:
     """Return the pieces, which are in order, that begin in [first, last)."""
     return pieces[bisect_left(pieces, (first,)) : bisect_left(pieces, (last,))]
 
@@ -381,7 +371,7 @@ def _place_by_words(answer: str, spans: list[Span]) -> list[Span]:
     if all(one.place for one in spans):
         return spans
     ranges = [one.place for one in spans if one.place]
-    ranges += [(one.start, one.end) for one in parse_layout(answer).governors] if ranges else []
+    ranges += [(one.start, one.end) for one in Layout(answer).governors] if ranges else []
     parts = [(place, Letters(answer[slice(*place)]).folded) for place in {*ranges}]
 
     def find(claim: str) -> Span:
@@ -458,8 +448,8 @@ class _Remainder:
 
     def __init__(self, answer: str, claims: Sequence[tuple[Range, bool]]) -> None:
         self._answer, self._claims = answer, sorted(place for place, _ in claims)
-        self._layout = parse_layout(answer)
-        self._units = sorted(self._layout.units, key=lambda unit: unit.start)
+        self._layout = Layout(answer)
+        self._units = sorted(self._layout.units)
         # How far the claims up to each one reach.
         self._reach = [*accumulate((end for _, end in self._claims), max)]
         self._shown, self._dropped = bytearray(len(answer)), bytearray(len(answer))
@@ -530,28 +520,26 @@ class _Remainder:
         return self._join()
 
     def _join(self) -> str:
-        text, gap, self._margins = "", 0, deque(self._layout.margins)
+        text, gap = "", 0
         for place, is_shown in enumerate(self._shown):
             if not is_shown:
                 continue
             if not text or gap < place:
-                margin = self._find_margin(place)
+                margin = self._find_margin(gap, place)
                 text += self._write_between(gap, place, margin) if text else margin
             text, gap = text + self._answer[place], place + 1
         return text
 
-    def _find_margin(self, place: int) -> str:
-        """Return the marks before a character that begins a line; first those of its list item."""
+    def _find_margin(self, gap: int, place: int) -> str:
+        """Return the marks before a character that begins a line, or before the list item that it is in.
+
+        Only those after the `gap` began: the others were before a character that is shown already.
+        """
         line = max(self._answer.rfind("\n", 0, place), self._answer.rfind("\r", 0, place)) + 1
-        own = item = (place, place)
-        # The others were before a character that is shown already.
-        while self._margins and self._margins[0][0] <= place:
-            start, end, last = self._margins.popleft()
-            if start == line and own == (place, place):
-                own = (start, end)
-            if place < last and end < last:
-                item = (start, end)
-        return self._answer[slice(*(own if item == (place, place) else item))]
+        marks = _select(self._layout.margins, gap, place + 1)
+        own = [(start, end) for start, end, _ in marks if start == line]
+        items = [(start, end) for start, end, last in marks if place < last and end < last]
+        return self._answer[slice(*[(0, 0), *own[:1], *items][-1])]
 
     def _write_between(self, start: int, end: int, margin: str) -> str:
         """Return what stands between two characters that are shown: unchanged if it hides no word."""

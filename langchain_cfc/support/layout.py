@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise, takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_cfc.support.imports import require
 
@@ -53,8 +53,7 @@ _CONTAINERS = ("blockquote", "bullet_list", "ordered_list", "list_item")
 Range = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(NamedTuple):
     """A part of an answer in which sentences are searched.
 
     Attributes:
@@ -72,8 +71,7 @@ class Unit:
     emphasis: tuple[tuple[int, int, int], ...] = ()
 
 
-@dataclass(frozen=True)
-class Governor:
+class Governor(NamedTuple):
     """Text in [start, end) that governs [first, last); if `is_tail`, only its last sentence or claim does."""
 
     start: int
@@ -81,24 +79,6 @@ class Governor:
     first: int
     last: int
     is_tail: bool = False
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What an answer in Markdown or in plain text consists of.
-
-    Attributes:
-        units: All parts that may make claims, in the order of the answer.
-        governors: What governs what, outer ones first.
-        margins: Ranges of marks at the start of lines, such as `> ` and `- `, each with the end of the item
-            of a list that it begins, or its own end.
-        definitions: Ranges of the targets of links and footnotes, each with what refers to it.
-    """
-
-    units: tuple[Unit, ...]
-    governors: tuple[Governor, ...]
-    margins: tuple[tuple[int, int, int], ...]
-    definitions: tuple[tuple[int, int, str], ...]
 
 
 @dataclass(frozen=True)
@@ -118,15 +98,6 @@ class _Container:
     kind: str
     parts: list[_Part] = field(default_factory=list)
     first_margin: int = 0
-
-
-def parse_layout(answer: str) -> Layout:
-    """Parse an answer as Markdown with tables; text without any marks has a layout as well.
-
-    Raises:
-        MissingExtraError: If markdown-it-py is not installed.
-    """
-    return _Reader(answer).read()
 
 
 @cache
@@ -169,36 +140,49 @@ def _note_marks(rule: Callable[[Any, bool], bool]) -> Callable[[Any, bool], bool
     return run
 
 
-class _Reader:
-    """Reads one answer."""
+class Layout:
+    """What an answer in Markdown, with tables, or in plain text consists of.
+
+    Attributes:
+        units: All parts that may make claims, in the order of the parser.
+        governors: What governs what, outer ones first.
+        margins: Ranges of marks at the start of lines, such as `> ` and `- `, in order, each with the end of
+            the item of a list that it begins, or its own end.
+        definitions: Ranges of the targets of links and footnotes, each with what refers to it.
+
+    Raises:
+        MissingExtraError: If markdown-it-py is not installed.
+    """
 
     def __init__(self, answer: str) -> None:
+        self.units: list[Unit] = []
+        self.governors: list[Governor] = []
+        self.margins: list[tuple[int, int, int]] = []
+        self.definitions: list[tuple[int, int, str]] = []
         self._answer = answer
         ends = [found.span() for found in _LINE_END.finditer(answer)]
         # The start of each line, and its end without the line break.
         self._lines = list(
             zip([0, *(end for _, end in ends)], [*(start for start, _ in ends), len(answer)], strict=True)
         )
-        self._units: list[Unit] = []
-        self._governors: list[Governor] = []
-        self._margins: list[list[int]] = []
-        self._definitions: list[tuple[int, int, str]] = []
         self._rows: list[Range] = []
+        self._read()
+        self.governors.sort(key=lambda one: (one.start, -one.last))
+        self.margins.sort()
 
-    def read(self) -> Layout:
+    def _read(self) -> None:
         env: dict[str, Any] = {}
-        parser = _make_parser()
         stack = [_Container("answer")]
         opened: Any = None
-        for token in parser.parse(self._answer, env):
+        for token in _make_parser().parse(self._answer, env):
             kind, _, step = token.type.rpartition("_")
             if kind in _CONTAINERS and step == "open":
-                stack.append(_Container(kind, first_margin=len(self._margins)))
+                stack.append(_Container(kind, first_margin=len(self.margins)))
             elif kind in _CONTAINERS:
                 self._close(stack.pop(), stack[-1])
             elif token.type == "inline" and opened.type in {"heading_open", "paragraph_open"}:
                 rank = int(opened.tag[1:]) if opened.type == "heading_open" else 0
-                stack[-1].parts += self._read_lines(parser, token, rank, opened.map)
+                stack[-1].parts += self._read_lines(token.content, rank, opened.map)
             elif token.type == "tr_open":
                 self._rows.append(self._find_block(token.map, len(stack) > 1))
             elif token.type == "table_close":
@@ -210,13 +194,7 @@ class _Reader:
         self._govern(stack[0].parts)
         for label, target in env.get("references", {}).items():
             start, end = self._find_block(target["map"], inside=False)
-            self._definitions.append((start, end, f"[{label.casefold()}]"))
-        return Layout(
-            tuple(self._units),
-            tuple(sorted(self._governors, key=lambda one: (one.start, -one.last))),
-            tuple((start, end, last) for start, end, last in sorted(self._margins)),
-            tuple(self._definitions),
-        )
+            self.definitions.append((start, end, f"[{label.casefold()}]"))
 
     def _close(self, container: _Container, outer: _Container) -> None:
         """Note what governs what in a container, and add it to the outer one."""
@@ -224,8 +202,8 @@ class _Reader:
             return
         self._govern(container.parts)
         start, end = container.parts[0].start, container.parts[-1].end
-        if container.kind == "list_item" and container.first_margin < len(self._margins):
-            self._margins[container.first_margin][2] = end
+        if container.kind == "list_item" and container.first_margin < len(self.margins):
+            self.margins[container.first_margin] = (*self.margins[container.first_margin][:2], end)
         outer.parts.append(_Part("list" if container.kind.endswith("list") else "block", start, end))
 
     def _find_block(self, lines: Sequence[int], inside: bool) -> Range:
@@ -234,15 +212,15 @@ class _Reader:
         found = (_MARGIN if inside else _INDENT).match(self._answer, *first)
         start = first[0] if found is None else found.end()
         if start > first[0]:
-            self._margins.append([first[0], start, start])
+            self.margins.append((first[0], start, start))
         return start, start + len(self._answer[start : last[1]].rstrip())
 
     def _read_whole(self, token: Any, inside: bool) -> list[_Part]:
         start, end = self._find_block(token.map, inside)
         if token.type == "hr":
-            self._margins.append([start, end, end])
+            self.margins.append((start, end, end))
             return []
-        self._units.append(Unit(start, end, is_whole=True))
+        self.units.append(Unit(start, end, is_whole=True))
         return [_Part("block", start, end)]
 
     def _read_table(self) -> _Part:
@@ -251,59 +229,51 @@ class _Reader:
         # The line below the first row, which says where the columns are.
         line = bisect_right(self._lines, (end, end)) if end < len(self._answer) else len(self._lines) - 1
         end = self._lines[min(line, len(self._lines) - 1)][1]
-        self._units += [Unit(*one, is_whole=True) for one in [(start, end), *rows]]
+        self.units += [Unit(*one, is_whole=True) for one in [(start, end), *rows]]
         if rows:
-            self._governors.append(Governor(start, end, rows[0][0], rows[-1][1]))
+            self.governors.append(Governor(start, end, rows[0][0], rows[-1][1]))
         return _Part("list", start, rows[-1][1] if rows else end)
 
-    def _read_lines(self, parser: Any, token: Any, rank: int, whole: Sequence[int]) -> list[_Part]:
+    def _read_lines(self, content: str, rank: int, whole: Sequence[int]) -> list[_Part]:
         """Return the lines of a heading or paragraph; those that run on are one."""
-        pieces = token.content.split("\n")
-        lines = self._lines[whole[0] : whole[1]]
+        pieces = content.split("\n")
+        # Where each line of the content begins in the answer, and where each of its characters is.
+        begins: list[int] = []
         places: list[int] = []
-        for piece, (start, end) in zip(pieces, lines, strict=False):
+        for piece, (start, end) in zip(pieces, self._lines[whole[0] : whole[1]], strict=False):
             found = self._answer[start:end].replace("\0", "\ufffd").rfind(piece.rstrip())
             if found < 0:  # tabs that were replaced
                 block = self._find_block(whole, inside=True)
-                self._units.append(Unit(*block, is_whole=True))
+                self.units.append(Unit(*block, is_whole=True))
                 return [_Part("line", *block, rank)]
-            places.append(start + found)
+            begins.append(start + found)
+            places += range(start + found, start + found + len(piece) + 1)
             if found:
-                self._margins.append([start, start + found, start + found])
-        begins = [0, *(place + 1 for place, one in enumerate(token.content) if one == "\n")]
-
-        def locate(place: int) -> int:
-            line = bisect_right(begins, place) - 1
-            return places[line] + place - begins[line]
-
-        atoms, emphasis = _find_inline(parser, token.content)
+                self.margins.append((start, start + found, start + found))
+        inline, marked = _find_inline(content)
+        atoms = [(places[start], places[end - 1] + 1) for start, end in inline]
+        emphasis = [(places[start], places[end - 1] + 1, size) for start, end, size in marked]
         bound = [*atoms, *((start, end) for start, end, _ in emphasis)]
-        ends = [place + len(piece.rstrip()) for place, piece in zip(places, pieces, strict=True)]
         width = max(map(len, pieces))
         parts: list[_Part] = []
         first = 0
-        for line in range(len(pieces)):
+        for line, piece in enumerate(pieces):
             is_last = line + 1 == len(pieces)
             if not is_last and (
                 rank
                 or any(start < begins[line + 1] < end for start, end in bound)
-                or _runs_on(pieces[line], pieces[line + 1], width)
+                or _runs_on(piece, pieces[line + 1], width)
             ):
                 continue
-            start, end = places[first], self._lines[whole[1] - 1][1] if rank else ends[line]
+            start = begins[first]
+            end = self._lines[whole[1] - 1][1] if rank else begins[line] + len(piece.rstrip())
             first = line + 1
             unit = Unit(
                 start,
                 start + len(self._answer[start:end].rstrip()),
                 False,
-                tuple(
-                    (a, b) for a, b in ((locate(a), locate(b - 1) + 1) for a, b in atoms) if start <= a < end
-                ),
-                tuple(
-                    (a, b, size)
-                    for a, b, size in ((locate(a), locate(b - 1) + 1, size) for a, b, size in emphasis)
-                    if start <= a < end
-                ),
+                tuple(one for one in atoms if start <= one[0] < end),
+                tuple(one for one in emphasis if start <= one[0] < end),
             )
             parts += self._read_unit(unit, rank, whole[0])
         return parts
@@ -312,14 +282,14 @@ class _Reader:
         text = self._answer[unit.start : unit.end]
         footnote = _FOOTNOTE.match(text)
         if footnote is not None:
-            self._definitions.append((unit.start, unit.end, footnote[0].casefold()))
+            self.definitions.append((unit.start, unit.end, footnote[0].casefold()))
             return []
-        self._units.append(unit)
+        self.units.append(unit)
         bold = next((one for one in unit.emphasis if one[0] == unit.start and one[2] > 1), None)
         listed = _LIST_IN_LINE.search(text)
         if listed is not None:
             first = unit.start + listed.start()
-            self._governors.append(Governor(unit.start, first, first, unit.end, is_tail=True))
+            self.governors.append(Governor(unit.start, first, first, unit.end, is_tail=True))
         is_lead = text.rstrip(_MARKS).endswith((*_COLONS, *QUESTIONS))
         if bold is not None and not rank:
             words = self._answer[bold[0] : bold[1]].strip(_MARKS)
@@ -328,7 +298,7 @@ class _Reader:
                 rank = _TITLE_RANK
         if not rank:
             for one, following in pairwise([*self._find_labels(unit), (unit.end, unit.end)]):
-                self._governors.append(Governor(*one, one[1], following[0]))
+                self.governors.append(Governor(*one, one[1], following[0]))
         return [_Part("line", unit.start, unit.end, rank, is_lead, paragraph)]
 
     def _find_labels(self, unit: Unit) -> list[Range]:
@@ -349,7 +319,7 @@ class _Reader:
             governed = _find_governed(part, parts[place + 1 :])
             if governed:
                 first, last = governed[0].start, governed[-1].end
-                self._governors.append(Governor(part.start, part.end, first, last, is_tail=not part.rank))
+                self.governors.append(Governor(part.start, part.end, first, last, is_tail=not part.rank))
 
 
 def _find_governed(part: _Part, later: Sequence[_Part]) -> list[_Part]:
@@ -375,8 +345,9 @@ def _find_governed(part: _Part, later: Sequence[_Part]) -> list[_Part]:
     )
 
 
-def _find_inline(parser: Any, content: str) -> tuple[list[Range], list[tuple[int, int, int]]]:
+def _find_inline(content: str) -> tuple[list[Range], list[tuple[int, int, int]]]:
     """Return the ranges of a text that are shown as a whole, and those of emphasis with the size of marks."""
+    parser = _make_parser()
     env: dict[str, Any] = {"atoms": []}
     open_marks: list[int] = []
     emphasis: list[tuple[int, int, int]] = []
