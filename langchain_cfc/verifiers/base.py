@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any, TypeAlias, TypedDict, cast
+from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -67,7 +67,6 @@ _HINT = (
     "expected one score in [0, 1] per candidate, smaller is better; "
     "from_evaluator wraps one that judges single candidates"
 )
-_MEAN_HINT = "scores lie in [0, 1], smaller is better; with weight 0 it does not count"
 
 
 # Most verifiers return floats only, and callers of these need not check for None.
@@ -204,6 +203,28 @@ def combine_fingerprints(
     return {"id" if known else "method": method, **settings, **flat}
 
 
+@dataclass(frozen=True)
+class VerifierScores:
+    """What a verifier says about the n candidates of a prompt.
+
+    A candidate without a verdict has the worst score. This is one more step of the function that turns
+    candidates into scores, the same offline and online, so prompts remain exchangeable.
+
+    Attributes:
+        verdicts: n verifier scores in [0, 1], smaller is better; None without a verdict.
+        outputs: For each candidate, the raw outputs of several verifiers by name, or None if one of them has
+            no verdict; None in all if there is only one verifier.
+    """
+
+    verdicts: Sequence[float | None]
+    outputs: Sequence[Mapping[str, float] | None] | None = None
+
+    @cached_property
+    def scores(self) -> list[float]:
+        """The n scores, 1 for a candidate without a verdict."""
+        return [1.0 if one is None else one for one in self.verdicts]
+
+
 class _VerifierCall:
     """Calls a verifier about the candidates of a prompt, and gives what is no answer no verdict.
 
@@ -216,17 +237,19 @@ class _VerifierCall:
         self._call = make_silent_call("verifier", verifier, VerifierError, ("prompt", "candidates"), _HINT)
         self._compares = getattr(verifier, "separate_scores", None) is not True
 
-    def score(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float | None]]:
-        """Return a checked score for each candidate; None for what is no answer, or without a verdict."""
+    def score(self, given: VerifierInput, config: RunnableConfig) -> Steps[VerifierScores]:
+        """Return a checked score for each candidate; no verdict for what is no answer."""
         draws = given["candidates"]
         answers = [slot for slot, one in enumerate(draws) if one.no_answer is None]
         if not answers:
-            return [None] * len(draws)
+            return VerifierScores([None] * len(draws))
         slots = list(range(len(draws))) if self._compares else answers
         asked: VerifierInput = {**given, "candidates": [draws[slot] for slot in slots]}
         found = check_scores((yield from self._call.invoke_one(asked, config)), len(slots), self._name)
         verdicts = dict(zip(slots, found, strict=True))
-        return [verdicts[slot] if one.no_answer is None else None for slot, one in enumerate(draws)]
+        return VerifierScores(
+            [verdicts[slot] if one.no_answer is None else None for slot, one in enumerate(draws)]
+        )
 
 
 class VerifierEnsemble:
@@ -258,32 +281,26 @@ class VerifierEnsemble:
         """The verifiers' names, in the order given."""
         return tuple(self._calls)
 
-    def compute_outputs(
-        self, given: VerifierInput, config: RunnableConfig
-    ) -> Steps[dict[str, list[float | None]]]:
-        """Return the n scores of each verifier, by name; None for a candidate without its verdict.
+    def score(self, given: VerifierInput, config: RunnableConfig) -> Steps[VerifierScores]:
+        """Return the mean for each candidate, and the raw scores; no verdict where one verifier has none.
 
         Raises:
             VerifierError: If a verifier fails, or returns anything but n scores; the error names it.
         """
         outcomes = yield call_each(
-            lambda name: run_flow(self._calls[name].score(given, config)),
-            lambda name: arun_flow(self._calls[name].score(given, config)),
-            self.names,
+            lambda call: run_flow(call.score(given, config)),
+            lambda call: arun_flow(call.score(given, config)),
+            list(self._calls.values()),
             hold_permits=False,
         )
-        return dict(zip(self.names, unwrap_outcomes(outcomes), strict=True))
+        columns = [one.verdicts for one in unwrap_outcomes(outcomes)]
+        rows = [dict(zip(self.names, row, strict=True)) for row in zip(*columns, strict=True)]
+        outputs = [None if None in row.values() else row for row in rows]
+        return VerifierScores([None if row is None else self._average(row) for row in outputs], outputs)
 
-    def compute_means(self, outputs: Mapping[str, Sequence[float]]) -> list[float]:
-        """Return the weighted means of n recorded outputs by name; `VerifierError` unless in [0, 1]."""
-        for name in (name for name, weight in self._weights.items() if weight):
-            for value in outputs[name]:
-                if not 0.0 <= value <= 1.0:
-                    msg = f"the verifier {name!r} returned {value!r}, which cannot be averaged: {_MEAN_HINT}"
-                    raise VerifierError(msg)
+    def _average(self, scores: Mapping[str, float]) -> float:
         total = math.fsum(self._weights.values())
-        weighted = ([weight * value for value in outputs[name]] for name, weight in self._weights.items())
-        return [min(1.0, math.fsum(row) / total) for row in zip(*weighted, strict=True)]
+        return min(1.0, math.fsum(weight * scores[name] for name, weight in self._weights.items()) / total)
 
 
 def _find_separate_scores(verifier: Verifier) -> bool | None:
@@ -301,28 +318,6 @@ def _normalise_weights(verifiers: Mapping[str, Any], weights: Mapping[str, float
         raise InputError(msg)
     total = math.fsum(given.values())
     return {name: given[name] / total for name in verifiers}
-
-
-@dataclass(frozen=True)
-class VerifierScores:
-    """What a verifier says about the n candidates of a prompt.
-
-    A candidate without a verdict has the worst score. This is one more step of the function that turns
-    candidates into scores, the same offline and online, so prompts remain exchangeable.
-
-    Attributes:
-        verdicts: n verifier scores in [0, 1], smaller is better; None without a verdict.
-        outputs: For each candidate, the raw outputs of several verifiers by name, or None if one of them has
-            no verdict; None in all if there is only one verifier.
-    """
-
-    verdicts: Sequence[float | None]
-    outputs: Sequence[Mapping[str, float] | None] | None = None
-
-    @cached_property
-    def scores(self) -> list[float]:
-        """The n scores, 1 for a candidate without a verdict."""
-        return [1.0 if one is None else one for one in self.verdicts]
 
 
 class CandidateScorer:
@@ -365,20 +360,7 @@ class CandidateScorer:
         Raises:
             VerifierError: If a verifier fails or returns invalid values.
         """
-        n = len(given["candidates"])
-        if isinstance(self._verifier, _VerifierCall):
-            return VerifierScores((yield from self._verifier.score(given, config)))
-        outputs = yield from self._verifier.compute_outputs(given, config)
-        rows = [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
-        complete = [slot for slot, row in enumerate(rows) if None not in row.values()]
-        known: dict[str, list[Any]] = {
-            name: [values[slot] for slot in complete] for name, values in outputs.items()
-        }
-        verdicts = dict(zip(complete, self._verifier.compute_means(known), strict=True))
-        return VerifierScores(
-            [verdicts.get(slot) for slot in range(n)],
-            [cast("dict[str, float]", row) if slot in verdicts else None for slot, row in enumerate(rows)],
-        )
+        return self._verifier.score(given, config)
 
 
 @dataclass

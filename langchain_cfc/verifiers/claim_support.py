@@ -7,7 +7,6 @@ model, or a chat model in an `EntailmentJudge`. Candidates may be claims or whol
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig
@@ -16,7 +15,7 @@ from langchain_cfc.errors import VerifierError
 from langchain_cfc.execution import Call, Steps, Target
 from langchain_cfc.sampling import make_silent_call
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, combine_fingerprints
-from langchain_cfc.verifiers.entailment import Entailment, EntailmentInput, estimate_entailment, make_judge
+from langchain_cfc.verifiers.entailment import Entailment, estimate_pairs, make_judge
 
 
 class ClaimAgreement(BaseVerifier):
@@ -91,15 +90,7 @@ def _estimate_support(
     """
     texts = [one.text for one in given["candidates"]]
     pairs = [(premise, text) for text in dict.fromkeys(texts) for premise in dict.fromkeys(premises)]
-    asked: list[Any] = [
-        EntailmentInput(prompt=given["prompt"], premise=premise, hypothesis=text) for premise, text in pairs
-    ]
-    replies = (yield from judge.invoke_each(asked, config)) if asked else []
-    known = {pair: estimate_entailment(reply) for pair, reply in zip(pairs, replies, strict=True)}
-    support: list[list[float] | None] = []
-    for text in texts:
-        row = [known[premise, text] for premise in premises]
-        support.append(
-            [one or 0.0 for one in row] if any(one is not None for one in row) or not row else None
-        )
-    return support
+    found = yield from estimate_pairs(judge, given["prompt"], pairs, config)
+    known = dict(zip(pairs, found, strict=True))
+    rows = [[known[premise, text] for premise in premises] for text in texts]
+    return [None if set(row) == {None} else [one or 0.0 for one in row] for row in rows]

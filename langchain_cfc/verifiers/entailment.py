@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any, TypeAlias, TypedDict
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -49,6 +48,8 @@ _ENTAILMENT = "entailment"
 _LABELS = frozenset({_ENTAILMENT, "neutral", "contradiction"})
 _WORD = re.compile(r"[^\W_]+(?:_[^\W_]+)*")
 _DENIALS = frozenset({"not", "no", "neither", "nor", "never", "t"})
+# An answer entails another if that is more probable than this.
+_EVEN_ODDS = 0.5
 # As in `{"label": "entailment"}` or "The relation between the two is neutral."
 _MOST_WORDS = 8
 
@@ -81,24 +82,22 @@ class EntailmentJudge(PromptedModel, FlowRunnable[EntailmentInput, bool | None])
 
     def __init__(self, model: Runnable[Any, Any], *, question: Question | None = None) -> None:
         super().__init__("entailment-judge", model, silence_model(model), question)
-        self.fingerprint = self._make_fingerprint()
+        sample = EntailmentInput(prompt=None, premise="{premise}", hypothesis="{hypothesis}")
+        self.fingerprint = self._make_fingerprint(sample)
 
     def flow(self, given: EntailmentInput, config: RunnableConfig) -> Steps[bool | None]:
         """Ask once, or twice if the reply cannot be read, and return the verdict."""
-        asked = {name: escape_tags(given[name]) for name in ("premise", "hypothesis")}
         for note in ("", READABLE_REPLY_REQUEST):
-            write = partial(self._write_requests, PAIR_TEMPLATE.format(**asked), note)
-            [reply] = yield from self._ask_each(given["prompt"], config, write)
+            [reply] = yield from self._ask_each(given["prompt"], config, [given], note)
             label = _find_label(get_reply_text(reply))
             if label is not None:
                 return label == _ENTAILMENT
         return None
 
-    def _write_requests(self, pair: str, note: str, question: str) -> list[str]:
-        return [f"{INSTRUCTIONS}\n\n{question}\n\n{pair}\n\n{REPLY_FORMAT}{note}"]
-
-    def _write_sample(self, question: str) -> str:
-        return self._write_requests(PAIR_TEMPLATE, "", question)[0]
+    def _write_request(self, question: str, judged: EntailmentInput) -> str:
+        premise, hypothesis = map(escape_tags, (judged["premise"], judged["hypothesis"]))
+        pair = PAIR_TEMPLATE.format(premise=premise, hypothesis=hypothesis)
+        return f"{INSTRUCTIONS}\n\n{question}\n\n{pair}\n\n{REPLY_FORMAT}"
 
 
 def make_judge(entails: Entailment) -> Call:
@@ -106,12 +105,24 @@ def make_judge(entails: Entailment) -> Call:
     return make_silent_call("entailment", entails, VerifierError, keys=("prompt", "premise", "hypothesis"))
 
 
-def estimate_entailment(reply: Any) -> float | None:
-    """Return the probability of entailment in a judge's reply: True, False or a probability; None for None.
+def estimate_pairs(
+    judge: Call, prompt: Any, pairs: Sequence[tuple[str, str]], config: RunnableConfig
+) -> Steps[list[float | None]]:
+    """Return the probability that the first text of each pair entails the second; None without a verdict.
 
     Raises:
-        VerifierError: If the reply is anything else.
+        VerifierError: If a reply of the judge is neither True, False nor a probability.
     """
+    if not pairs:
+        return []
+    asked = [
+        EntailmentInput(prompt=prompt, premise=premise, hypothesis=hypothesis)
+        for premise, hypothesis in pairs
+    ]
+    return [_read_probability(one) for one in (yield from judge.invoke_each(asked, config))]
+
+
+def _read_probability(reply: Any) -> float | None:
     value = to_python_scalar(reply)
     if value is None or (isinstance(value, (bool, int, float)) and 0.0 <= value <= 1.0):
         return None if value is None else float(value)
@@ -142,25 +153,13 @@ def group_by_entailment(
     groups: dict[str, str] = {}
     left = list(answers)
     while left:
-        first, *others = left
-        entailed = yield from _select_entailed(judge, prompt, [(first, other) for other in others], config)
-        mutual = yield from _select_entailed(judge, prompt, [(other, first) for _, other in entailed], config)
-        members = {first, *(other for other, _ in mutual)}
-        groups |= dict.fromkeys(members, first)
-        left = [answer for answer in left if answer not in members]
+        first, *members = left
+        for is_back in (False, True):
+            pairs = [(one, first) if is_back else (first, one) for one in members]
+            supports = yield from estimate_pairs(judge, prompt, pairs, config)
+            members = [
+                one for one, support in zip(members, supports, strict=True) if (support or 0.0) > _EVEN_ODDS
+            ]
+        groups |= dict.fromkeys([first, *members], first)
+        left = [answer for answer in left if answer not in groups]
     return groups
-
-
-def _select_entailed(
-    judge: Call, prompt: Any, pairs: Sequence[tuple[str, str]], config: RunnableConfig
-) -> Steps[list[tuple[str, str]]]:
-    """Return the pairs whose first answer more probably entails the second than not, by a verdict."""
-    if not pairs:
-        return []
-    asked = [
-        EntailmentInput(prompt=prompt, premise=premise, hypothesis=hypothesis)
-        for premise, hypothesis in pairs
-    ]
-    replies = yield from judge.invoke_each(asked, config)
-    supports = map(estimate_entailment, replies)
-    return [pair for pair, support in zip(pairs, supports, strict=True) if (support or 0.0) > 0.5]  # noqa: PLR2004

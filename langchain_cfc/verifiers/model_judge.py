@@ -132,26 +132,18 @@ class ModelJudge(PromptedModel, TextVerifier):
         if self.mode == "logprobs":
             called, more = _request_logprobs(called, top_logprobs), {"top_logprobs": top_logprobs}
         super().__init__("model-judge", model, called, question)
-        self.fingerprint = self._make_fingerprint(mode=self.mode, **more)
+        self.fingerprint = self._make_fingerprint("{text}", mode=self.mode, **more)
 
     def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[float | None]]:
         """Ask the model about each text, and twice if its reply cannot be read."""
-
-        def ask(shown: list[str], note: str) -> Steps[list[Any]]:
-            return self._ask_each(
-                prompt,
-                config,
-                lambda question: [self._write_request(question, text) + note for text in shown],
-            )
-
-        replies = yield from ask(texts, "")
+        replies = yield from self._ask_each(prompt, config, texts)
         scores = dict(zip(texts, map(self._read_or_explain, replies), strict=True))
         faults = [one for one in scores.values() if isinstance(one, VerifierError)]
         if faults and len(faults) == len(scores):
             raise faults[0]  # no odd reply, but how the model or its server works
         unread = [text for text, one in scores.items() if one is None or isinstance(one, VerifierError)]
         if unread:
-            again = yield from ask(unread, READABLE_REPLY_REQUEST)
+            again = yield from self._ask_each(prompt, config, unread, READABLE_REPLY_REQUEST)
             scores.update(zip(unread, map(self._read_or_explain, again), strict=True))
         read = [None if isinstance(one, VerifierError) else one for one in scores.values()]
         if len(unread) == len(read) > 1 and set(read) == {None}:
@@ -173,14 +165,11 @@ class ModelJudge(PromptedModel, TextVerifier):
         except VerifierError as fault:
             return fault
 
-    def _write_request(self, question: str, text: str) -> str:
+    def _write_request(self, question: str, judged: str) -> str:
         instructions = INSTRUCTIONS.format(criterion=self.criterion)
-        answer = ANSWER_TEMPLATE.format(text=escape_tags(text))
+        answer = ANSWER_TEMPLATE.format(text=escape_tags(judged))
         # The part that requests share comes first, so that servers can reuse it.
         return "\n\n".join([instructions, question, answer, REPLY_FORMATS[self.mode]])
-
-    def _write_sample(self, question: str) -> str:
-        return self._write_request(question, "{text}")
 
 
 def _list_fields(model: Runnable[Any, Any]) -> set[str]:
@@ -202,9 +191,10 @@ def _request_logprobs(model: Runnable[Any, Any], top: int) -> Runnable[Any, Any]
 
 
 def _read_verdict(reply: Any) -> float | None:
-    """Return the probability of No against Yes, from the alternatives of the first word of a reply.
+    """Return p(No) / (p(Yes) + p(No)), summed over spellings, from the alternatives of a reply's first word.
 
-    None if there is no word, or if neither is among its alternatives.
+    A word that is not among the alternatives is less likely than each of them, and counts as 0. None if there
+    is no word, or if neither is among its alternatives.
 
     Raises:
         VerifierError: If the reply has no readable log-probabilities.
@@ -218,20 +208,14 @@ def _read_verdict(reply: Any) -> float | None:
         )
         raise VerifierError(msg)
     first = next((one for one in entries if _normalise_word(str(one.get("token", "")))), None)
-    return None if first is None else _compute_no_probability(first)
-
-
-def _compute_no_probability(entry: Mapping[str, Any]) -> float | None:
-    """Return p(No) / (p(Yes) + p(No)), summed over spellings; None if neither is among the alternatives.
-
-    A word that is not among the alternatives is less likely than each of them, and counts as 0.
-    """
+    if first is None:
+        return None
     try:
-        logprobs = _read_logprobs(entry)
+        logprobs = _read_logprobs(first)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         msg = (
             "the log-probabilities of the judging model's token "
-            f"{shorten_reply(entry.get('token'))} cannot be read ({describe_error(error)}); expected its own "
+            f"{shorten_reply(first.get('token'))} cannot be read ({describe_error(error)}); expected its own "
             "and at least two top_logprobs. Use a server that returns them as OpenAI's does"
         )
         raise VerifierError(msg) from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from operator import ne
 from typing import Any, TypeAlias
 
@@ -75,13 +75,13 @@ class PromptedModel:
         )
 
     @abstractmethod
-    def _write_sample(self, question: str) -> str:
-        """Return the text that all requests share, with names in braces for the parts that differ."""
+    def _write_request(self, question: str, judged: Any) -> str:
+        """Return the text of a request about a question and what is judged, such as an answer to it."""
 
     def _ask_each(
-        self, prompt: Any, config: RunnableConfig, write_requests: Callable[[str], list[str]]
+        self, prompt: Any, config: RunnableConfig, judged: Iterable[Any], note: str = ""
     ) -> Steps[list[Any]]:
-        """Send requests about one prompt concurrently; `write_requests` gets the question's text."""
+        """Send a request about each of several answers to one prompt, concurrently; a `note` ends each."""
         if self._make_question is not None:
             prompt = yield from self._make_question.invoke_one(prompt, config)
         # Many chat templates refuse two messages of one role in a row, so a single human message with text
@@ -90,12 +90,15 @@ class PromptedModel:
         messages, question = content, QUESTION_IS_ABOVE
         if isinstance(content, str):
             messages, question = [], QUESTION_TEMPLATE.format(question=escape_tags(content))
-        requests = [[*messages, HumanMessage(words)] for words in write_requests(question)]
+        requests = [[*messages, HumanMessage(self._write_request(question, one) + note)] for one in judged]
         return (yield from self._ask.invoke_each(requests, config))
 
-    def _make_fingerprint(self, **settings: Any) -> dict[str, Any]:
-        """Return the settings, the model's fingerprint, and a digest of the text that all requests share."""
-        words = [self._write_sample(place) for place in (QUESTION_TEMPLATE, QUESTION_IS_ABOVE)]
+    def _make_fingerprint(self, sample: Any, **settings: Any) -> dict[str, Any]:
+        """Return the settings, the model's fingerprint, and a digest of the text that all requests share.
+
+        `sample` has names in braces in place of what is judged.
+        """
+        words = [self._write_request(place, sample) for place in (QUESTION_TEMPLATE, QUESTION_IS_ABOVE)]
         words += [READABLE_REPLY_REQUEST, _ESCAPES]
         source = "prompt" if self.question is None else "own"
         return combine_fingerprints(

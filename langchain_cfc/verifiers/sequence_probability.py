@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from contextlib import suppress
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -18,8 +19,6 @@ from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, read_token
 
 # The most by which rounding can lift a sum of log-probabilities above 0.
 _ROUND_OFF = 1e-3
-# The first two bits of a byte that continues a character in UTF-8.
-_CONTINUATION_BITS = 0b1000_0000
 
 
 def select_answer_tokens(candidate: DrawnCandidate) -> list[Mapping[str, Any]]:
@@ -41,18 +40,24 @@ def select_answer_tokens(candidate: DrawnCandidate) -> list[Mapping[str, Any]]:
 
 def locate_tokens(tokens: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[int, int]]]:
     """Return the text that tokens spell, and the start and end of each in its characters."""
-    # A character may be spread over several tokens, so positions are counted in bytes.
-    pieces = [bytes(one.get("bytes") or str(one.get("token", "")).encode()) for one in tokens]
-    spelled = b"".join(pieces)
-    # Number of characters that begin before each byte.
-    begun = [0, *accumulate(map(_begins_character, spelled))]
-    ends = list(accumulate(map(len, pieces)))
-    places = [
-        # A token that starts in the middle of a character starts at that character.
-        (begun[end - len(piece)] - (bool(piece) and not _begins_character(piece[0])), begun[end])
-        for piece, end in zip(pieces, ends, strict=True)
-    ]
-    return spelled.decode("utf-8", "replace"), places
+    # A character may be spread over several tokens, and belongs to each of them.
+    decoder = getincrementaldecoder("utf-8")("replace")
+    text, places = "", []
+    for one in tokens:
+        start = len(text)
+        text += decoder.decode(_encode_token(one))
+        is_unfinished = bool(decoder.getstate()[0])
+        places.append((start, len(text) + is_unfinished))
+    return text + decoder.decode(b"", final=True), places
+
+
+def _encode_token(entry: Mapping[str, Any]) -> bytes:
+    """Return the bytes that a provider lists for a token, or those of its text if there are none."""
+    listed = entry.get("bytes")
+    with suppress(TypeError, ValueError):  # no numbers of bytes
+        if isinstance(listed, (list, bytes)) and listed:
+            return bytes(listed)
+    return str(entry.get("token", "")).encode(errors="replace")
 
 
 def align_tokens(text: str, tokens: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]] | None:
@@ -79,10 +84,6 @@ _VOCABULARY = re.compile("\u2581|\u0120|\u010a|<0x0A>")
 
 def _decode_sign(sign: re.Match[str]) -> str:
     return " " if sign[0] in "\u2581\u0120" else "\n"
-
-
-def _begins_character(byte: int) -> bool:
-    return byte & 0b1100_0000 != _CONTINUATION_BITS
 
 
 class SequenceProbability(BaseVerifier):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import pickle
 import re
 import time
@@ -209,6 +210,14 @@ def test_tokens_that_do_not_spell_the_answer_are_named(tokens: tuple[str, ...]) 
     claims = make_claim_candidates(drawn, [Span(0, 4, "A c.")])
     with pytest.raises(VerifierError, match=tokens[0]):
         SequenceProbability().invoke({"prompt": "q", "candidates": claims})
+
+
+@pytest.mark.parametrize("listed", [[300], "Lima", 7, [None]])
+def test_tokens_with_unreadable_bytes_are_read_by_their_text(listed: Any) -> None:
+    tokens = [{"token": "Lima", "bytes": listed, "logprob": -1.0}, {"token": ".\ud83d", "logprob": -2.0}]
+    message = AIMessage("Lima.?", response_metadata={"logprobs": {"content": tokens}})
+    claims = make_claim_candidates(DrawnCandidate("Lima.?", message), [Span(0, 4, "Lima")])
+    assert SequenceProbability().invoke({"prompt": "q", "candidates": claims}) == [1.0 - math.exp(-1.0)]
 
 
 @pytest.mark.parametrize(
