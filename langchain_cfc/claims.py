@@ -10,12 +10,13 @@ from __future__ import annotations
 import html
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import accumulate, pairwise
+from itertools import accumulate, compress, pairwise
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
@@ -24,6 +25,7 @@ from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags
 from langchain_cfc.no_answers import explain_unscored
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.sampling.candidates import StrippedCandidate, make_candidate
+from langchain_cfc.support.arrays import BoolArray
 from langchain_cfc.support.imports import require
 from langchain_cfc.support.layout import QUESTIONS, Governor, Layout, Range, Unit
 from langchain_cfc.support.letters import Letters
@@ -165,9 +167,9 @@ class SentenceSplitter(FlowRunnable[str, list[Span]]):
                 shown[place - unit.start] = " "
         bound = [*unit.atoms, *((start, end) for start, end, _ in unit.emphasis)]
         bound += [found.span() for found in _ENCLOSED.finditer(answer, unit.start, unit.end)]
-        inside = bytearray(unit.end - unit.start + 1)
+        inside = np.zeros(unit.end - unit.start + 1, dtype=np.bool_)
         for start, end in bound:
-            _fill(inside, start + 1 - unit.start, end - unit.start)
+            inside[start + 1 - unit.start : end - unit.start] = True
         opens = {start + size: start for start, _, size in sorted(unit.emphasis)}
         cuts = []
         for one in self._find(self.language, "".join(shown)):
@@ -452,46 +454,42 @@ class _Remainder:
         self._units = sorted(self._layout.units)
         # How far the claims up to each one reach.
         self._reach = [*accumulate((end for _, end in self._claims), max)]
-        self._shown, self._dropped = bytearray(len(answer)), bytearray(len(answer))
+        self._is_word = np.array([*map(str.isalnum, answer)], dtype=np.bool_)
+        self._shown, self._dropped, self._in_margin, self._hidden = np.zeros((4, len(answer)), np.bool_)
         for (start, end), is_kept in claims:
-            _fill(self._shown if is_kept else self._dropped, start, end)
-        self._in_margin = bytearray(len(answer))
+            (self._shown if is_kept else self._dropped)[start:end] = True
         for start, end, _ in self._layout.margins:
-            _fill(self._in_margin, start, end)
-        self._drop([place for place, is_dropped in enumerate(self._dropped) if is_dropped], 0, len(answer))
+            self._in_margin[start:end] = True
+        self._drop(self._dropped.copy(), 0, len(answer))
         self._apply_governors()
         self._pair_marks()
-        for place, is_margin in enumerate(self._in_margin):
-            if is_margin:
-                self._shown[place] = 0
+        self._shown &= ~self._in_margin
 
-    def _drop(self, places: Iterable[int], first: int, last: int) -> None:
+    def _drop(self, places: BoolArray | slice, first: int, last: int) -> None:
         """Drop characters in [first, last), and all of each link or other whole that holds one of them."""
-        for place in places:
-            self._dropped[place], self._shown[place] = not self._in_margin[place], 0
+        self._dropped[places], self._shown[places] = ~self._in_margin[places], False
         begin = bisect_right(self._units, first, key=lambda unit: unit.start) - 1
         for unit in self._units[max(0, begin) : bisect_left(self._units, last, key=lambda unit: unit.start)]:
             for start, end in [(unit.start, unit.end)] if unit.is_whole else unit.atoms:
-                if any(self._dropped[start:end]):
-                    _fill(self._dropped, start, end)
-                    self._shown[start:end] = bytes(end - start)
-                elif any(self._shown[start:end]):
-                    _fill(self._shown, start, end)
+                if self._dropped[start:end].any():
+                    self._dropped[start:end], self._shown[start:end] = True, False
+                elif self._shown[start:end].any():
+                    self._shown[start:end] = True
 
     def _apply_governors(self) -> None:
         found = [(*self._find_extent(one), one) for one in self._layout.governors]
         for start, end, one in found:
-            if any(self._dropped[start:end]):
-                self._drop(range(one.first, one.last), one.first, one.last)
+            if self._dropped[start:end].any():
+                self._drop(slice(one.first, one.last), one.first, one.last)
         for start, end, one in reversed(found):
-            if any(self._shown[one.first : one.last]):
-                _fill(self._shown, start, end)
+            if self._shown[one.first : one.last].any():
+                self._shown[start:end] = True
 
     def _find_extent(self, one: Governor) -> Range:
         """Return the words of a governor: if only its tail governs, its last claim or what follows that."""
         start, end = one.start, one.end
-        last = max((place for place in range(start, end) if self._answer[place].isalnum()), default=start)
         if one.is_tail:
+            last = max(np.flatnonzero(self._is_word[start:end]), default=0) + start
             near = self._claims[bisect_right(self._reach, start) : bisect_left(self._claims, (last + 1,))]
             around = [first for first, stop in near if last < stop]
             before = [stop for _, stop in near if start < stop <= last]
@@ -500,30 +498,25 @@ class _Remainder:
 
     def _pair_marks(self) -> None:
         """Show marks of emphasis if all that they emphasise is shown, and hide them otherwise."""
-        self._hidden = bytearray(len(self._answer))
         for unit in self._layout.units:
             for start, end, size in unit.emphasis:
-                inside = range(start + size, end - size)
-                is_shown = all(
-                    self._shown[place] or self._in_margin[place] or not self._answer[place].isalnum()
-                    for place in inside
-                ) and any(self._shown[place] for place in inside)
-                for place in (*range(start, start + size), *range(end - size, end)):
-                    self._shown[place], self._hidden[place] = is_shown, not is_shown
+                inside = slice(start + size, end - size)
+                is_lost = self._is_word[inside] & ~self._shown[inside] & ~self._in_margin[inside]
+                is_shown = self._shown[inside].any() and not is_lost.any()
+                for marks in (slice(start, start + size), slice(end - size, end)):
+                    self._shown[marks], self._hidden[marks] = is_shown, not is_shown
 
     def write(self) -> str:
         """Return what is shown, with the targets of the links and footnotes in it."""
         text = self._join()
         for start, end, mark in self._layout.definitions if text else ():
             if mark in text.casefold() or f"{mark[:-1]}][]" in text.casefold():
-                _fill(self._shown, start, end)
+                self._shown[start:end] = True
         return self._join()
 
     def _join(self) -> str:
         text, gap = "", 0
-        for place, is_shown in enumerate(self._shown):
-            if not is_shown:
-                continue
+        for place in np.flatnonzero(self._shown).tolist():
             if not text or gap < place:
                 margin = self._find_margin(gap, place)
                 text += self._write_between(gap, place, margin) if text else margin
@@ -543,18 +536,11 @@ class _Remainder:
 
     def _write_between(self, start: int, end: int, margin: str) -> str:
         """Return what stands between two characters that are shown: unchanged if it hides no word."""
-        between = range(start, end)
-        if not any(
-            not self._in_margin[place] and (self._dropped[place] or self._answer[place].isalnum())
-            for place in between
-        ):
-            return "".join(self._answer[place] for place in between if not self._hidden[place])
-        skipped = self._answer[start:end]
+        skipped, between = self._answer[start:end], slice(start, end)
+        is_word = self._dropped[between] | self._is_word[between]
+        if not (is_word & ~self._in_margin[between]).any():
+            return "".join(compress(skipped, ~self._hidden[between]))
         blank = [found[1] for found in _BLANK_LINE.finditer(skipped.replace("\r\n", "\n"))]
         if blank:
             return f"\n{min(blank, key=len)}\n{margin}"
         return f"\n{margin}" if "\n" in skipped or "\r" in skipped else " "
-
-
-def _fill(flags: bytearray, start: int, end: int) -> None:
-    flags[start:end] = b"\1" * (end - start)
