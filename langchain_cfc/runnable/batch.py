@@ -1,4 +1,4 @@
-"""Answer a batch of questions: draw and score each, then decide on all together.
+"""Answer a batch of questions: draw and score each, several at a time, then decide on all together.
 
 Which questions are answered depends on the scores of all of them, so nothing is answered before the last one
 is scored; `langchain_cfc.artifact.batch` has the rule and its theorem. A question whose calls fail is not
@@ -7,29 +7,42 @@ answered and still counts. Equal questions count once, and get one answer.
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import BaseMessage, convert_to_messages, convert_to_openai_messages
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ContextThreadPoolExecutor
 from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.artifact import CalibrationArtifact, Promise
 from langchain_cfc.artifact.guarantee import build_batch_guarantee
 from langchain_cfc.decision import compute_bot_scores
 from langchain_cfc.errors import CFCError, FeatureError, InputError, PromptKindError, ServingError
+from langchain_cfc.execution import Step, Steps, arun_flow, run_flow
+from langchain_cfc.execution.limits import RunManager, find_limiter
 from langchain_cfc.guarantee import AnsweredBatch, Binding, Guarantee
+from langchain_cfc.runnable.batch_journal import BatchJournal
 from langchain_cfc.runnable.result import CFCResult
+from langchain_cfc.runnable.running import FlowRunner
 from langchain_cfc.runnable.serving import ScoredPrompt, ServedPromise, ServingPipeline
+from langchain_cfc.support.serialization import canonical_json, compute_sha256
 from langchain_cfc.support.text import join_names
 from langchain_cfc.thresholds import Level, format_alpha
 from langchain_cfc.verifiers.prompts import classify_prompt, convert_to_calibrated_kind, unwrap_prompt
 
 # What a question may fail with; all other errors end the batch.
 FAILURES = (ServingError, FeatureError)
+# Questions that are drawn and scored at a time, unless `max_concurrency` says otherwise.
+QUESTIONS_AT_ONCE = 16
 
 ScoredQuestion: TypeAlias = ScoredPrompt | CFCError
 
@@ -72,93 +85,192 @@ class ScoredListener(BaseCallbackHandler):
 
 
 @dataclass(frozen=True)
-class QuestionBatch:
-    """A batch that was checked before anything is drawn.
+class BatchServer:
+    """Draws, scores and decides the questions of batches, with the checked parts of a `CFCRunnable`.
 
     Attributes:
-        artifact: The artifact, which keeps scores for batches.
-        max_wrong_share: The largest expected share of wrong answers, as decimal text.
-        questions: The m distinct questions, in order of appearance.
-        digests: Digests of these, by which they are recognised.
-        rows: For each input the place of its question.
+        pipeline: The runnable's checked parts.
+        runner: Runs its flows.
+        binding: How the parts were checked.
+        verifier: What the verifier states about itself, as text.
     """
 
-    artifact: CalibrationArtifact
+    pipeline: ServingPipeline
+    runner: FlowRunner
+    binding: Binding
+    verifier: str
+
+    def answer(
+        self, inputs: list[Any], run_manager: RunManager, config: RunnableConfig, **asked: Any
+    ) -> BatchResult:
+        """Answer a batch with threads; see `CFCRunnable.answer_batch`."""
+        with self._open(inputs, run_manager, config, **asked) as batch:
+            pool = ContextThreadPoolExecutor(batch.width)
+            try:
+                scored = pool.map(lambda digest: run_flow(batch.score(digest)), batch.questions)
+                return batch.decide(list(scored))
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    async def aanswer(
+        self, inputs: list[Any], run_manager: RunManager, config: RunnableConfig, **asked: Any
+    ) -> BatchResult:
+        """Answer a batch on the event loop."""
+        with self._open(inputs, run_manager, config, **asked) as batch:
+            gate = asyncio.Semaphore(batch.width)
+
+            async def score_in_turn(digest: int) -> ScoredQuestion:
+                async with gate:
+                    return await arun_flow(batch.score(digest))
+
+            tasks = [asyncio.ensure_future(score_in_turn(digest)) for digest in batch.questions]
+            try:
+                return batch.decide(await asyncio.gather(*tasks))
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    @contextmanager
+    def _open(
+        self,
+        inputs: list[Any],
+        run_manager: RunManager,
+        config: RunnableConfig,
+        *,
+        max_wrong_share: Level,
+        journal: str | os.PathLike[str] | None,
+    ) -> Iterator[_QuestionBatch]:
+        artifact, share = self.pipeline.artifact, format_alpha(max_wrong_share, "max_wrong_share")
+        digests, questions = _check_inputs(artifact, inputs)
+        runner = replace(self.runner, limiter=self.runner.limiter or find_limiter(config))
+        header = {
+            "artifact": artifact.digest,
+            "generator": self.pipeline.generator,
+            "verifier": self.verifier,
+            "questions": compute_sha256(canonical_json(sorted(questions))),
+            "max_wrong_share": share,
+        }
+        with nullcontext() if journal is None else BatchJournal(journal, header) as kept:
+            server = replace(self, runner=runner)
+            yield _QuestionBatch(server, (run_manager, config), share, digests, questions, kept)
+
+
+@dataclass(frozen=True)
+class _QuestionBatch:
+    """A batch that is being answered, with one limiter for all its questions.
+
+    Attributes:
+        server: Has the parts that serve.
+        within: The run of the batch.
+        max_wrong_share: The largest expected share of wrong answers, as decimal text.
+        digests: For each input a digest, which equal questions share.
+        questions: The m distinct questions by digest, in order of appearance.
+        journal: Keeps what was drawn and scored.
+    """
+
+    server: BatchServer
+    within: tuple[RunManager, RunnableConfig]
     max_wrong_share: str
-    questions: tuple[Any, ...]
-    digests: tuple[int, ...]
-    rows: tuple[int, ...]
+    digests: Sequence[int]
+    questions: Mapping[int, Any]
+    journal: BatchJournal | None
 
-    @classmethod
-    def check(
-        cls, artifact: CalibrationArtifact, inputs: Sequence[Any], max_wrong_share: Level
-    ) -> QuestionBatch:
-        """Check the inputs of a batch.
+    @property
+    def width(self) -> int:
+        limiter = self.server.runner.limiter
+        return QUESTIONS_AT_ONCE if limiter is None else limiter.size
 
-        Raises:
-            InputError: If the artifact keeps no scores for batches, there are fewer than two distinct
-                questions, or inputs are calibration prompts or of another kind than those.
-        """
-        share, kept = format_alpha(max_wrong_share, "max_wrong_share"), artifact.batch_scores
-        kinds = artifact.calibration.prompt_kinds
-        prompts = [_convert_input(row, one, kinds) for row, one in enumerate(inputs)]
-        forms = [_list_forms(one) for one in prompts]
-        first, known = kept.recognise([one[0] for one in forms])
-        known |= kept.recognise([one[-1] for one in forms])[1]
-        if known.any():
-            msg = (
-                "equal to questions that calibrated this artifact: leave them out, because their right "
-                "answers are known and the scores that wrong answers had include theirs"
+    def score(self, digest: int) -> Steps[ScoredQuestion]:
+        """Return what was drawn and scored for a question, now or before a stop, or how that failed."""
+        known = None if self.journal is None else self.journal.find(digest)
+        if known is not None:
+            return known
+        runner, flow = (
+            self.server.runner,
+            partial(self.server.pipeline.draw_and_score, self.questions[digest]),
+        )
+        try:
+            scored: ScoredPrompt = yield Step(
+                partial(runner.run, flow, *self.within), partial(runner.arun, flow, *self.within)
             )
-            raise _make_input_error(np.flatnonzero(known).tolist(), msg)
-        places: dict[int, int] = {}
-        rows = tuple(places.setdefault(one, len(places)) for one in first.tolist())
-        if len(places) < 2:  # noqa: PLR2004 - a batch
-            msg = (
-                f"a batch needs at least two different questions, got {len(places)}. For one question at a "
-                "time calibrate with max_wrong_rate or max_wrong_of_all, and call bot.invoke(question)"
-            )
-            raise InputError(msg)
-        questions = tuple(prompts[rows.index(place)] for place in range(len(places)))
-        return cls(artifact, share, questions, tuple(places), rows)
+            self._measure(scored)  # fails here if a feature cannot be computed
+        except FAILURES as error:
+            return error
+        # Not in the inner flow, which goes on in its thread when its time is over.
+        if self.journal is not None:
+            self.journal.keep(digest, scored)
+        for one in self.within[0].handlers:
+            if isinstance(one, ScoredListener):
+                one.count()
+        return scored
 
-    def measure(self, scored: ScoredQuestion) -> float:
+    def _measure(self, scored: ScoredQuestion) -> float:
         """Return the mean score of a question; `inf` if it failed or has no answer."""
         if isinstance(scored, CFCError):
             return math.inf
-        return float(compute_bot_scores(self.artifact, scored.batch)[0])
+        return float(compute_bot_scores(self.server.pipeline.artifact, scored.batch)[0])
 
-    def decide(
-        self, pipeline: ServingPipeline, binding: Binding, outcomes: Sequence[ScoredQuestion]
-    ) -> BatchResult:
-        """Decide on all questions, given the m outcomes of drawing and scoring them."""
-        scores = np.array([self.measure(one) for one in outcomes])
-        p_values, cut = self.artifact.batch_scores.select(scores, self.max_wrong_share)
+    def decide(self, outcomes: Sequence[ScoredQuestion]) -> BatchResult:
+        """Decide on all questions, after the journal knows which have failed."""
+        scored = dict(zip(self.questions, outcomes, strict=True))
+        errors = {digest: str(one) for digest, one in scored.items() if isinstance(one, CFCError)}
+        if self.journal is not None:
+            self.journal.finish(errors)
+        pipeline = self.server.pipeline
+        scores = np.array([self._measure(one) for one in outcomes])
+        found, cut = pipeline.artifact.batch_scores.select(scores, self.max_wrong_share)
         answered = AnsweredBatch(
             max_wrong_share=self.max_wrong_share,
             questions=len(outcomes),
             answered=int((scores <= cut).sum()),
         )
-        guarantee = build_batch_guarantee(self.artifact, answered, binding)
-        named = Promise("max_wrong_share", self.max_wrong_share)
-        promise = ServedPromise(named, cut, {None: guarantee})
-        decided = [
-            _make_failed(guarantee) if isinstance(one, CFCError) else pipeline.decide(promise, one)
-            for one in outcomes
-        ]
-        seen: set[int] = set()
+        guarantee = build_batch_guarantee(pipeline.artifact, answered, self.server.binding)
+        promise = ServedPromise(Promise("max_wrong_share", self.max_wrong_share), cut, {None: guarantee})
+        decided = {
+            digest: _make_failed(guarantee) if isinstance(one, CFCError) else pipeline.decide(promise, one)
+            for digest, one in scored.items()
+        }
         results = []
-        for place in self.rows:  # tokens count once
-            one = decided[place]
-            results.append(one.model_copy(update={"usage": None}) if place in seen else one)
-            seen.add(place)
-        errors = [str(one) if isinstance(one, CFCError) else None for one in outcomes]
+        for digest in self.digests:
+            results.append(decided[digest])
+            decided[digest] = decided[digest].model_copy(update={"usage": None})  # tokens count once
+        p_values = dict(zip(self.questions, found.tolist(), strict=True))
         return BatchResult(
             results=tuple(results),
-            p_values=tuple(p_values[list(self.rows)].tolist()),
-            errors=tuple([errors[place] for place in self.rows]),
+            p_values=tuple([p_values[digest] for digest in self.digests]),
+            errors=tuple(map(errors.get, self.digests)),
             guarantee=guarantee,
         )
+
+
+def _check_inputs(artifact: CalibrationArtifact, inputs: Sequence[Any]) -> tuple[list[int], dict[int, Any]]:
+    """Return a digest for each input of a batch, and the distinct questions by digest.
+
+    Raises:
+        InputError: If the artifact keeps no scores for batches, there are fewer than two distinct questions,
+            or inputs are calibration prompts or of another kind than those.
+    """
+    kept, kinds = artifact.batch_scores, artifact.calibration.prompt_kinds
+    prompts = [_convert_input(row, one, kinds) for row, one in enumerate(inputs)]
+    forms = [_list_forms(one) for one in prompts]
+    digests, known = kept.recognise([one[0] for one in forms])
+    known |= kept.recognise([one[-1] for one in forms])[1]
+    if known.any():
+        msg = (
+            "equal to questions that calibrated this artifact: leave them out, because their right "
+            "answers are known and the scores that wrong answers had include theirs"
+        )
+        raise _make_input_error(np.flatnonzero(known).tolist(), msg)
+    questions: dict[int, Any] = {}
+    for digest, prompt in zip(digests.tolist(), prompts, strict=True):
+        questions.setdefault(digest, prompt)
+    if len(questions) < 2:  # noqa: PLR2004 - a batch
+        msg = (
+            f"a batch needs at least two different questions, got {len(questions)}. For one question at a "
+            "time calibrate with max_wrong_rate or max_wrong_of_all, and call bot.invoke(question)"
+        )
+        raise InputError(msg)
+    return digests.tolist(), questions
 
 
 def _make_failed(guarantee: Guarantee) -> CFCResult:

@@ -21,12 +21,10 @@ from typing import Any, BinaryIO
 
 from typing_extensions import Self
 
-from langchain_cfc.errors import CFCError, InputError, ServingError
-from langchain_cfc.runnable.batch import QuestionBatch, ScoredQuestion
+from langchain_cfc.errors import InputError, ServingError
 from langchain_cfc.runnable.serving import ScoredPrompt
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.support.files import PRIVATE_MODE, check_target, lock_file
-from langchain_cfc.support.serialization import canonical_json, compute_sha256
 from langchain_cfc.verifiers.base import VerifierScores
 
 _FORMAT = "langchain-cfc/batch"
@@ -37,28 +35,20 @@ class BatchJournal:
 
     Args:
         path: The file; made if it is missing, readable by its owner alone, since it holds candidates.
-        batch: The batch.
-        parts: What generator and verifier state about themselves.
+        batch: What the lines depend on, by name.
 
     Raises:
         InputError: If the file cannot be written to, is in use, is no journal, is damaged, or belongs to
             another batch; the message names what differs.
     """
 
-    def __init__(self, path: str | os.PathLike[str], batch: QuestionBatch, parts: Mapping[str, str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], batch: Mapping[str, str]) -> None:
         self._path, self._lock = Path(path), threading.Lock()
         check_target(self._path)
-        self._outcomes: dict[int, ScoredQuestion] = {}
-        header = {
-            "format": _FORMAT,
-            "artifact": batch.artifact.digest,
-            **parts,
-            "questions": compute_sha256(canonical_json(sorted(batch.digests))),
-            "max_wrong_share": batch.max_wrong_share,
-        }
+        self._outcomes: dict[int, ScoredPrompt | ServingError] = {}
         self._file = self._open()
         try:
-            self._read(header)
+            self._read({"format": _FORMAT, **batch})
         except BaseException:
             self._file.close()
             raise
@@ -73,7 +63,7 @@ class BatchJournal:
         """Close the file, which another process may then use."""
         self._file.close()
 
-    def find(self, digest: int) -> ScoredQuestion | None:
+    def find(self, digest: int) -> ScoredPrompt | ServingError | None:
         """Return what was drawn and scored for a question, or how it failed for good; None if nothing was."""
         return self._outcomes.get(digest)
 
@@ -90,9 +80,9 @@ class BatchJournal:
         }
         self._write({"question": digest, "scored": held})
 
-    def finish(self, failed: Mapping[int, CFCError]) -> None:
-        """Write which questions have failed for good."""
-        new = {str(digest): str(error) for digest, error in failed.items() if digest not in self._outcomes}
+    def finish(self, failed: Mapping[int, str]) -> None:
+        """Write which questions have failed for good, and how."""
+        new = {str(digest): error for digest, error in failed.items() if digest not in self._outcomes}
         if new:
             self._write({"failed": new})
 

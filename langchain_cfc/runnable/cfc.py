@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from langchain_cfc.claims import ClaimSplitter
-    from langchain_cfc.runnable.batch import BatchResult
-    from langchain_cfc.runnable.batch_run import BatchServer
+    from langchain_cfc.runnable.batch import BatchResult, BatchServer
 
 # Fields that hold the user's own objects; shown and serialised by name only.
 _PART_FIELDS = ("generator", "verifier", "splitter", "answer", "metadata")
@@ -262,7 +261,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     @property
     def _batches(self) -> BatchServer:
         # Imported late, because most runnables serve no batch.
-        from langchain_cfc.runnable.batch_run import BatchServer
+        from langchain_cfc.runnable.batch import BatchServer
 
         verifier = canonical_json(compute_fingerprint(self.verifier))
         return BatchServer(self._pipeline, self._runner, self._binding, verifier)
