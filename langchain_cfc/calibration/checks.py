@@ -71,7 +71,7 @@ def check_orientation(prompts: LabelledBatch) -> None:
         return
     msg = (
         f"correct candidates score worse than wrong ones: AUROC {result.auroc:.3f}, "
-        f"{100 * result.confidence:g} % interval {result.low:.3f} to {result.high:.3f}, where 0.5 is "
+        f"{100 * ORIENTATION_CONFIDENCE:g} % interval {result.low:.3f} to {result.high:.3f}, where 0.5 is "
         f"uninformative; smaller scores must be better; if the verifier returns a confidence p, use 1 - p"
     )
     warnings.warn(msg, OrientationWarning, stacklevel=4)  # the call of `calibrate`
