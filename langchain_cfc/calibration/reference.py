@@ -46,7 +46,7 @@ def make_reference_histograms(
             varying = {
                 group: members
                 for group, members in within.items()
-                if not len(fit) or _is_varying(fit_values[name][fit_within[group]])
+                if not len(fit) or len(np.unique(fit_values[name][fit_within[group]])) > 1
             }
             histograms.append(_make_histogram(name, edges, values, varying))
     if len(test):
@@ -101,10 +101,6 @@ def _choose_edges(values: FloatArray) -> FloatArray:
     ends: FloatArray = np.unique(np.quantile(values, np.arange(1, BIN_COUNT + 1) / BIN_COUNT, method="lower"))
     above: FloatArray = ends[ends > values.min()]
     return above
-
-
-def _is_varying(values: FloatArray) -> bool:
-    return len(values) > 0 and bool(values.min() < values.max())
 
 
 def _make_histogram(

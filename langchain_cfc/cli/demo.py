@@ -147,19 +147,15 @@ def _is_clear(record: PromptRecord, result: CFCResult) -> bool:
     if result.best is not None:
         return is_best_correct(record, result) and len(result.best) <= _ANSWER_WIDTH
     best = min(record.candidates, key=lambda candidate: candidate.score)
-    return not best.correct and 2 * len(_count_answers(result)) >= len(result.candidates)
-
-
-def _count_answers(result: CFCResult) -> Counter[int]:
-    """Count the candidates that give each answer; its key is the slot of the first of them."""
-    return Counter(candidate.same_as for candidate in result.candidates)
+    return not best.correct and 2 * len({one.same_as for one in result.candidates}) >= len(result.candidates)
 
 
 def _make_examples_table(examples: Served) -> Table:
     table = make_table("question", "answer", texts=2, width=_QUESTION_WIDTH)
     table.show_header = False
     for record, result in examples:
-        counts, n = _count_answers(result), len(result.candidates)
+        # By the slot of the first candidate with the same answer.
+        counts, n = Counter(one.same_as for one in result.candidates), len(result.candidates)
         if result.abstained:
             said = f"[yellow]abstained:[/] {len(counts)} different answers"
         else:

@@ -347,7 +347,10 @@ def validate_fields(model: type[ModelT], fields: dict[str, Any], source: str, li
 
 def _describe_problem(model: type[BaseModel], detail: ErrorDetails, flaw: Exception | None) -> str:
     kind, value = detail["type"], detail["input"]
-    owner, name = _locate_field(model, detail["loc"])
+    owner, path = model, detail["loc"]
+    if path[:1] in {("candidates",), ("claims",)} and path[2:]:  # a field of one of the list
+        owner, path = Candidate if path[0] == "candidates" else Claim, path[2:]
+    name = str(path[0]) if path else ""
     if kind == "extra_forbidden":
         known = owner.model_fields
         return f"unknown field; known fields: {', '.join(known)}{suggest_name(str(name), known)}"
@@ -363,16 +366,6 @@ def _describe_problem(model: type[BaseModel], detail: ErrorDetails, flaw: Except
         found = "missing" if kind == "missing" else f"found {short_repr(value)}"
     expected = owner.model_fields[name].description if name else "names of fields"
     return f"{found}; expected {expected}"
-
-
-def _locate_field(model: type[BaseModel], path: tuple[str | int, ...]) -> tuple[type[BaseModel], str]:
-    match path:
-        case ("candidates", int(), str() as name, *_):
-            return Candidate, name
-        case ("claims", int(), str() as name, *_):
-            return Claim, name
-        case _:
-            return model, str(path[0]) if path else ""
 
 
 def _format_path(path: Iterable[str | int]) -> str:
