@@ -257,7 +257,7 @@ def test_decide_refuses_another_number_of_candidates() -> None:
 
 def test_decide_requires_a_calibrated_level() -> None:
     draws = CandidateBatch.from_arrays([[0.5] * 5])
-    with pytest.raises(InputError, match="several levels"):
+    with pytest.raises(InputError, match="several promises"):
         decide(make_artifact(), draws)
     with pytest.raises(InputError, match="not calibrated at alpha"):
         decide(make_artifact(), draws, 0.3)

@@ -131,7 +131,7 @@ def test_verify_reports_progress_for_every_prompt() -> None:
 def test_artifact_rule_requires_one_of_several_levels() -> None:
     artifact: CalibrationArtifact = calibrate(make_recorded(100), alpha=["0.4", "0.5"], features="1")
     assert artifact.get_rule("0.5").alpha == "0.5"
-    with pytest.raises(InputError, match="several levels"):
+    with pytest.raises(InputError, match="several promises"):
         artifact.get_rule()
 
 

@@ -31,7 +31,7 @@ from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
 from langchain_cfc.guarantee import Binding, Guarantee
 from langchain_cfc.records import Provenance
-from langchain_cfc.support.arrays import BoolArray, FloatArray
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.support.display import Summary
 from langchain_cfc.support.files import atomic_writer, read_regular
 from langchain_cfc.support.json_text import short_repr
@@ -191,28 +191,7 @@ class CalibrationArtifact(ArtifactContent):
         """Return the canonical text of a level that the artifact holds; None selects its only level."""
         if isinstance(alpha, str) and alpha in self.alphas:
             return alpha
-        if not self.alphas:
-            msg = (
-                f"{'' if alpha is None else f'alpha = {alpha}: '}the artifact was calibrated without alpha, "
-                f"so it promises nothing about answer sets; it holds {self._list_promises()}"
-            )
-            raise InputError(msg)
-        held = ", ".join(self.alphas)
-        if alpha is None:
-            if len(self.alphas) == 1:
-                return self.alphas[0]
-            msg = (
-                f"the artifact holds several levels ({held}): choose one, such as "
-                f"{self.parsed_set_rule.option}={self.alphas[0]}"
-            )
-            raise InputError(msg)
-        text = format_alpha(alpha)
-        if text not in self.alphas:
-            msg = (
-                f"the artifact was not calibrated at {self.parsed_set_rule.option} = {text}; it holds {held}"
-            )
-            raise InputError(msg)
-        return text
+        return self._find_promise(self.parsed_set_rule.option, alpha).level
 
     @property
     def promises(self) -> tuple[Promise, ...]:
@@ -251,24 +230,28 @@ class CalibrationArtifact(ArtifactContent):
             msg = f"{listed} are different promises: name one of them"
             raise InputError(msg)
         if max_wrong_rate is not None:
-            certificate = self.certified_bot.find_certificate(max_wrong_rate)
-            return Promise("max_wrong_rate", certificate.max_wrong_rate)
-        for name, value in named.items():
-            if name != self.parsed_set_rule.option or not self.alphas:
-                msg = (
-                    f"{name} = {value}: the artifact was calibrated without {name}; it holds "
-                    f"{self._list_promises()}"
-                )
-                raise InputError(msg)
-            return Promise(name, self.select_level(value))
-        if len(self.promises) > 1:
-            name, value = self.promises[0]
+            self.certified_bot.find_certificate(max_wrong_rate)  # its error says why a rate is refused
+        return self._find_promise(*next(iter(named.items()), (None, None)))
+
+    def _find_promise(self, option: str | None, level: Level | None) -> Promise:
+        """Return the promise of an option, or of any, at a level; without a level the only one."""
+        held = [one for one in self.promises if option in {None, one.option}]
+        if level is None and len(held) == 1:
+            return held[0]
+        listed = self._list_promises()
+        if not held:
+            msg = f"the artifact was calibrated without {option}; it holds {listed}"
+        elif option is None or level is None:
             msg = (
-                f"the artifact holds several promises ({self._list_promises()}): before asking any question, "
-                f"name one, such as {name}={value}"
+                f"the artifact holds several promises ({listed}): before asking any question, name one, such "
+                f"as {'='.join(held[0])}"
             )
-            raise InputError(msg)
-        return self.promises[0]
+        else:
+            named = Promise(option, format_alpha(level, option))
+            if named in held:
+                return named
+            msg = f"the artifact was not calibrated at {' = '.join(named)}; it holds {listed}"
+        raise InputError(msg)
 
     def get_rule(self, alpha: Level | None = None) -> ConditionalThreshold | GroupedThreshold:
         """Return the fitted threshold rule of one level alone; `solve` takes the maximum over levels."""
@@ -302,31 +285,23 @@ class CalibrationArtifact(ArtifactContent):
         if marginal:  # it never decreases from a larger alpha to a smaller one
             (one,) = [level.marginal for level in self.levels if level.alpha == text]
             return Thresholds.apply_cap(np.full(len(features), one), np.zeros(len(features)), CAP)
-        unknown = self.feature_map.has_unknown_category(features)
-        if unknown.any():
-            return self._solve_known_categories(features, text, ~unknown)
+        known = ~self.feature_map.has_unknown_category(features)
+        usable = features[known]
         solved = [
-            rule.solve(features, alphas=None if adaptive is None else adaptive.read_alphas(features, level))
+            rule.solve(usable, alphas=None if adaptive is None else adaptive.read_alphas(usable, level))
             if isinstance(rule, ConditionalThreshold)
-            else rule.solve(features)
+            else rule.solve(usable)
             for level, rule in self._rules.items()
             if float(level) >= float(text)
         ]
-        if len(solved) == 1:
+        if len(solved) == 1 and known.all():
             return solved[0]
-        values = np.max([one.values for one in solved], axis=0)
-        errors = np.max([one.errors for one in solved], axis=0)
-        outside = np.any([one.outside for one in solved], axis=0)
+        values, errors = np.full(len(features), np.inf), np.zeros(len(features))
+        outside = np.zeros(len(features), dtype=np.bool_)
+        values[known] = np.max([one.values for one in solved], axis=0)
+        errors[known] = np.max([one.errors for one in solved], axis=0)
+        outside[known] = np.any([one.outside for one in solved], axis=0)
         return Thresholds(values, np.where(np.isinf(values), 0.0, errors), outside)
-
-    def _solve_known_categories(self, features: FloatArray, alpha: str, known: BoolArray) -> Thresholds:
-        """Solve for prompts of known categories; the thresholds of all others are infinite."""
-        values = np.full(len(features), np.inf)
-        errors, outside = np.zeros(len(features)), np.zeros(len(features), dtype=np.bool_)
-        if known.any():
-            solved = self.solve(features[known], alpha)
-            values[known], errors[known], outside[known] = solved.values, solved.errors, solved.outside
-        return Thresholds(values, errors, outside)
 
     def make_guarantee(
         self,

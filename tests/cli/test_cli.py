@@ -397,7 +397,7 @@ def test_ask_prints_the_kept_claims_of_an_answer(tmp_path: Path, monkeypatch: py
         (["ask", "ARTIFACT", "?"], 2, "--generator and --verifier"),
         (["ask", "ARTIFACT", "?", "--generator", "nowhere:x", "--verifier", "nowhere:y"], 2, "cannot import"),
         (["ask", "ARTIFACT", "never recorded", "--replay", "demo"], 2, "not recorded"),
-        (["ask", "ARTIFACT", PERU, "--replay", "demo", "--alpha", "0.3"], 2, "it holds 0.2"),
+        (["ask", "ARTIFACT", PERU, "--replay", "demo", "--alpha", "0.3"], 2, "it holds alpha=0.2"),
         (["nonsense"], 2, "nonsense"),
     ],
 )

@@ -187,7 +187,7 @@ def test_evaluate_uses_the_requested_alpha() -> None:
     strict, loose = (evaluate(artifact, tests, alpha=alpha) for alpha in (0.2, "0.40"))
     assert (strict.target_coverage, loose.target_coverage) == (0.8, 0.6)
     assert strict.methods["conditional"].coverage > loose.methods["conditional"].coverage
-    with pytest.raises(InputError, match="several levels"):
+    with pytest.raises(InputError, match="several promises"):
         evaluate(artifact, tests)
     with pytest.raises(InputError, match="not calibrated at alpha"):
         evaluate(artifact, tests, alpha=0.3)

@@ -133,7 +133,10 @@ def test_chat_model_answers_or_abstains_under_the_promise(bot: CalibrationArtifa
     [
         ({"alpha": "0.25"}, "calibrated without alpha; it holds max_wrong_of_all=0.25"),
         ({"max_wrong_rate": "0.25"}, "holds no certified rate"),
-        ({"max_wrong_of_all": "0.2"}, "not calibrated at max_wrong_of_all = 0.2; it holds 0.25"),
+        (
+            {"max_wrong_of_all": "0.2"},
+            "max_wrong_of_all = 0.2; it holds max_wrong_of_all=0.25",
+        ),
         ({"max_wrong_of_all": "0.25", "alpha": "0.25"}, "different promises"),
     ],
     ids=str,

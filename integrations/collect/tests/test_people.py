@@ -214,7 +214,7 @@ def test_people_certify_refuses_bad_sheets(artifact: CalibrationArtifact, tmp_pa
         ({"until": 75}, r"did you mean 0\.75"),
         ({"until": 0.9995}, r"expected a share in \(0, 0\.999\]"),
         ({"share": 0.0}, "share is 0.0"),
-        ({"alpha": None}, "holds several levels"),
+        ({"alpha": None}, "holds several promises"),
         ({"until": None, "max_wrong_rate": "0.1"}, "no certified rate"),
     ],
 )
