@@ -15,6 +15,7 @@ import math
 import os
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -134,6 +135,10 @@ def evaluate(
         guarantee = artifact.make_bot_guarantee(max_wrong_rate=certificates[0].max_wrong_rate)
         level, methods, contradicted = guarantee.alpha, {}, []
     answers = tuple(_report_answers(artifact, labelled, one) for one in certificates)
+    scores, wrong = _score_shown(artifact, labelled)
+    # The curve counts claims where a rate counts answers, whose points are then not on it.
+    on_curve = answers if artifact.unit == "answers" else ()
+    points = [(one.answered_rate, one.wrong_rate, one.max_wrong_rate) for one in on_curve if one.answered]
     return EvaluationReport(
         alpha=float(level),
         target_coverage=guarantee.target_coverage,
@@ -150,30 +155,24 @@ def evaluate(
         contradicted=contradicted,
         methods=methods,
         answers=answers,
-        batches=_report_batches(artifact, labelled),
+        batches=_report_batches(artifact, scores, wrong),
         mean_draws=None if artifact.draws is None else float(labelled.draws.counts.mean()),
         certified_by_people=tuple(
             one.sentence
             for one in artifact.people_certificates
             if one.alpha == level or one.about == "answers"
         ),
-        curve=_compute_curve(artifact, labelled, answers),
+        curve=RiskCurve.from_scores(scores, wrong, certified=points, labels=artifact.traits.axes),
     )
 
 
-def _compute_curve(
-    artifact: CalibrationArtifact, labelled: LabelledBatch, answers: Sequence[AnswersReport]
-) -> RiskCurve:
-    """Compute the curve of the test prompts by mean score, or of their claims by score."""
-    certified = [(one.answered_rate, one.wrong_rate, one.max_wrong_rate) for one in answers if one.answered]
+def _score_shown(artifact: CalibrationArtifact, labelled: LabelledBatch) -> tuple[FloatArray, BoolArray]:
+    """Return the scores of what a bot may show, and what is wrong: prompts by mean score, or their claims."""
     if artifact.unit == "claims":
         is_drawn = labelled.draws.is_drawn
-        scores, wrong = labelled.draws.scores[is_drawn], ~labelled.correct[is_drawn]
-        # The curve counts claims, a rate answers: its points are not on the curve.
-        return RiskCurve.from_scores(scores, wrong, labels=artifact.traits.axes)
+        return labelled.draws.scores[is_drawn], ~labelled.correct[is_drawn]
     wrong = compute_outcomes(artifact, labelled, None, cut=EVERY_PROMPT).wrong
-    scores = compute_bot_scores(artifact, labelled.draws)
-    return RiskCurve.from_scores(scores, wrong, certified=certified, labels=artifact.traits.axes)
+    return compute_bot_scores(artifact, labelled.draws), wrong
 
 
 def _report_answers(
@@ -194,12 +193,12 @@ def _report_answers(
     )
 
 
-def _report_batches(artifact: CalibrationArtifact, labelled: LabelledBatch) -> tuple[BatchFigures, ...]:
+def _report_batches(
+    artifact: CalibrationArtifact, scores: FloatArray, wrong: BoolArray
+) -> tuple[BatchFigures, ...]:
     if artifact.batch is None or all(one.option == "alpha" for one in artifact.promises):
         return ()
-    scores = compute_bot_scores(artifact, labelled.draws)
-    wrong = compute_outcomes(artifact, labelled, None, cut=EVERY_PROMPT).wrong
-    sizes = [size for size in BATCH_SIZES if size <= len(labelled)]
+    sizes = [size for size in BATCH_SIZES if size <= len(scores)]
     return tuple(
         replay_batches(scores, wrong, share, size, artifact.batch) for size in sizes for share in WRONG_SHARES
     )
@@ -210,8 +209,7 @@ def _report_method(
 ) -> MethodReport:
     decisions = outcomes.decisions
     flagged = decisions.not_certifiable
-    sizes = decisions.accepted.sum(axis=1).astype(np.float64)
-    empty = sizes == 0.0
+    empty = decisions.accepted.sum(axis=1) == 0
     guaranteed = [
         (one.name, one.words, one.compute_values(decisions.features))
         for one in artifact.feature_map.list_guaranteed_weights()[1:]
@@ -221,22 +219,35 @@ def _report_method(
         for one in np.unique(outcomes.stated)[::-1].tolist()
     ]
     return MethodReport(
-        stated_coverage=float(outcomes.stated.mean()),
-        coverage=float(outcomes.covered.mean()),
         coverage_ci=_compute_interval(outcomes.covered),
-        kept_promise=float(outcomes.kept.mean()),
-        kept_promise_ci=_compute_interval(outcomes.kept),
-        not_certifiable_rate=float(flagged.mean()),
         not_certifiable_ci=_compute_interval(flagged),
         refused_rate=float(decisions.refused.mean()),
         abstention_rate=float(empty.mean()),
         abstention_ci=_compute_interval(empty),
-        mean_set_size=float(sizes.mean()),
         mean_distinct_answers=float(decisions.distinct_answers.mean()),
         groups=_report_groups(guaranteed, labelled, outcomes),
         stated_levels=_report_groups(by_level, labelled, outcomes) if len(by_level) > 1 else [],
-        claims=_report_claims(labelled, decisions.accepted, np.ones(len(labelled))),
+        **_measure(labelled, outcomes, np.ones(len(labelled))),
     )
+
+
+def _measure(
+    labelled: LabelledBatch, outcomes: Outcomes, weights: FloatArray, confidence: float = 0.95
+) -> dict[str, Any]:
+    """Compute the figures that all prompts and groups have in common, with (N,) weights of prompts."""
+    total = float(weights.sum())
+    # Kish's effective sample size, which is the number of prompts for a group.
+    effective = total**2 / float(weights @ weights)
+    kept = float(weights @ outcomes.kept) / total
+    return {
+        "stated_coverage": round(float(weights @ outcomes.stated) / total, 12),
+        "coverage": float(weights @ outcomes.covered) / total,
+        "kept_promise": kept,
+        "kept_promise_ci": clopper_pearson(kept * effective, effective, confidence),
+        "not_certifiable_rate": float(weights @ outcomes.decisions.not_certifiable) / total,
+        "mean_set_size": float(weights @ outcomes.decisions.accepted.sum(axis=1)) / total,
+        "claims": _report_claims(labelled, outcomes.decisions.accepted, weights),
+    }
 
 
 def _report_claims(labelled: LabelledBatch, kept: BoolArray, weights: FloatArray) -> ClaimsFigures | None:
@@ -299,28 +310,15 @@ def _report_groups(
     """
     values = [(name, words, np.maximum(weights, 0.0)) for name, words, weights in weightings]
     represented = [one for one in values if one[2].any()]
-    sizes = outcomes.decisions.accepted.sum(axis=1).astype(np.float64)
-    groups = []
-    for name, words, shares in represented:
-        total = float(shares.sum())
-        # Kish's effective sample size, which is the number of prompts for a group.
-        effective = total**2 / float(shares @ shares)
-        kept = float(shares @ outcomes.kept) / total
-        groups.append(
-            GroupReport(
-                name=name,
-                words=words,
-                n=total,
-                stated_coverage=round(float(shares @ outcomes.stated) / total, 12),
-                coverage=float(shares @ outcomes.covered) / total,
-                kept_promise=kept,
-                kept_promise_ci=clopper_pearson(kept * effective, effective, 1.0 - 0.05 / len(represented)),
-                not_certifiable_rate=float(shares @ outcomes.decisions.not_certifiable) / total,
-                mean_set_size=float(shares @ sizes) / total,
-                claims=_report_claims(labelled, outcomes.decisions.accepted, shares),
-            )
+    return [
+        GroupReport(
+            name=name,
+            words=words,
+            n=float(weights.sum()),
+            **_measure(labelled, outcomes, weights, 1.0 - 0.05 / len(represented)),
         )
-    return groups
+        for name, words, weights in represented
+    ]
 
 
 def _compute_interval(event: BoolArray) -> tuple[float, float]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -42,32 +42,40 @@ class ClaimsFigures(ReportData):
     unsupported_kept: float
 
 
-class GroupFigures(ReportData):
-    """Results of a method in one group of test prompts, or under one weighting of them.
+class CoverageFigures(ReportData):
+    """Figures of a method over all test prompts, or weighted over a group of them.
 
     `evaluate` measures one split: intervals are two-sided Clopper-Pearson intervals, and those of all groups
     hold simultaneously with confidence 95 % (Bonferroni); for soft groups approximately, by effective size.
     `compare` measures many splits: figures are means, with intervals as in `experiments.Spread`.
 
     Attributes:
-        name: Name of the group or weighting.
-        words: Its name to show to people.
-        n: Sum of its weights; for a group, the number of its prompts.
-        coverage: Weighted share of prompts whose returned set holds a correct answer.
-        kept_promise: Weighted share covered or flagged as not certifiable: the guaranteed event.
+        coverage: Share of prompts whose returned set holds a correct answer (the paper's ECR).
+        kept_promise: Share covered or flagged as not certifiable: the guaranteed event.
         kept_promise_ci: Interval of `kept_promise`.
-        not_certifiable_rate: Weighted share flagged.
-        mean_set_size: Weighted mean number of candidates returned.
+        not_certifiable_rate: Share flagged as not certifiable.
+        mean_set_size: Mean number of candidates returned (the paper's APSS).
     """
 
-    name: str
-    words: str
-    n: float
     coverage: float
     kept_promise: float
     kept_promise_ci: tuple[float, float]
     not_certifiable_rate: float
     mean_set_size: float
+
+
+class GroupFigures(CoverageFigures):
+    """Results of a method in one group of test prompts, or under one weighting of them.
+
+    Attributes:
+        name: Name of the group or weighting.
+        words: Its name to show to people.
+        n: Sum of its weights; for a group, the number of its prompts.
+    """
+
+    name: str
+    words: str
+    n: float
 
 
 class GroupReport(GroupFigures):
@@ -82,27 +90,17 @@ class GroupReport(GroupFigures):
     claims: ClaimsFigures | None = None
 
 
-class MethodFigures(ReportData):
+class MethodFigures(CoverageFigures):
     """Figures of a method at one level over all test prompts, in one split or as means over many.
 
     Attributes:
-        coverage: Share of prompts whose returned set holds a correct answer (the paper's ECR).
         coverage_ci: Two-sided 95 % interval of `coverage`; for one split, the Clopper-Pearson interval.
-        kept_promise: Share covered or flagged as not certifiable: the guaranteed event.
-        kept_promise_ci: Interval of `kept_promise`.
-        not_certifiable_rate: Share flagged as not certifiable.
         abstention_rate: Share of prompts without an answer, flagged ones included.
-        mean_set_size: Mean number of candidates returned (the paper's APSS).
         mean_distinct_answers: Mean number of distinct answers returned.
     """
 
-    coverage: float
     coverage_ci: tuple[float, float]
-    kept_promise: float
-    kept_promise_ci: tuple[float, float]
-    not_certifiable_rate: float
     abstention_rate: float
-    mean_set_size: float
     mean_distinct_answers: float
 
 
@@ -175,6 +173,19 @@ class AnswersReport(ReportData):
     claims: ClaimsFigures | None = None
 
 
+class _Row(NamedTuple):
+    """What was answered and wrong for a certified rate or in a group; see `EvaluationReport.to_df`."""
+
+    promise: str
+    group: str
+    questions: float
+    answered: float
+    wrong: float
+    low: float
+    high: float
+    limit: float
+
+
 class EvaluationReport(LevelReport):
     """Results of an artifact on labelled prompts that it was not calibrated on.
 
@@ -226,21 +237,21 @@ class EvaluationReport(LevelReport):
     def _summarise(self) -> Summary:
         prompt, shown = self.traits.prompt, self.traits.shown
         rows = list(self._list_rows())
-        compared = {row["group"]: format_percent(row["wrong"], ".1f") for row in rows if _is_marginal(row)}
+        marginal = {row.group: format_percent(row.wrong, ".1f") for row in rows if row.promise == "marginal"}
         asked = "asked" if self.subject is None else f"{prompt}s"
-        table = [("", asked, shown, "wrong", "95 %", "limit", *(["marginal"] if compared else []))]
+        table = [("", asked, shown, "wrong", "95 %", "limit", *(["marginal"] if marginal else []))]
         table += [
             (
-                row["group"],
-                f"{row['questions']:.0f}",
-                format_percent(row["answered"]),
-                format_percent(row["wrong"], ".1f"),
-                f"{100 * row['low']:.0f}-{100 * row['high']:.0f}",
-                format_percent(row["limit"], ".3g"),
-                *([compared.get(row["group"], "")] if compared else []),
+                row.group,
+                f"{row.questions:.0f}",
+                format_percent(row.answered),
+                format_percent(row.wrong, ".1f"),
+                f"{100 * row.low:.0f}-{100 * row.high:.0f}",
+                format_percent(row.limit, ".3g"),
+                *([marginal.get(row.group, "")] if marginal else []),
             )
             for row in rows
-            if not _is_marginal(row)
+            if row.promise != "marginal"
         ]
         shares = [one.answered_rate for one in self.answers]
         shares = shares or [1.0 - one.abstention_rate for one in self.methods.values()][:1]
@@ -267,23 +278,17 @@ class EvaluationReport(LevelReport):
                 f"not certifiable. A set has {own.mean_distinct_answers:.2f} different answers on average."
             )
 
-    def _list_rows(self) -> Iterator[dict[str, Any]]:
+    def _list_rows(self) -> Iterator[_Row]:
         """Yield for each certified rate, and for each method and group, what was answered and wrong.
 
         A set is wrong if it breaks its promise, among all questions; a bot's answer, among those answered.
         """
         for one in self.answers:
-            yield {
-                "promise": "bot",
-                "group": f"bot, at most {format_percent(one.max_wrong_rate, 'g')} wrong",
-                "questions": float(self.n_test),
-                "answered": one.answered_rate,
-                "wrong": one.wrong_rate,
-                "low": one.wrong_rate_ci[0],
-                "high": one.wrong_rate_ci[1],
-                "limit": one.max_wrong_rate,
-            }
-        for name, method in self.methods.items():
+            limit = one.max_wrong_rate
+            name = f"bot, at most {format_percent(limit, 'g')} wrong"
+            shares = (one.answered_rate, one.wrong_rate, *one.wrong_rate_ci, limit)
+            yield _Row("bot", name, float(self.n_test), *shares)
+        for promise, method in self.methods.items():
             parts: list[tuple[str, float, float, MethodReport | GroupReport]] = [
                 (f"all {self.traits.prompt}s", float(self.n_test), 1.0 - method.abstention_rate, method)
             ]
@@ -297,17 +302,10 @@ class EvaluationReport(LevelReport):
                 )
                 for group in (*method.groups, *method.stated_levels)
             ]
-            for words, size, answered, part in parts:
-                yield {
-                    "promise": name,
-                    "group": words,
-                    "questions": size,
-                    "answered": answered,
-                    "wrong": round(1.0 - part.kept_promise, 12) + 0.0,  # not -0.0
-                    "low": round(1.0 - part.kept_promise_ci[1], 12),
-                    "high": round(1.0 - part.kept_promise_ci[0], 12),
-                    "limit": round(1.0 - part.stated_coverage, 12),
-                }
+            for name, size, answered, part in parts:
+                kept = (part.kept_promise, *reversed(part.kept_promise_ci), part.stated_coverage)
+                broken = [round(1.0 - share, 12) + 0.0 for share in kept]  # not -0.0
+                yield _Row(promise, name, size, answered, *broken)
 
     def to_df(self) -> Any:
         """Return what was answered and wrong as a pandas DataFrame, with a row for each rate and group.
@@ -319,7 +317,7 @@ class EvaluationReport(LevelReport):
         Raises:
             MissingExtraError: If pandas is not installed.
         """
-        return make_frame(list(self._list_rows()))
+        return make_frame([row._asdict() for row in self._list_rows()])
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw wrong against answered test prompts, with the certified cuts; see `RiskCurve.plot`."""
@@ -373,10 +371,6 @@ class EvaluationReport(LevelReport):
         if self.mean_draws is None:
             return f"{self.n_candidates} {each}"
         return f"at most {self.n_candidates} {each}, {self.mean_draws:.1f} on average"
-
-
-def _is_marginal(row: Mapping[str, Any]) -> bool:
-    return bool(row["promise"] == "marginal")
 
 
 def _state_wrong(share: float | None, limit: float, is_contradicted: bool, wrong: str = "wrong") -> str:
