@@ -177,41 +177,32 @@ def decide(
     features = artifact.feature_map.transform(draws, allow_unknown=True)
     rule = artifact.parsed_set_rule
     levels = rule.compute_levels(draws)
-    if cut is not None:
-        sets = (
-            AnswerSets.from_best_candidates(draws, levels)
-            if artifact.unit == "answers"
-            else AnswerSets.from_claims_below(draws, cut)
-        )
-        return Decisions(
-            draws,
-            sets.accepted,
-            sets.not_certifiable,
-            features=features,
-            thresholds=np.empty(0),
-            refused=sets.not_certifiable,
-            levels=levels,
-            stated_alphas=np.empty(0),
-            max_mean_score=cut if artifact.unit == "answers" else None,
-            withheld=rule.withheld,
-        )
-    thresholds, level = artifact.solve(features, alpha, marginal=marginal), artifact.select_level(alpha)
-    adaptive = None if marginal else artifact.feature_map.adaptive_alpha
-    sets = AnswerSets.from_levels(draws, levels, thresholds, rule)
-    if rule.shows_best_alone:
-        sets = sets.fill_empty(levels)
+    if cut is None:
+        solved, level = artifact.solve(features, alpha, marginal=marginal), artifact.select_level(alpha)
+        adaptive = None if marginal else artifact.feature_map.adaptive_alpha
+        sets = AnswerSets.from_levels(draws, levels, solved, rule)
+        if rule.shows_best_alone:
+            sets = sets.fill_empty(levels)
+        thresholds, refused = solved.values, solved.outside & sets.not_certifiable
+        stated = np.full(len(draws), float(level))
+        if adaptive is not None:
+            stated = adaptive.read_alphas(features, level)
+    else:
+        if artifact.unit == "answers":
+            sets = AnswerSets.from_best_candidates(draws, levels)
+        else:
+            sets = AnswerSets.from_claims_below(draws, cut)
+        thresholds, stated, refused = np.empty(0), np.empty(0), sets.not_certifiable
     return Decisions(
         draws,
         sets.accepted,
         sets.not_certifiable,
         features=features,
-        thresholds=thresholds.values,
-        refused=thresholds.outside & sets.not_certifiable,
+        thresholds=thresholds,
+        refused=refused,
         levels=levels,
-        stated_alphas=(
-            np.full(len(draws), float(level)) if adaptive is None else adaptive.read_alphas(features, level)
-        ),
-        max_mean_score=None,
+        stated_alphas=stated,
+        max_mean_score=cut if artifact.unit == "answers" else None,
         withheld=rule.withheld,
     )
 

@@ -41,7 +41,6 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -51,7 +50,6 @@ from langchain_cfc.artifact.facts import HASH_BYTES, Attempt
 from langchain_cfc.candidates import LabelledBatch, list_ids_and_clusters
 from langchain_cfc.errors import InputError, OverlapError, UnattainableTargetError
 from langchain_cfc.guarantee.certified import compute_share
-from langchain_cfc.support.arrays import BoolArray
 
 # Whatever holds the attempts that were made before.
 Previous: TypeAlias = "AttemptLedger | ArtifactContent | UnattainableTargetError | None"
@@ -117,7 +115,7 @@ class AttemptLedger:
         Raises:
             OverlapError: If there is no such prompt.
         """
-        inputs = frozenset(_hash_names(_list_inputs(labelled)))
+        inputs = frozenset(_hash_inputs(labelled))
         shared = AttemptLedger(tuple(one for one in self.nearby if not inputs.isdisjoint(one.names)))
         attempts = AttemptLedger.collect(self, shared).attempts
         tried = [row for row, one in enumerate(attempts) if one.settings == settings]
@@ -125,7 +123,7 @@ class AttemptLedger:
         looks = [one for one in fixed if one.kind == "look" and one.settings != harmless_look]
         seen = frozenset().union(*(one.names for one in looks))
         if seen:
-            unseen = np.flatnonzero(~_flag_named(labelled, seen))
+            unseen = np.flatnonzero([seen.isdisjoint(own) for own in _hash_prompts(labelled)])
             if len(unseen) == 0:
                 what = ", ".join(dict.fromkeys(one.settings for one in looks))
                 msg = (
@@ -197,33 +195,28 @@ def _hash_names(names: Iterable[str]) -> list[bytes]:
 
 
 def _pack_names(labelled: LabelledBatch) -> str:
-    names = set(_hash_names(chain.from_iterable(_list_names(labelled))))
+    names = frozenset().union(*_hash_prompts(labelled))
     return base64.b64encode(b"".join(sorted(names))).decode("ascii")
 
 
-def _list_names(labelled: LabelledBatch) -> list[list[str]]:
-    """Return for each prompt its id, its cluster and the digest of its input, as far as they are known.
+def _hash_inputs(labelled: LabelledBatch) -> list[bytes]:
+    """Return the hash of each prompt's input; none if they are not known."""
+    return [] if labelled.inputs is None else _hash_names(f"input:{one}" for one in labelled.inputs.tolist())
+
+
+def _hash_prompts(labelled: LabelledBatch) -> list[set[bytes]]:
+    """Return for each prompt the hashes of its id, its cluster and its input, as far as they are known.
 
     Ids that are digests change with a corrected reference, and an export may number its rows again: the
     prompt is then known by its input.
     """
     names = [
-        [*list_ids_and_clusters([name], [cluster])]
+        set(_hash_names(list_ids_and_clusters([name], [cluster])))
         for name, cluster in zip(labelled.ids, labelled.clusters, strict=True)
     ]
-    for own, given in zip(names, _list_inputs(labelled), strict=False):
-        own.append(given)
+    for own, given in zip(names, _hash_inputs(labelled), strict=False):
+        own.add(given)
     return names
-
-
-def _list_inputs(labelled: LabelledBatch) -> list[str]:
-    """Return the digest of each prompt's input; none if they are not known."""
-    return [] if labelled.inputs is None else [f"input:{one}" for one in labelled.inputs.tolist()]
-
-
-def _flag_named(labelled: LabelledBatch, names: frozenset[bytes]) -> BoolArray:
-    """Return (N,) which prompts have a name among hashed ones."""
-    return np.array([not names.isdisjoint(_hash_names(own)) for own in _list_names(labelled)], dtype=np.bool_)
 
 
 def _count_linked(attempts: Sequence[Attempt], names: frozenset[bytes]) -> int:

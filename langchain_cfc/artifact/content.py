@@ -20,14 +20,13 @@ from langchain_cfc.artifact.facts import (
     Attempt,
     CalibrationFacts,
     CertifiedBot,
-    Confidence,
     PackedArray,
     ReferenceHistogram,
 )
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.features import FeatureMap
-from langchain_cfc.guarantee import CoverageCertificate, PaperPAC, PeopleCertificate
+from langchain_cfc.guarantee import Confidence, CoverageCertificate, PaperPAC, PeopleCertificate
 from langchain_cfc.records import Provenance
 from langchain_cfc.records.schema import name_part
 from langchain_cfc.set_rules import SetRule, parse_set_rule

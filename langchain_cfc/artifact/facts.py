@@ -100,21 +100,6 @@ class CalibrationFacts(ArtifactData):
     normalised: str | None = None
 
 
-class Confidence(ArtifactData):
-    """The confidence 1 - delta with which the guarantee holds for this very artifact, in all its groups.
-
-    Attributes:
-        delta: Probability that it does not hold, as decimal text.
-        attempt: k: how many attempts on the same labels there were, this one included.
-        level: Failure probability of the order statistics of each error level: delta, times the share of
-            attempt k, divided among the error levels.
-    """
-
-    delta: Delta
-    attempt: Annotated[int, Field(ge=1)]
-    level: Annotated[float, Field(gt=0.0, lt=1.0)]
-
-
 class Attempt(ArtifactData):
     """One attempt to certify something, or a look at labels.
 

@@ -20,7 +20,6 @@ from langchain_cfc.guarantee import (
     PeopleCertificate,
     Weighting,
     WrongRateCertificate,
-    describe_attempt,
     format_share,
     state_event,
 )
@@ -193,7 +192,7 @@ def _list_tests(artifact: ArtifactContent) -> Iterator[tuple[str, str]]:
     if bot is not None and len(bot.certificates) > 1:
         yield "rates", "Each holds separately, with its confidence: choose one before serving."
     if confidence is not None:
-        yield "confidence", describe_attempt(confidence.attempt, confidence.level, confidence.delta)
+        yield "confidence", confidence.test_words
     for made in artifact.certificates:
         level = f"{artifact.parsed_set_rule.option} = {made.alpha}: " if artifact.levels[1:] else ""
         yield "certified", f"{level}{made.sentence}"

@@ -26,25 +26,21 @@ def are_drawn_by(rule: DrawRule, provenance: Provenance | None) -> bool:
     return provenance is not None and provenance.draws == rule.text
 
 
-def check_separate_scores(provenance: Provenance | None) -> None:
-    """Raise an `InputError` unless the recorded scores are those of any number of first candidates."""
-    if has_separate_scores(provenance):
-        return
-    _refuse_compared(provenance)
-    named = None if provenance is None or provenance.verifier is None else dict(provenance.verifier)
-    msg = (
-        f"draws: the records do not say whether their verifier ({named or 'not named'}) scores each "
-        "candidate separately; if not, its scores change when fewer are drawn. If it does, say so in the "
-        'first line of the records: "separate_scores": true'
-    )
-    raise InputError(msg)
-
-
-def _refuse_compared(provenance: Provenance | None) -> None:
-    if has_separate_scores(provenance) is False:
+def check_separate_scores(provenance: Provenance | None, *, is_required: bool = True) -> None:
+    """Raise an `InputError` for scores that depend on all candidates recorded, or by default that may."""
+    is_separate = has_separate_scores(provenance)
+    if is_separate is False:
         msg = (
             "draws: the verifier compares the candidates of a prompt, so its scores of fewer candidates are "
             "not in these records: collect that number, or by this rule (collect --draws)"
+        )
+        raise InputError(msg)
+    if is_separate is None and is_required:
+        named = None if provenance is None or provenance.verifier is None else dict(provenance.verifier)
+        msg = (
+            f"draws: the records do not say whether their verifier ({named or 'not named'}) scores each "
+            "candidate separately; if not, its scores change when fewer are drawn. If it does, say so in the "
+            'first line of the records: "separate_scores": true'
         )
         raise InputError(msg)
 
@@ -60,7 +56,7 @@ def check_first_candidates(labelled: LabelledBatch, provenance: Provenance | Non
         InputError: If fewer candidates than recorded are used, and a verifier compared them all.
     """
     if labelled.recorded not in (None, labelled.draws.n):
-        _refuse_compared(provenance)
+        check_separate_scores(provenance, is_required=False)
 
 
 def replay_prefixes(

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from langchain_cfc.artifact.content import ArtifactContent
-from langchain_cfc.artifact.facts import CertifiedBot, Confidence
+from langchain_cfc.artifact.facts import CertifiedBot
 from langchain_cfc.artifact.prefixes import are_drawn_by, check_separate_scores
 from langchain_cfc.errors import InputError
-from langchain_cfc.guarantee import Certificate, TestedCertificate
+from langchain_cfc.guarantee import Certificate, Confidence, TestedCertificate
 
 
 def find_problems(artifact: ArtifactContent) -> Iterator[str]:
@@ -41,7 +41,7 @@ def _check_references(artifact: ArtifactContent) -> Iterator[str]:
     if len(set(levels)) < len(levels) or not named <= set(artifact.alphas):
         yield "a certificate is about a level that the artifact does not hold, or two are about one level"
     attempts = {one.number for one in artifact.attempts if one.certified}
-    counted: list[TestedCertificate | Confidence] = [*tested]
+    counted: list[Confidence] = [*tested]
     counted += [] if artifact.confidence is None else [artifact.confidence]
     for attempt in sorted({one.attempt for one in counted} - attempts):
         yield f"a certificate is of attempt {attempt}, which the ledger does not hold as certified"

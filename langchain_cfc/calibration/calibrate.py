@@ -9,7 +9,6 @@ from langchain_cfc.artifact import (
     AttemptLedger,
     BatchScores,
     CalibrationArtifact,
-    Confidence,
     PlannedAttempt,
     Previous,
     replay_prefixes,
@@ -39,7 +38,7 @@ from langchain_cfc.decision import EVERY_PROMPT
 from langchain_cfc.errors import AttainabilityWarning, OverlapError, UnattainableTargetError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.features.statistics import MEAN_SCORE
-from langchain_cfc.guarantee import PaperPAC
+from langchain_cfc.guarantee import Confidence, PaperPAC
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.records.files import RecordsLike, open_records
 from langchain_cfc.set_rules import parse_set_rule

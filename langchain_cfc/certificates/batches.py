@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from langchain_cfc.artifact import BatchScores
-from langchain_cfc.guarantee.certified import Certified, Count
+from langchain_cfc.guarantee.certified import Count, GuaranteeData
 from langchain_cfc.support.arrays import BoolArray, FloatArray
 
 # Batches that are drawn for each size and share.
@@ -16,7 +16,7 @@ WRONG_SHARES = ("0.02", "0.05", "0.1")
 _SPREAD = (0.1, 0.9)
 
 
-class BatchFigures(Certified):
+class BatchFigures(GuaranteeData):
     """Answered and wrong shares of random batches, which overlap: the spread is of batches, not of means.
 
     Attributes:

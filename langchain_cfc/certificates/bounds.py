@@ -52,14 +52,8 @@ def lower_bound(successes: int, size: int, delta: float) -> float:
         >>> round(lower_bound(95, 100, 0.05), 4)
         0.8977
     """
-    if successes == 0:  # The incomplete beta function is defined for positive arguments only.
-        return 0.0
-    tail = require("scipy.special", "calibrate", "a certificate").betainc
-
-    def holds(bound: float) -> bool:
-        return _enlarge(tail(successes, size - successes + 1, bound)) <= delta
-
-    return _bisect_bound(0.0, 1.0, holds)
+    failing = upper_bound(size - successes, size, delta)
+    return math.nextafter(1.0 - failing, 0.0)  # the difference is rounded
 
 
 def upper_bound(successes: int, size: int, delta: float) -> float:
@@ -74,15 +68,11 @@ def upper_bound(successes: int, size: int, delta: float) -> float:
     """
     if successes == size:
         return 1.0
-    tail = require("scipy.special", "calibrate", "a certificate").betaincc
 
-    def holds(bound: float) -> bool:
-        return _enlarge(tail(successes + 1, size - successes, bound)) <= delta
+    def is_rejected(rate: float) -> bool:
+        return binomial_p_value(successes, size, rate) <= delta
 
-    bound = _bisect_bound(1.0, 0.0, holds)
-    # A p-value rounds the decimal form of the rate down, by at most one float.
-    rejected = binomial_p_value(successes, size, bound) <= delta
-    return bound if rejected else math.nextafter(bound, 1.0)
+    return _bisect_bound(1.0, 0.0, is_rejected)
 
 
 def binomial_p_value(count: int, size: int, rate: float | Fraction) -> float:
@@ -99,6 +89,14 @@ def binomial_p_value(count: int, size: int, rate: float | Fraction) -> float:
         0.0371
     """
     return 1.0 if count == size else _compute_tail(count, size, _to_fraction(rate))
+
+
+@lru_cache(maxsize=512)  # tests at equal levels ask for the same sizes
+def find_size(wrong: int, rate: Fraction, level: float) -> int:
+    """Return the smallest number of trials at which so many events pass a test at a level, or 10**8."""
+    sizes = range(wrong + 1, LARGEST_SIZE)
+    passing = bisect_left(sizes, True, key=lambda size: binomial_p_value(wrong, size, rate) <= level)
+    return sizes.start + passing
 
 
 def required_size(share: float | Fraction, rate: float | Fraction, delta: float) -> int | None:

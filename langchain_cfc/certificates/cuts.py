@@ -75,11 +75,9 @@ single family of hypotheses"); Learn then Test (Angelopoulos, Bates, Candes, Jor
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 
 import numpy as np
 
@@ -91,20 +89,19 @@ from langchain_cfc.artifact import (
     has_separate_scores,
 )
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.certificates.bounds import binomial_p_value, upper_bound
+from langchain_cfc.certificates.bounds import binomial_p_value, find_size, upper_bound
 from langchain_cfc.certificates.coverage import (
     Outcomes,
     compute_outcomes,
     compute_records_digest,
     sample_groups,
 )
-from langchain_cfc.certificates.refusals import explain_needed, make_refusal
+from langchain_cfc.certificates.refusals import explain_refusal, make_refusal
 from langchain_cfc.decision import EVERY_PROMPT
 from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.guarantee import WrongRateCertificate
 from langchain_cfc.guarantee.certified import divide_delta
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.support.units import UnitTraits
 
 # The first sequence's share of delta, and the share of the prompts at which the second one starts.
 FIRST_SHARE = 0.8
@@ -162,12 +159,10 @@ def certify_mean_score(
         if certificate is not None:
             certificates.append(certificate)
             continue
-        needed = explain_needed(rate, first, artifact.traits)
-        refused[rate] = f"{_name_refused(rate, artifact.traits)}: {needed}"
+        refused[rate] = explain_refusal(rate, first, artifact.traits)
     if not (artifact.levels or certificates):
         largest = max(max_wrong_rates, key=Fraction)
-        tied = _explain_ties(ranking, artifact)
-        reason = refused[largest] if tied is None else f"{_name_refused(largest, artifact.traits)}: {tied}"
+        reason = explain_refusal(largest, first, artifact.traits, _explain_ties(ranking, artifact))
         raise make_refusal(reason, largest, first, attempt, artifact.traits)
     bot = CertifiedBot(
         certificates=certificates,
@@ -228,18 +223,9 @@ class _Ranking:
 
 def _list_sizes(largest: int, rate: Fraction, delta: float) -> list[int]:
     """List the sizes that are tested over all prompts, ascending; see the module."""
-
-    def passes(size: int, allowed: int) -> bool:
-        return binomial_p_value(min(allowed, size), size, rate) <= delta
-
-    growing: list[int] = []
-    for allowed in range(SPACED_TESTS):
-        larger = range(growing[-1] + 1 if growing else 1, largest + 1)
-        place = bisect_left(larger, True, key=partial(passes, allowed=allowed))
-        if place == len(larger):
-            break
-        growing.append(larger[place])
-    return sorted({*growing, *range(growing[-1], largest + 1)}) if growing else []
+    growing = [find_size(allowed, rate, delta) for allowed in range(SPACED_TESTS)]
+    within = [size for size in growing if size <= largest]
+    return sorted({*within, *range(within[-1], largest + 1)}) if within else []
 
 
 def list_shares(prompts: int) -> list[int]:
@@ -351,10 +337,6 @@ def _compute_curve(ranking: _Ranking, delta: float) -> Iterator[TradeOff]:
             wrong=wrong,
             wrong_rate_at_most=upper_bound(wrong, size, delta / CURVE_POINTS),
         )
-
-
-def _name_refused(rate: str, traits: UnitTraits) -> str:
-    return f"A rate of {float(rate):g} {traits.wrong} {traits.single}s is not certified"
 
 
 def _explain_ties(ranking: _Ranking, artifact: CalibrationArtifact) -> str | None:

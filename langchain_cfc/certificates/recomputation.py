@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 
-from pydantic import BaseModel, ConfigDict
-
-from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot, Confidence
+from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot
 from langchain_cfc.certificates.bounds import binomial_p_value, lower_bound, upper_bound
 from langchain_cfc.certificates.cuts import CURVE_POINTS
 from langchain_cfc.guarantee import (
+    Confidence,
     CoverageCertificate,
     TestedCertificate,
     WrongRateCertificate,
@@ -26,7 +26,8 @@ from langchain_cfc.guarantee.certified import compute_share, divide_delta
 _TOLERANCE = 1e-7
 
 
-class BoundCheck(BaseModel):
+@dataclass(frozen=True)
+class BoundCheck:
     """A bound of a certificate, compared with the one that its counts give.
 
     Attributes:
@@ -37,8 +38,6 @@ class BoundCheck(BaseModel):
             to compute it. The stated value is then at most checked for being possible.
         agrees: Whether the counts give what is stated; for a test, whether it passes.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     certificate: str
     bound: str
@@ -65,33 +64,25 @@ def recompute_certificates(artifact: CalibrationArtifact) -> list[BoundCheck]:
         checks += _recompute_bot(artifact.bot)
     for one in artifact.people_certificates:
         name, bound = f"{one.about} at alpha = {one.alpha}, by people", "promise kept at least"
-        checks.append(_check(name, bound, one.at_least, None, agrees=True))
+        checks.append(BoundCheck(name, bound, one.at_least, None, agrees=True))
     return [*checks, *_add_up_levels(artifact)]
-
-
-def _check(
-    certificate: str, bound: str, stated: float, recomputed: float | None, *, agrees: bool
-) -> BoundCheck:
-    return BoundCheck(
-        certificate=certificate, bound=bound, stated=stated, recomputed=recomputed, agrees=agrees
-    )
 
 
 def _compare_bounds(certificate: str, bound: str, stated: float, recomputed: float) -> BoundCheck:
     agrees = math.isclose(stated, recomputed, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
-    return _check(certificate, bound, stated, recomputed, agrees=agrees)
+    return BoundCheck(certificate, bound, stated, recomputed, agrees)
 
 
 def _add_up_levels(artifact: CalibrationArtifact) -> Iterator[BoundCheck]:
     """Yield for each attempt the sum of the levels of its tests, which is at most its share of delta."""
-    tested: list[TestedCertificate | Confidence] = [*artifact.certificates]
+    tested: list[Confidence] = [*artifact.certificates]
     tested += [] if artifact.confidence is None else [artifact.confidence] * len(artifact.levels)
     tested += [] if artifact.bot is None else artifact.bot.certificates
     spent: dict[tuple[str | None, int], float] = {}
     deltas: dict[tuple[str | None, int], set[str]] = {}
     for one in tested:
         # The law of an order statistic rests on calibration prompts, and names no records of its own.
-        records = None if isinstance(one, Confidence) else one.records_digest
+        records = one.records_digest if isinstance(one, TestedCertificate) else None
         key = (records, one.attempt)
         spent[key] = spent.get(key, 0.0) + one.level
         deltas.setdefault(key, set()).add(one.delta)
@@ -99,7 +90,7 @@ def _add_up_levels(artifact: CalibrationArtifact) -> Iterator[BoundCheck]:
         least, *others = sorted(deltas[key], key=float)
         share = float(least) * float(compute_share(key[1]))
         fits = not others and level <= share * (1.0 + _TOLERANCE)  # an attempt has one delta
-        yield _check(f"attempt {key[1]} at delta = {least}", "sum of levels", level, share, agrees=fits)
+        yield BoundCheck(f"attempt {key[1]} at delta = {least}", "sum of levels", level, share, fits)
 
 
 def _recompute_coverage(one: CoverageCertificate) -> Iterator[BoundCheck]:
@@ -135,4 +126,4 @@ def _recompute_wrong_rate(certificate: WrongRateCertificate) -> Iterator[BoundCh
             rate = certificate.max_wrong_rate
             p_value = binomial_p_value(one.wrong, one.answered, float(rate))
             name, bound = f"wrong rate of {rate}", f"p-value, {one.name}"
-            yield _check(name, bound, failing, p_value, agrees=p_value <= failing)
+            yield BoundCheck(name, bound, failing, p_value, p_value <= failing)

@@ -21,14 +21,20 @@ from langchain_cfc.support.units import UnitTraits
 _LARGEST_RATE = Fraction(1, 2)
 
 
-def explain_needed(rate: str, level: float, traits: UnitTraits) -> str:
-    """Say how many prompts the test of a rate needs, for assumed shares of wrong answers."""
+def explain_refusal(rate: str, level: float, traits: UnitTraits, cause: str | None = None) -> str:
+    """Say that a rate is not certified, with a cause, or how many prompts its test needs.
+
+    The number is stated for assumed shares of wrong answers.
+    """
+    noun = traits.single if traits.is_fixed_count else traits.item
     target = Fraction(rate)
     half = target / 2
-    sizes = (required_size(share, target, level) for share in (Fraction(0), half))
-    none, some = (f"more than {LARGEST_SIZE:,}" if size is None else f"{size:,}" for size in sizes)
-    wrong = format_percent(float(half), ".3g")
-    return f"it takes about {none} {traits.counted} if none are wrong, {some} if {wrong} are"
+    if cause is None:
+        sizes = (required_size(share, target, level) for share in (Fraction(0), half))
+        none, some = (f"more than {LARGEST_SIZE:,}" if size is None else f"{size:,}" for size in sizes)
+        share = format_percent(float(half), ".3g")
+        cause = f"it takes about {none} {traits.counted} if none are {traits.wrong}, {some} if {share} are"
+    return f"A rate of {float(rate):g} {traits.wrong} {noun}s is not certified: {cause}"
 
 
 def make_refusal(

@@ -39,16 +39,15 @@ random variables by betting".
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from fractions import Fraction
 
 import numpy as np
 
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot, PlannedAttempt
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.certificates.bounds import LARGEST_SIZE, binomial_p_value
+from langchain_cfc.certificates.bounds import binomial_p_value, find_size
 from langchain_cfc.certificates.coverage import PromptGroup, compute_records_digest, sample_groups
-from langchain_cfc.certificates.refusals import make_refusal
+from langchain_cfc.certificates.refusals import explain_refusal, make_refusal
 from langchain_cfc.decision import AnswerSets
 from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.guarantee import CertifiedAnswers, WrongRateCertificate
@@ -117,12 +116,8 @@ def certify_shown_claims(
         tested.append(tuple(results))
     passed = [place for place, (overall, *_) in enumerate(tested) if overall.certified]
     if not passed:
-        traits = artifact.traits
-        reason = (
-            f"A rate of {float(rate):g} {traits.wrong} {traits.item}s is not certified: it takes at least "
-            f"{_find_size(0, rate, parts[0]):,} {traits.counted}, even if all of these are {traits.correct}"
-        )
-        raise make_refusal(reason, max_wrong_rate, parts[0], attempt, traits)
+        reason = explain_refusal(max_wrong_rate, parts[0], artifact.traits)
+        raise make_refusal(reason, max_wrong_rate, parts[0], attempt, artifact.traits)
     chosen = max(passed, key=lambda place: (sum(one.certified for one in tested[place]), place))
     certificate = WrongRateCertificate(
         max_wrong_rate=max_wrong_rate,
@@ -160,19 +155,12 @@ def _plan_levels(shown: BoolArray, size: int, rate: Fraction, level: float) -> l
     shares = shown.sum(axis=1) / max(1, shown.shape[1])
     own = [0.0] * len(shares)
     first, second = FIRST_SHARE * level, SECOND_START * size
-    if (early := _find_size(SPARE, rate, first)) < second:
+    if (early := find_size(SPARE, rate, first)) < second:
         own[_find_place(shares, early / size)] = first
         own[_find_place(shares, second / size)] += level - first
     else:
-        own[_find_place(shares, max(second, _find_size(0, rate, level)) / max(size, 1))] = level
+        own[_find_place(shares, max(second, find_size(0, rate, level)) / max(size, 1))] = level
     return own
-
-
-def _find_size(wrong: int, rate: Fraction, level: float) -> int:
-    """Return at how many answers a test allows so many wrong ones."""
-    sizes = range(wrong + 1, LARGEST_SIZE)
-    passing = bisect_left(sizes, True, key=lambda size: binomial_p_value(wrong, size, rate) <= level)
-    return sizes.start + passing
 
 
 def _find_place(shares: FloatArray, share: float) -> int:

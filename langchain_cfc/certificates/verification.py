@@ -8,10 +8,10 @@ linear programme, and goes to Clarabel (interior points).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError, ThresholdError
@@ -28,7 +28,8 @@ HIGHS_OPTIONS = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolera
 CLARABEL_OPTIONS = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
 
 
-class LevelVerification(BaseModel):
+@dataclass(frozen=True)
+class LevelVerification:
     """The result of verifying one error level.
 
     Attributes:
@@ -42,8 +43,6 @@ class LevelVerification(BaseModel):
         contradicted: How many thresholds are infinite here but not for the other solver, or the reverse.
         largest_difference: Largest difference between finite thresholds.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     alpha: str
     complete: bool

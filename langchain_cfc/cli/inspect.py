@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
@@ -65,8 +66,8 @@ def inspect(
     if as_json:
         found: dict[str, Any] = {}
         if verify:
-            found["verification"] = [level.model_dump(mode="json") for level in levels]
-            found["certificates_verified"] = [one.model_dump(mode="json") for one in bounds]
+            found["verification"] = [asdict(level) for level in levels]
+            found["certificates_verified"] = [asdict(one) for one in bounds]
             found["signature_verified"] = require_signature is not None
         emit_json({**describe_artifact(artifact), **found})
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langchain_cfc.evaluation.measuring import FALSE_ALARM, evaluate, is_contradicted
+from langchain_cfc.evaluation.measuring import evaluate
 from langchain_cfc.evaluation.report import (
     AnswersReport,
     ClaimsFigures,
@@ -13,11 +13,9 @@ from langchain_cfc.evaluation.report import (
     MethodFigures,
     MethodReport,
     ReportData,
-    state_other_parts,
 )
 
 __all__ = [
-    "FALSE_ALARM",
     "AnswersReport",
     "ClaimsFigures",
     "EvaluationReport",
@@ -28,6 +26,4 @@ __all__ = [
     "MethodReport",
     "ReportData",
     "evaluate",
-    "is_contradicted",
-    "state_other_parts",
 ]

@@ -277,19 +277,17 @@ def _find_contradicted(
     overall_name = artifact.calibration.groups[0].name
     # If stated levels differ, the number of kept promises varies less than with the mean level for all
     # prompts (Hoeffding 1956), so testing the mean level does not give more false alarms.
-    measured = [
-        (overall_name, float(n_test), method.stated_coverage, method.kept_promise),
-        *((g.name, g.n, g.stated_coverage, g.kept_promise) for g in method.groups),
-    ]
+    measured: list[tuple[str, float, MethodReport | GroupReport]] = [(overall_name, n_test, method)]
+    measured += [(one.name, one.n, one) for one in method.groups]
     tests = [one for one in measured if one[0] in promised]
     broken = [
         name
-        for name, n, stated, kept in tests
+        for name, n, seen in tests
         if is_contradicted(
-            level if stated >= target else 1.0 - stated,
+            level if seen.stated_coverage >= target else 1.0 - seen.stated_coverage,
             calibrated[name],
             n,
-            kept,
+            seen.kept_promise,
             len(tests),
         )
     ]

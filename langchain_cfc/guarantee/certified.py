@@ -14,7 +14,7 @@ from langchain_cfc.support.display import Displayed
 from langchain_cfc.support.serialization import OmitsDefaults
 from langchain_cfc.support.text import format_limit
 from langchain_cfc.support.units import UNITS, Unit, UnitTraits
-from langchain_cfc.thresholds import Level, format_alpha
+from langchain_cfc.thresholds import format_alpha
 
 
 def _check_canonical(text: str) -> str:
@@ -29,17 +29,18 @@ Alpha: TypeAlias = Annotated[str, AfterValidator(_check_canonical)]
 Delta: TypeAlias = Alpha
 Count: TypeAlias = Annotated[int, Field(ge=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
+_ORDINALS = ("First", "Second", "Third", "Fourth", "Fifth", "Sixth", "Seventh", "Eighth", "Ninth", "Tenth")
 
 
-class Certified(Displayed, OmitsDefaults):
-    """Base class of certificates and their parts: frozen, without infinities and unknown fields."""
+class GuaranteeData(Displayed, OmitsDefaults):
+    """Base class of guarantees, certificates and parts of them: frozen, finite, without unknown fields."""
 
     _omitted = ("max_score", "subject")
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class _CertifiedGroup(Certified):
+class _CertifiedGroup(GuaranteeData):
     """A weighting of prompts, and the number of held-out prompts with a positive weight."""
 
     name: str
@@ -75,7 +76,7 @@ class CertifiedShare(_CertifiedGroup):
         return self
 
 
-class Certificate(Certified):
+class Certificate(GuaranteeData):
     """Base class of certificates, each about one level of one frozen artifact.
 
     Attributes:
@@ -91,6 +92,10 @@ class Certificate(Certified):
     prompts: Count
     records_digest: str
     artifact_digest: str
+
+    @property
+    def _confidence(self) -> str:
+        return f"with confidence {format_share(1.0 - float(self.delta))}"
 
 
 def state_event(set_rule: str) -> str:
@@ -112,24 +117,32 @@ def state_event(set_rule: str) -> str:
     return f"{left if at_most else 'no unsupported claim is left'} in the answer"
 
 
-class TestedCertificate(Certificate):
-    """Base class of certificates from a test, which counts among all attempts on the same labels.
+class Confidence(GuaranteeData):
+    """The confidence 1 - delta with which a test holds, which counts among all attempts on the same labels.
 
     Attributes:
+        delta: Probability that any certified statement is wrong, as decimal text.
         attempt: k: how many attempts on these labels there were, this one included.
         level: Level of the test: delta, times the share of attempt k, divided among what is tested together.
     """
 
+    delta: Delta
     attempt: Annotated[int, Field(ge=1)]
     level: Annotated[float, Field(gt=0.0, lt=1.0)]
 
     @property
-    def _confidence(self) -> str:
-        return f"with confidence {format_share(1.0 - float(self.delta))}"
+    def test_words(self) -> str:
+        """Which attempt on the same labels the test is, and with which error probability, in a sentence."""
+        k = self.attempt
+        which = f"{_ORDINALS[k - 1]} test" if k <= len(_ORDINALS) else f"Test {k}"
+        return (
+            f"{which} on these labels, wrong with probability at most {100 * self.level:.3g} % (all tests "
+            f"together: {format_share(float(self.delta))})."
+        )
 
-    @property
-    def _attempt_words(self) -> str:
-        return describe_attempt(self.attempt, self.level, self.delta)
+
+class TestedCertificate(Certificate, Confidence):
+    """Base class of certificates from a test."""
 
 
 class CoverageCertificate(TestedCertificate):
@@ -152,28 +165,20 @@ class CoverageCertificate(TestedCertificate):
         return parse_set_rule(self.set_rule).shows_best_alone
 
     @property
-    def claim(self) -> str:
-        """What is certified over all prompts, in a sentence."""
+    def sentence(self) -> str:
+        """What is certified over all prompts, for sets also how often they are right, and the attempt."""
         everyone = self.shares[0]
-        stated = ""
+        stated = held = ""
         if everyone.stated is not None:
             stated = f" ({format_share(everyone.stated)} is stated on average)"
+        if self.is_about_sets:
+            covered = format_bound(everyone.coverage_at_least)
+            held = f" A set holds a correct answer with probability at least {covered}."
         return (
             f"Certified on {self.prompts} held-out questions, {self._confidence} for this very artifact: "
             f"with probability at least {format_bound(everyone.kept_at_least)}{stated}, "
-            f"{state_event(self.set_rule)}."
+            f"{state_event(self.set_rule)}.{held} {self.test_words}"
         )
-
-    @property
-    def sentence(self) -> str:
-        """The claim, for sets how often they hold a correct answer, and the attempt, in sentences."""
-        covered = format_bound(self.shares[0].coverage_at_least)
-        held = (
-            f" A set holds a correct answer with probability at least {covered}."
-            if self.is_about_sets
-            else ""
-        )
-        return f"{self.claim}{held} {self._attempt_words}"
 
 
 class CertifiedAnswers(_CertifiedGroup):
@@ -286,7 +291,7 @@ class WrongRateCertificate(TestedCertificate):
     @property
     def test_words(self) -> str:
         """The cut and the attempt, in sentences."""
-        return f"{self.traits.cut.format(format_limit(self.cut))} {self._attempt_words}"
+        return f"{self.traits.cut.format(format_limit(self.cut))} {super().test_words}"
 
 
 class PeopleCertificate(Certificate):
@@ -350,9 +355,9 @@ class PeopleCertificate(Certificate):
         if self.set_rule is not None:
             event = f"with probability at least {format_bound(self.at_least)}, {state_event(self.set_rule)}"
         return (
-            f"Certified by people, with confidence {format_share(1 - float(self.delta))} for this very "
-            f"artifact: {event}. A judge labelled {self.prompts} prompts, people labelled a random "
-            f"{self.labelled} of them, and they agreed on {self.agreed}."
+            f"Certified by people, {self._confidence} for this very artifact: {event}. A judge labelled "
+            f"{self.prompts} prompts, people labelled a random {self.labelled} of them, and they agreed on "
+            f"{self.agreed}."
         )
 
 
@@ -374,21 +379,6 @@ def compute_share(attempt: int) -> Fraction:
         [0.8, 0.1, 0.05, 0.025]
     """
     return Fraction(4, 5) if attempt == 1 else Fraction(1, 5 * 2 ** (attempt - 1))
-
-
-def describe_attempt(attempt: int, level: float, delta: Level) -> str:
-    """Describe which attempt on the same labels a test is, and with which error probability.
-
-    Examples:
-        >>> describe_attempt(2, 0.005, "0.05")
-        'Second test on these labels, wrong with probability at most 0.5 % (all tests together: 5 %).'
-    """
-    names = ("First", "Second", "Third", "Fourth", "Fifth", "Sixth", "Seventh", "Eighth", "Ninth", "Tenth")
-    which = f"{names[attempt - 1]} test" if attempt <= len(names) else f"Test {attempt}"
-    return (
-        f"{which} on these labels, wrong with probability at most {100 * level:.3g} % (all tests together: "
-        f"{format_share(float(delta))})."
-    )
 
 
 def divide_delta(delta: float, groups: int) -> list[float]:

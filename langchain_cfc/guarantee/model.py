@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from langchain_cfc.guarantee.certified import (
     Alpha,
     Count,
     CoverageCertificate,
+    GuaranteeData,
     PeopleCertificate,
     WrongRateCertificate,
 )
 from langchain_cfc.set_rules import parse_set_rule
-from langchain_cfc.support.display import Displayed
-from langchain_cfc.support.serialization import OmitsDefaults
 
 GuaranteeKind = Literal["conditional", "certified", "batch", "heuristic"]
 Binding = Literal["unchecked", "matched", "unverified", "unbound"]
 
 
-class Weighting(BaseModel):
+class Weighting(GuaranteeData):
     """A non-negative weighting of prompts with guaranteed coverage.
 
     Attributes:
@@ -31,14 +28,12 @@ class Weighting(BaseModel):
         words: The weighting in plain English.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     name: str
     kind: str
     words: str
 
 
-class AnsweredBatch(BaseModel):
+class AnsweredBatch(GuaranteeData):
     """What is promised about the answers of a batch, and how many there are.
 
     Attributes:
@@ -47,14 +42,12 @@ class AnsweredBatch(BaseModel):
         answered: Number of these that are answered.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     max_wrong_share: Alpha
     questions: Count
     answered: Count
 
 
-class Guarantee(Displayed, OmitsDefaults):
+class Guarantee(GuaranteeData):
     """A guarantee as data: its level, what it covers, and its assumptions.
 
     Attributes:
@@ -85,10 +78,6 @@ class Guarantee(Displayed, OmitsDefaults):
             yet), `matched`, `unverified` (one has no fingerprint) or `unbound` (the records had none).
         artifact_digest: Digest of the artifact with the threshold.
     """
-
-    _omitted = ("subject",)
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: GuaranteeKind
     claim: str

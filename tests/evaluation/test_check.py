@@ -8,7 +8,7 @@ from scipy import stats
 from langchain_cfc import calibrate, evaluate
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import InputError
-from langchain_cfc.evaluation import FALSE_ALARM, is_contradicted
+from langchain_cfc.evaluation.measuring import FALSE_ALARM, is_contradicted
 from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.thresholds import compute_conformal_rank, compute_tau
 from tests.evaluation.prompts import make_prompts
