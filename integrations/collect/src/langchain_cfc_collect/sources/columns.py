@@ -68,6 +68,8 @@ def _check_prompt(prompt: Prompt | None) -> Prompt | None:
 _Column: TypeAlias = Annotated[str, Field(min_length=1)]
 _ColumnList: TypeAlias = tuple[_Column, ...]
 _TEXT, _JSON = "text", "json"
+# Parts of which exactly one must be given.
+_INPUT_PARTS = ("input", "prompt", "inputs")
 # What cells with several answers look like, in the order tried.
 _LIKELY_FORMATS = (_JSON, "|", ";")
 _CellFormat: TypeAlias = Annotated[str, AfterValidator(_check_format)]
@@ -117,12 +119,12 @@ class Columns(BaseModel):
 
     @model_validator(mode="after")
     def _check_columns(self) -> Columns:
-        given = [name for name in ("input", "prompt", "inputs") if getattr(self, name) is not None]
+        given = [name for name in _INPUT_PARTS if getattr(self, name) is not None]
         if len(given) != 1:
             found = " and ".join(given) or "none"
             msg = f"found {found} of input, prompt and inputs; expected one, such as prompt='{{question}}'"
             raise ValueError(msg)
-        used = {name for _, name in self._required}
+        used = {name for names in self._required.values() for name in names}
         unused = set(self.cells) - used - {name.partition(".")[0] for name in used}
         if unused:
             names = ", ".join(sorted(unused))
@@ -133,7 +135,7 @@ class Columns(BaseModel):
     @property
     def input_cells(self) -> dict[str, str]:
         """Those of `cells` that the input or the id is read from."""
-        names = {name for part, name in self._required if part in {"id", "input", "prompt", "inputs"}}
+        names = [name for part in ("id", *_INPUT_PARTS) for name in self._required[part]]
         return {
             one: how
             for one, how in self.cells.items()
@@ -146,7 +148,7 @@ class Columns(BaseModel):
         Columns whose cells have a setting are left out.
         """
         found = {}
-        for name in (name for part, name in self._required if part == "reference" and name not in self.cells):
+        for name in (one for one in self._required["reference"] if one not in self.cells):
             texts = []
             for row in sample:
                 with suppress(ValueError, RecursionError):  # a bad row, which is reported with its number
@@ -172,7 +174,7 @@ class Columns(BaseModel):
         """
         template = self._template
         if self.inputs is not None or (template is not None and len(template.required) > 1):
-            names = ", ".join(self.inputs or (() if template is None else template.required))
+            names = ", ".join(self._required["inputs"] + self._required["prompt"])
             msg = f"the input is made of several columns ({names}), so one text is not enough"
             raise InputError(msg)
         return question if template is None else template.render({template.required[0]: question})
@@ -191,34 +193,30 @@ class Columns(BaseModel):
         Raises:
             RecordError: If a column is missing, or its value does not suit its part of the example.
         """
-        fields = self._create_fields(row, partial(RecordError, source, number))
+        read = partial(self._read_value, row, partial(RecordError, source, number))
+        metadata = {name: read("metadata", name) for name in self.metadata}
+        cluster = read("cluster", self.cluster)
+        fields = {
+            "id": _PLACEHOLDER_ID if self.id is None else _to_text(read("id", self.id)),
+            "input": self._create_input(row, partial(RecordError, source, number)),
+            "reference": self._read_reference(read),
+            "metadata": {name: value for name, value in metadata.items() if value is not None},
+            # CSV cannot express null.
+            "cluster": None if cluster == "" else _to_text(cluster),
+        }
         example = validate_fields(Example, fields, source, number)
         return example if self.id is not None else example.model_copy(update={"id": _compute_id(example)})
 
     def read_value(self, row: Mapping[str, Any], name: str, source: str, number: int) -> Any:
         """Return the value of any column, or of a dotted path; raise `RecordError` if there is none."""
-        return self._read_value(row, name, name, partial(RecordError, source, number))
+        return self._read_value(row, partial(RecordError, source, number), name, name)
 
-    def _create_fields(self, row: Mapping[str, Any], flaw: _Flaw) -> dict[str, Any]:
-        metadata = {name: self._read_value(row, "metadata", name, flaw) for name in self.metadata}
-        cluster = self._read_value(row, "cluster", self.cluster, flaw)
-        return {
-            "id": _PLACEHOLDER_ID
-            if self.id is None
-            else _to_text(self._read_value(row, "id", self.id, flaw)),
-            "input": self._create_input(row, flaw),
-            "reference": self._read_reference(row, flaw),
-            "metadata": {name: value for name, value in metadata.items() if value is not None},
-            # CSV cannot express null.
-            "cluster": None if cluster == "" else _to_text(cluster),
-        }
-
-    def _read_reference(self, row: Mapping[str, Any], flaw: _Flaw) -> Any:
+    def _read_reference(self, read: Callable[[str, str | None], Any]) -> Any:
         if not isinstance(self.reference, tuple):
-            return self._read_value(row, "reference", self.reference, flaw)
+            return read("reference", self.reference)
         answers: list[Any] = []
         for name in self.reference:
-            value = self._read_value(row, "reference", name, flaw)
+            value = read("reference", name)
             for one in value if isinstance(value, list) else [value]:
                 if one is not None and one != "" and one not in answers:
                     answers.append(one)
@@ -226,14 +224,9 @@ class Columns(BaseModel):
 
     def _create_input(self, row: Mapping[str, Any], flaw: _Flaw) -> Any:
         template = self._template
-        part = "input" if template is None else "prompt"
-        if self.inputs is not None:
-            part, names = "inputs", list(self.inputs)
-        elif template is not None:
-            names = list(template.required)
-        else:
-            names = [str(self.input)]
-        values = {name: self._read_value(row, part, name, flaw) for name in names}
+        part = next(one for one in _INPUT_PARTS if getattr(self, one) is not None)
+        names = self._required[part]
+        values = {name: self._read_value(row, flaw, part, name) for name in names}
         # A model would answer something, and no reference is right for a question that is not there.
         if names and all(isinstance(one, str) and is_invisible(one) for one in values.values()):
             raise flaw(part, f"found nothing in {join_names(names)}; expected a question")
@@ -245,7 +238,7 @@ class Columns(BaseModel):
             problem = f"the prompt cannot be made: {type(error).__name__}: {error}"
             raise flaw(part, problem) from error
 
-    def _read_value(self, row: Mapping[str, Any], part: str, name: str | None, flaw: _Flaw) -> Any:
+    def _read_value(self, row: Mapping[str, Any], flaw: _Flaw, part: str, name: str | None) -> Any:
         if name is None:
             return None
         try:
@@ -273,20 +266,15 @@ class Columns(BaseModel):
         return None if self.prompt is None else parse_template(self.prompt)
 
     @cached_property
-    def _required(self) -> tuple[tuple[str, str], ...]:
-        """The columns that every row must have, as pairs of example part and column name."""
-        single = [(part, getattr(self, part)) for part in ("id", "input", "cluster")]
-        references = (self.reference,) if isinstance(self.reference, str) else self.reference
-        several = {
-            "reference": references or (),
-            "prompt": self._template.required if self._template else (),
-            "inputs": self.inputs or (),
-            "metadata": self.metadata,
+    def _required(self) -> dict[str, list[str]]:
+        """The columns that every row must have, by the part of the example."""
+        parts = ("id", "input", "cluster", "reference", "inputs", "metadata")
+        given = {**{part: getattr(self, part) for part in parts}, "prompt": ()}
+        if self._template is not None:
+            given["prompt"] = self._template.required
+        return {
+            part: [names] if isinstance(names, str) else list(names or ()) for part, names in given.items()
         }
-        return (
-            *((part, name) for part, name in single if name is not None),
-            *((part, name) for part, names in several.items() for name in names),
-        )
 
 
 def _explain_missing(row: Mapping[str, Any], name: str) -> str:

@@ -74,7 +74,7 @@ def detect_columns(
 
 def describe_lists(rows: Rows, columns: Columns, *, in_python: bool = False) -> Iterator[str]:
     """Describe references that look like several answers but are read as one text, or name unseen options."""
-    sample = _read_first(rows)
+    sample = read_sample(rows)
     unseen = [name for name in find_options(sample) if f"{{{name}" not in str(columns.prompt)]
     given = {str(row.get(columns.reference)) for row in sample}  # type: ignore[arg-type]  # or none at all
     if unseen and all(map(_OPTION_NAME.fullmatch, given)):
@@ -113,17 +113,14 @@ def format_key(name: str) -> str:
 
 def read_sample(rows: Rows) -> list[Mapping[str, Any]]:
     """Return the first rows that can be read, at most 50; raise `RecordError` if there are none."""
-    sample = _read_first(rows)
+    good = (row for row in rows if not isinstance(row, BadRow))
+    sample = [row for _, row in islice(good, _SAMPLE_ROWS)]
     if not sample or not sample[0]:
         bad = next((row for row in rows if isinstance(row, BadRow)), None)
         if bad is not None:
             raise RecordError(rows.name, bad.number, bad.field, f"no row can be used: {bad.problem}")
         raise RecordError(rows.name, 0, "", "no rows; expected at least one with a question and a reference")
     return sample
-
-
-def _read_first(rows: Rows) -> list[Mapping[str, Any]]:
-    return [row[1] for row in islice((row for row in rows if not isinstance(row, BadRow)), _SAMPLE_ROWS)]
 
 
 def find_usual_name(
