@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 from unittest import mock
 
 import typer
-from langchain_cfc_collect.cli._collection import run_collection
+from langchain_cfc_collect.cli.collect import run_collection
 from langchain_cfc_collect.config import read_config
 from langchain_cfc_collect.store import Store, Writer
 from langchain_cfc_collect.store.schema import Write

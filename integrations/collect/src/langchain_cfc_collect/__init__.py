@@ -1,39 +1,31 @@
-"""Collect calibration records from a dataset: draw, score and label candidates, and pay for each stage once.
-
-Importing this package loads nothing; each name below is loaded when it is first used.
-"""
+"""From a dataset to calibration records: draw, score and label candidates, and pay for each stage once."""
 
 from __future__ import annotations
 
-from langchain_cfc.support.imports import make_lazy
-
-# Type checkers know this name; importing it would take longer than the rest of this module.
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from langchain_cfc_collect.bot import abuild_bot, build_bot
-    from langchain_cfc_collect.calibrating import ChainOptions, acalibrate_chain, calibrate_chain
-    from langchain_cfc_collect.calls import CallPolicy
-    from langchain_cfc_collect.collecting import acollect, collect, show_progress
-    from langchain_cfc_collect.config import CollectionConfig, read_config
-    from langchain_cfc_collect.costs import Budget, Price, Usage
-    from langchain_cfc_collect.executor import Components, Executor
-    from langchain_cfc_collect.human import HumanLabels
-    from langchain_cfc_collect.importing import ImportReport, import_samples
-    from langchain_cfc_collect.people import PeopleReport, PeopleSample
-    from langchain_cfc_collect.provenance import make_provenance
-    from langchain_cfc_collect.rescoring import arescore, rescore
-    from langchain_cfc_collect.review import (
-        ReviewReport,
-        create_review_report,
-        write_review,
-    )
-    from langchain_cfc_collect.run import CollectionOptions, CollectionResult
-    from langchain_cfc_collect.sources.columns import Columns, Examples, read_examples
-    from langchain_cfc_collect.sources.files import Row, Rows
-    from langchain_cfc_collect.sources.templates import parse_template
-    from langchain_cfc_collect.stages import Journal, Outcome
-    from langchain_cfc_collect.status import CollectionStatus
-    from langchain_cfc_collect.store.store import Store
+from langchain_cfc_collect.bot import abuild_bot, build_bot
+from langchain_cfc_collect.calibrating import ChainOptions, acalibrate_chain, calibrate_chain
+from langchain_cfc_collect.calls import CallPolicy
+from langchain_cfc_collect.collecting import acollect, collect, show_progress
+from langchain_cfc_collect.config import CollectionConfig, read_config
+from langchain_cfc_collect.costs import Budget, Price, Usage
+from langchain_cfc_collect.executor import Components, Executor
+from langchain_cfc_collect.human import HumanLabels
+from langchain_cfc_collect.importing import ImportReport, import_samples
+from langchain_cfc_collect.people import PeopleReport, PeopleSample
+from langchain_cfc_collect.provenance import make_provenance
+from langchain_cfc_collect.rescoring import arescore, rescore
+from langchain_cfc_collect.review import (
+    ReviewReport,
+    create_review_report,
+    write_review,
+)
+from langchain_cfc_collect.run import CollectionOptions, CollectionResult
+from langchain_cfc_collect.sources.columns import Columns, Examples, read_examples
+from langchain_cfc_collect.sources.files import Row, Rows
+from langchain_cfc_collect.sources.templates import parse_template
+from langchain_cfc_collect.stages import Journal, Outcome
+from langchain_cfc_collect.status import CollectionStatus
+from langchain_cfc_collect.store.store import Store
 
 __all__ = [
     "Budget",
@@ -76,32 +68,3 @@ __all__ = [
     "show_progress",
     "write_review",
 ]
-
-_NAMES = {
-    "bot": ("abuild_bot", "build_bot"),
-    "calibrating": ("ChainOptions", "acalibrate_chain", "calibrate_chain"),
-    "calls": ("CallPolicy",),
-    "collecting": ("acollect", "collect", "show_progress"),
-    "config": ("CollectionConfig", "read_config"),
-    "costs": ("Budget", "Price", "Usage"),
-    "executor": ("Components", "Executor"),
-    "human": ("HumanLabels",),
-    "importing": ("ImportReport", "import_samples"),
-    "people": ("PeopleReport", "PeopleSample"),
-    "provenance": ("make_provenance",),
-    "rescoring": ("arescore", "rescore"),
-    "review": (
-        "ReviewReport",
-        "create_review_report",
-        "write_review",
-    ),
-    "run": ("CollectionOptions", "CollectionResult"),
-    "sources.columns": ("Columns", "Examples", "read_examples"),
-    "sources.files": ("Row", "Rows"),
-    "sources.templates": ("parse_template",),
-    "stages": ("Journal", "Outcome"),
-    "status": ("CollectionStatus",),
-    "store.store": ("Store",),
-}
-
-__getattr__, __dir__ = make_lazy(globals(), _NAMES)

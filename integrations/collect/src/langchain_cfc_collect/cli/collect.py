@@ -2,19 +2,66 @@
 
 from __future__ import annotations
 
+import asyncio
+import shlex
+import signal
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
-from langchain_cfc.cli.formatting import EXIT_NO, report_errors
+from langchain_cfc.cli.formatting import (
+    EXIT_INTERRUPTED,
+    EXIT_NO,
+    emit_json,
+    get_console,
+    get_error_console,
+    print_lines,
+    print_notes,
+    report_errors,
+)
 from langchain_cfc.cli.inputs import AsJson
+from langchain_cfc.errors import CFCWarning, InputError
+from langchain_cfc.records import Example, write_records
+from langchain_cfc.records.files import check_records_target
+from langchain_cfc.records.schema import name_part
 from langchain_cfc.sampling.models import list_required_packages
+from langchain_cfc.support.database import StoreNotFoundError
+from langchain_cfc.support.files import check_target
 from langchain_cfc.support.imports import check_installed
 from langchain_cfc.support.plugins import FACTORY
 from langchain_cfc.support.units import Unit
+from langchain_cfc_collect import collecting
+from langchain_cfc_collect.cli.status import print_status, summarize_status
+from langchain_cfc_collect.collecting import (
+    check_references,
+    explain_unverified_parts,
+    format_cost,
+    show_progress,
+)
+from langchain_cfc_collect.config import CollectionConfig, ScoringConfig, read_config
+from langchain_cfc_collect.costs import Stage, assume_output
+from langchain_cfc_collect.executor import Executor
+from langchain_cfc_collect.rescoring import rescore
+from langchain_cfc_collect.run import CollectionOptions, CollectionResult, Run
+from langchain_cfc_collect.sources.columns import Examples
+from langchain_cfc_collect.sources.detection import describe_lists
+from langchain_cfc_collect.status import CollectionStatus, Estimate, estimate_remaining
+from langchain_cfc_collect.store import Store
 
+# A note lists at most this many bad rows.
+_MOST_LISTED = 5
+# Below this attainable coverage, the next step is to look at the labels, not to calibrate.
+_LEAST_COVERAGE = 0.1
+# With fewer prompts, the proposed rate of 10 % cannot be certified: 0.9 ** 30 is more than the level of its
+# first test, 80 % of delta = 0.05.
+_LEAST_PROMPTS = 31
 # Options under headings of their own in the help.
 _settings_option = partial(typer.Option, rich_help_panel="Settings")
 _dataset_option = partial(typer.Option, rich_help_panel="Dataset")
@@ -145,10 +192,6 @@ def collect(
     """
     with report_errors():
         check_collection_installed(model)
-        # Imported late: they need the extra.
-        from langchain_cfc_collect.cli import _collection
-        from langchain_cfc_collect.config import read_config
-
         given = {
             "store": store,
             "n": n,
@@ -168,18 +211,268 @@ def collect(
         }
         read = read_config(config, given, settings or ())
         if dry_run:
-            _collection.show_estimate(read, as_json=as_json)
+            show_estimate(read, as_json=as_json)
             return
-        finished = _collection.run_collection(
-            read, out_path, retry_failed=retry_failed, relabel=relabel, as_json=as_json
-        )
+        finished = run_collection(read, out_path, retry_failed=retry_failed, relabel=relabel, as_json=as_json)
     raise typer.Exit(0 if finished else EXIT_NO)
 
 
 def check_collection_installed(model: str | None) -> None:
-    """Raise an error that names all missing packages that a collection with this chat model needs.
-
-    It comes before anything that needs them is imported, so that one error names all of them.
-    """
+    """Raise an error that names all missing packages that a collection with this chat model needs."""
     if model:
         check_installed(list_required_packages(model), "a collection")
+
+
+def run_collection(
+    config: CollectionConfig,
+    records: Path | None,
+    *,
+    retry_failed: bool,
+    relabel: bool,
+    as_json: bool,
+) -> bool:
+    """Collect, write the finished records and print the outcome; return whether every prompt is finished."""
+    if records is not None:  # before anything is paid for
+        check_records_target(records)
+        check_target(records)
+        if records.resolve() == Path(config.store).resolve():
+            msg = f"--out {records} is the store: give another path"
+            raise InputError(msg)
+    with _exit_on_interrupt():
+        examples = config.source.read_examples()
+        _note_lists(config)
+        with _make_options(config, retry_failed=retry_failed, relabel=relabel) as options:
+            ended = collecting.collect(examples, config.create_components(), config.store, options)
+        if examples.bad_rows:
+            print_notes(get_error_console(), [_format_bad_rows(examples)])
+        return _report(ended, config.store, records, as_json=as_json)
+
+
+def _report(
+    ended: CollectionResult,
+    name: str,
+    records: Path | None = None,
+    *,
+    as_json: bool,
+    is_rescored: bool = False,
+) -> bool:
+    """Write the finished records and print the outcome; return whether every prompt is finished."""
+    written: dict[str, Any] = {"store": name}
+    with Store(name) as store:
+        if records is not None and ended.status.labelled > ended.status.without_claims:
+            write_records(records, store.read_all(), store.read_provenance())
+            written["records"] = str(records)
+        # The run alone knows the prices.
+        status = replace(CollectionStatus.from_store(store), cost=ended.status.cost)
+        configuration, summary = store.configuration, summarize_status(status, store)
+        unlabelled = store.count_stages()[Stage.SCORED] if is_rescored else 0
+    ended = replace(ended, status=status)
+    if as_json:
+        emit_json({**summary, "complete": ended.complete, **written})
+    else:
+        print_status(get_console(), status, summary, configuration)
+        next_steps = _list_next_steps(written, ended, configuration.get("draws"))
+        if unlabelled and status.remaining:
+            left = f"not labelled  {unlabelled} scored prompts: collect with --store {name} and the new "
+            next_steps = iter([f"{left}verifier labels them, and draws nothing again"])
+        print_lines(get_console(), next_steps)
+    return ended.complete and not status.failed
+
+
+def _note_lists(config: CollectionConfig) -> None:
+    print_notes(get_error_console(), describe_lists(config.source.rows, config.source.columns))
+
+
+@contextmanager
+def _make_options(config: ScoringConfig, **more: Any) -> Iterator[CollectionOptions]:
+    """Make the options of a run that shows its progress and warnings, and stops on signals."""
+    console = get_error_console()
+    with show_progress(console) as progress, _print_warnings(console):
+        yield CollectionOptions(
+            call_policy=config.run,
+            budget=config.create_budget(),
+            settings=config.record_settings(),
+            keep_payloads=config.run.keep_payloads,
+            on_progress=progress,
+            on_batch=lambda line: print_notes(console, [line]),
+            on_start=lambda run: _stop_on_signals(run, console),
+            **more,
+        )
+
+
+def run_rescoring(
+    config: ScoringConfig, source: str, target: str, *, retry_failed: bool, as_json: bool
+) -> bool:
+    """Rescore a store into another, and print the outcome; return whether every prompt is finished."""
+    with _exit_on_interrupt(), _make_options(config, retry_failed=retry_failed) as options:
+        made, weights = config.create_verifier(), config.weights
+        ended = rescore(source, made, target, options, weights=weights, verifier_id=config.verifier_id)
+    return _report(ended, target, as_json=as_json, is_rescored=True)
+
+
+@contextmanager
+def _print_warnings(console: Console) -> Iterator[None]:
+    """Print warnings at once, while there is still time to act on them."""
+
+    def show(message: Warning | str, *details: Any, **more: Any) -> None:
+        del details, more
+        print_notes(console, [str(message)])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", CFCWarning)
+        warnings.showwarning = show
+        yield
+
+
+@contextmanager
+def _exit_on_interrupt() -> Iterator[None]:
+    """Exit with one line and an exit code on Ctrl-C or SIGTERM.
+
+    While prompts are processed, `_stop_on_signals` replaces these handlers in the event loop, which resets
+    them to Python's defaults when it closes.
+    """
+
+    def interrupt(number: int, frame: object) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # only the main thread may handle signals
+        before = None
+    try:
+        yield
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        get_error_console().print("cancelled; finished work is kept, and the same command resumes from there")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _stop_on_signals(run: Run, console: Console) -> None:
+    """On Ctrl-C or SIGTERM, let prompts in progress finish; on a second signal, cancel them."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def stop() -> None:
+        if run.is_stopping and task is not None:
+            task.cancel()
+            return
+        run.stop()
+        console.print(
+            "stopping once live calls are finished; batches go on at their provider, and the same command "
+            "fetches them"
+            if run.has_batches
+            else "stopping once prompts in progress are finished; press Ctrl-C (or send SIGTERM) again to "
+            "cancel them"
+        )
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Without such handlers, as on Windows, Ctrl-C cancels everything at once.
+        with suppress(NotImplementedError):
+            loop.add_signal_handler(number, stop)
+
+
+def _format_bad_rows(examples: Examples) -> str:
+    rows = examples.bad_rows
+    listed = "; ".join(str(row) for row in rows[:_MOST_LISTED])
+    more = f"; and {len(rows) - _MOST_LISTED} more" if len(rows) > _MOST_LISTED else ""
+    return f"{len(rows)} rows of {examples.source} were set aside: {listed}{more}"
+
+
+def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws: str | None) -> Iterator[str]:
+    if not ended.complete:
+        yield (
+            "not every prompt was started: run the same command again to continue, and calibrate when all "
+            "are finished: so far they are the first of the dataset, not a random sample"
+        )
+    elif ended.status.failed:
+        yield "to retry the failed prompts, run it again with --retry-failed"
+    yield f"store         {written['store']}"
+    if "records" in written:
+        yield f"records       {written['records']}"
+    coverage = ended.status.coverage
+    if coverage is None or not ended.complete:
+        return
+    calibrate = f"langchain-cfc calibrate {written.get('records', written['store'])}"
+    if draws is not None:
+        calibrate += f" --draws {shlex.quote(draws)}"
+    if coverage < _LEAST_COVERAGE:
+        yield f"next          {_explain_low_coverage(ended.status)}"
+    elif ended.status.labelled < _LEAST_PROMPTS:
+        yield f"next          collect more: {ended.status.labelled} prompts are too few to calibrate on"
+    elif ended.status.unit == "claims":
+        yield f"next          {calibrate} --unit claims --at-most 1 --alpha 0.1 --test-fraction 0.3"
+    else:
+        yield f"next          {calibrate} --max-wrong-rate 0.1"
+
+
+def _explain_low_coverage(status: CollectionStatus) -> str:
+    if status.mostly_no_answers:
+        return "follow the notes on candidates above, and collect into another store"
+    right = "supported claim" if status.unit == "claims" else "correct candidate"
+    return (
+        f"hardly any prompt has a {right}. If the answers above are right, choose another labeler, such as "
+        "NormalisedMatch(anywhere=True) for sentences (docs/labelers.md), and run this again with --relabel, "
+        "which draws nothing again"
+    )
+
+
+def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
+    """Print the requests, tokens and cost that a collection will take, without calling any model."""
+    components = config.create_components()
+    executor = Executor(components)
+    is_batch = config.run.batch
+    examples = config.source.read_examples()
+    wanted = list(check_references(examples, components.labeler))
+    _note_lists(config)
+    found = estimate_remaining(
+        wanted,
+        _read_status(config, executor),
+        executor.configuration,
+        config.create_budget(),
+    )
+    doubt = explain_unverified_parts(executor.configuration)
+    if doubt is not None and found.prompts:
+        print_notes(get_error_console(), [doubt])
+    if as_json:
+        bad_rows = [str(row) for row in examples.bad_rows]
+        first = wanted[0].model_dump(mode="json")
+        emit_json({**asdict(found), "bad_rows": bad_rows, "first": first, "parts": executor.configuration})
+        return
+    print_lines(get_console(), _list_estimate(found, wanted[0], executor.configuration, is_batch=is_batch))
+    if examples.bad_rows:
+        print_notes(get_console(), [_format_bad_rows(examples)])
+
+
+def _read_status(config: CollectionConfig, executor: Executor) -> CollectionStatus | None:
+    """Return the status of the store, None if there is none yet; raise if a run would refuse to go on."""
+    try:
+        store = Store(config.store)
+    except StoreNotFoundError:
+        return None
+    with store:
+        endpoint = {"endpoint": "batch"} if config.run.batch else {}
+        store.check_configuration({**executor.configuration, **config.record_settings(), **endpoint})
+        return CollectionStatus.from_store(store)
+
+
+def _list_estimate(
+    found: Estimate, first: Example, parts: Mapping[str, Any], *, is_batch: bool
+) -> Iterable[str]:
+    for part in ("generator", "splitter", "verifier", "labeler", "answer"):
+        if parts.get(part) is not None:
+            yield f"{part:<13} {name_part(parts[part])}"
+    yield f"first prompt  {first.input!r:.200}"
+    yield f"reference     {first.reference!r:.200}"
+    yield f"to do         {found.prompts} prompts, {found.draws} requests for their candidates"
+    yield f"tokens        about {found.input_tokens:,} in, {found.output_tokens:,} out"
+    if found.cost is not None and found.batch_cost is not None:
+        live, batch = format_cost(found.cost), format_cost(found.batch_cost)
+        yield "cost          about " + (f"{batch} as batches, {live} live" if is_batch else live)
+    if found.measured_on:
+        yield f"based on      {found.measured_on} finished prompts, verifier and labeler included"
+    else:
+        output = assume_output(parts["generator"])
+        yield f"based on      prompt lengths and {output} tokens an answer: a rough guess without"
+        yield "              verifier and labeler. Better: collect a few (--limit 20) first"

@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -28,11 +28,12 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.no_answers import Unscored, describe_unscored
 from langchain_cfc.support.files import atomic_writer, check_target
 from langchain_cfc.support.text import join_names, pluralize
+from langchain_cfc_collect import proposal
 from langchain_cfc_collect.cli.collect import check_collection_installed
-
-if TYPE_CHECKING:
-    from langchain_cfc_collect.proposal import Proposal
-    from langchain_cfc_collect.sources.questions import Table
+from langchain_cfc_collect.proposal import Proposal, format_part
+from langchain_cfc_collect.sources.detection import describe_lists
+from langchain_cfc_collect.sources.files import open_rows
+from langchain_cfc_collect.sources.questions import Table
 
 _dataset_option = partial(typer.Option, rich_help_panel="The dataset")
 _model_option = partial(typer.Option, rich_help_panel="The model")
@@ -80,12 +81,6 @@ def init(
     Exit code 1 if no answer is correct: check the answers before you collect.
     """
     with report_errors():
-        check_collection_installed(model)
-        # Imported late: they need the extra.
-        from langchain_cfc_collect import proposal
-        from langchain_cfc_collect.sources.detection import describe_lists
-        from langchain_cfc_collect.sources.files import open_rows
-
         name, connection = proposal.parse_model(model, base_url)
         check_collection_installed(name)
         if out_path.exists() and not force:
@@ -123,8 +118,6 @@ def init(
 
 
 def _print_proposal(console: Console, found: Proposal, table: Table, source: str) -> None:
-    from langchain_cfc_collect.proposal import format_part
-
     tables, reasons, columns = found.tables, found.reasons, table.columns
     names = [columns.reference] if isinstance(columns.reference, str) else list(columns.reference or ())
     questions = pluralize(len(table.examples), "question")
