@@ -88,12 +88,11 @@ class ConcurrencyLimiter:
 
     async def aacquire(self) -> None:
         """Acquire a permit on an event loop; cancel the task to stop waiting."""
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[None] = loop.create_future()
-        waiter = _Waiter(partial(loop.call_soon_threadsafe, _set_result, woken))
+        woken = asyncio.Event()
+        waiter = _Waiter(partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set))
         try:
             if not self._acquire_or_enqueue(waiter):
-                await woken
+                await woken.wait()
         except BaseException:
             self._withdraw(waiter)
             raise
@@ -126,26 +125,21 @@ class ConcurrencyLimiter:
                 self._waiting.remove(waiter)
 
 
+@dataclass(eq=False)
 class _Waiter:
     """A caller that waits for a permit; its `wake` raises a RuntimeError if the event loop is closed."""
 
-    def __init__(self, wake: Callable[[], object]) -> None:
-        self.has_permit = False
-        self._wake = wake
+    wake: Callable[[], object]
+    has_permit: bool = False
 
     def grant(self) -> bool:
         """Wake the caller and mark the permit as granted; return False if its event loop is closed."""
         try:
-            self._wake()
+            self.wake()
         except RuntimeError:
             return False
         self.has_permit = True
         return True
-
-
-def _set_result(woken: asyncio.Future[None]) -> None:
-    if not woken.done():
-        woken.set_result(None)
 
 
 @dataclass(frozen=True)

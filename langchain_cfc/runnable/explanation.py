@@ -53,17 +53,9 @@ def explain_reason(result: CFCResult) -> str:
 def explain_result(result: CFCResult) -> str:
     """Return the reason for answering or abstaining, the kind of question, and the promise, as text."""
     unscored = (result.unscored if result.guarantee.subject is None else None) or {}
-    return " ".join(
-        filter(
-            None,
-            [
-                explain_reason(result),
-                *describe_unscored(unscored, len(result.candidates) or None),
-                _describe_question(result),
-                _describe_promise(result),
-            ],
-        )
-    )
+    missing = describe_unscored(unscored, len(result.candidates) or None)
+    parts = [explain_reason(result), *missing, _describe_question(result), _describe_promise(result)]
+    return " ".join(filter(None, parts))
 
 
 def summarise_result(result: CFCResult) -> Summary:

@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.load import dumps
@@ -41,13 +41,6 @@ OTHER_SETTINGS = (
 _MAX_PROMPTS = 1000
 
 
-class _Draw(NamedTuple):
-    """The first draw for a prompt: its settings, and its result once there is one, None if it failed."""
-
-    settings: Any
-    result: Future[CFCResult | None]
-
-
 class DrawRegister(BaseCallbackHandler):
     """The results of one outermost call, by prompt; takes no events.
 
@@ -59,7 +52,8 @@ class DrawRegister(BaseCallbackHandler):
     ignore_retriever = ignore_retry = ignore_custom_event = True
 
     def __init__(self) -> None:
-        self._draws: dict[tuple[str, ...], _Draw] = {}
+        # Of the first draw for a prompt its settings, and its result once there is one, None if it failed.
+        self._draws: dict[tuple[str, ...], tuple[Any, Future[CFCResult | None]]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle nothing: a call on another machine has a register of its own."""
@@ -77,21 +71,20 @@ class DrawRegister(BaseCallbackHandler):
         """
         del thread
         while True:
-            mine = _Draw(settings, Future())
-            mine.result.set_running_or_notify_cancel()  # so that a waiting task cannot cancel it
-            first = self._draws.setdefault(key, mine)
+            mine: Future[CFCResult | None] = Future()
+            mine.set_running_or_notify_cancel()  # so that a waiting task cannot cancel it
+            known, first = self._draws.setdefault(key, (settings, mine))
             if first is mine:
                 return (yield from self._draw(key, mine, draw))
-            if first.settings != settings:
+            if known != settings:
                 raise InputError(OTHER_SETTINGS)
-            waiting = first.result
-            result = yield Step(waiting.result, lambda waiting=waiting: asyncio.wrap_future(waiting))  # type: ignore[misc]
+            result = yield Step(first.result, partial(asyncio.wrap_future, first))
             if result is not None:
                 repeated: CFCResult = result.repeat()
                 return repeated
 
     def _draw(
-        self, key: tuple[str, ...], mine: _Draw, draw: Callable[[], Steps[CFCResult]]
+        self, key: tuple[str, ...], mine: Future[CFCResult | None], draw: Callable[[], Steps[CFCResult]]
     ) -> Steps[CFCResult]:
         result = None
         try:
@@ -101,7 +94,7 @@ class DrawRegister(BaseCallbackHandler):
                 self._draws.pop(key, None)
             elif len(self._draws) > _MAX_PROMPTS:
                 self._draws.pop(next(iter(self._draws)), None)
-            mine.result.set_result(result)
+            mine.set_result(result)
         return result
 
 

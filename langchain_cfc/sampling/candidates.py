@@ -109,14 +109,12 @@ def make_candidate(
     source = reply if message is None else message
     ending = None if source is None else classify_ending(source)
     if ending is None and isinstance(source, AIMessage) and (source.tool_calls or source.invalid_tool_calls):
-        if may_call_tools and message is not None:
+        if not may_call_tools:
+            ending = "tool_call_only"
+        elif message is not None:
             data = _read_tool_calls(source, reasoning)
             text = _to_json(slot, data)
-            if text is not None:
-                return DrawnCandidate(text, message, data)
-            ending = "unparsable"
-        else:
-            ending = None if may_call_tools else "tool_call_only"
+            return DrawnCandidate(text or "", message, data, None if text else "unparsable")
     if ending is not None or output is None:
         return DrawnCandidate("", message, no_answer=ending or "unparsable")
     if message is not None:

@@ -60,15 +60,10 @@ def describe_address(model: BaseModel) -> str | None:
     The clients' own addresses count, because the environment may set them; without such clients, the fields.
     """
     values = dict(_iterate_attributes(model))
-    stated = {
-        name: value
-        for name, value in values.items()
-        if name.endswith(ADDRESS_ENDINGS) and isinstance(value, str)
-    }
-    reached = {str(url) for value in values.values() for url in _find_base_urls(value)}
-    if reached:
-        stated = {name: value for name, value in stated.items() if name.endswith(_PLACES)}
-    parts = sorted({*map(normalise_address, [*stated.values(), *reached])})
+    reached = [str(url) for value in values.values() for url in _find_base_urls(value)]
+    endings = _PLACES if reached else ADDRESS_ENDINGS
+    stated = [value for name, value in values.items() if name.endswith(endings) and isinstance(value, str)]
+    parts = sorted({*map(normalise_address, [*stated, *reached])})
     return compute_sha256(canonical_json(parts)) if parts else None
 
 

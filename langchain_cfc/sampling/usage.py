@@ -71,7 +71,6 @@ class UsageRecorder(_ModelObserver):
         usages: Tokens by the name that a model reports (empty if it reports none), including models that
             prepare a request.
         answers: Number of answered requests, by the same names.
-        answered: Number of answered requests in total.
         silent: Number of answered requests that do not state their numbers of tokens.
         versions: Names reported by the models that drew candidates, in order of first appearance.
         streamed: Whether any model that drew candidates streamed.
@@ -81,7 +80,6 @@ class UsageRecorder(_ModelObserver):
 
     usages: dict[str, UsageMetadata] = field(default_factory=dict)
     answers: dict[str, int] = field(default_factory=dict)
-    answered: int = 0
     silent: int = 0
     versions: dict[str, None] = field(default_factory=dict)
     streamed: bool = False
@@ -108,7 +106,6 @@ class UsageRecorder(_ModelObserver):
         name = stated if isinstance(stated, str) else ""
         usage = read_usage(getattr(message, "usage_metadata", None))
         with self._lock:
-            self.answered += 1
             self.answers[name] = self.answers.get(name, 0) + 1
             self.silent += not is_complete(usage)
             if usage and (total := sum_usage([self.usages.get(name), usage])):
