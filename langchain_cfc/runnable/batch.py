@@ -11,7 +11,7 @@ import asyncio
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -150,7 +150,7 @@ class BatchServer:
             "questions": compute_sha256(canonical_json(sorted(questions))),
             "max_wrong_share": share,
         }
-        with nullcontext() if journal is None else BatchJournal(journal, header) as kept:
+        with nullcontext() if journal is None else closing(BatchJournal(journal, header)) as kept:
             server = replace(self, runner=runner)
             yield _QuestionBatch(server, (run_manager, config), share, digests, questions, kept)
 

@@ -16,10 +16,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
-
-from typing_extensions import Self
 
 from langchain_cfc.errors import InputError, ServingError
 from langchain_cfc.runnable.serving import ScoredPrompt
@@ -53,13 +50,7 @@ class BatchJournal:
             self._file.close()
             raise
 
-    def __enter__(self) -> Self:
-        """Return the journal."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """Close the file, which another process may then use."""
         self._file.close()
 

@@ -289,9 +289,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy with the given changes, checked like a new runnable."""
-        fields = self._get_fields()
-        copied = copy.deepcopy(fields) if deep else fields
-        return type(self)(**{**copied, **(update or {})})
+        fields = copy.deepcopy(self._get_fields()) if deep else self._get_fields()
+        return type(self)(**{**fields, **(update or {})})
 
     def __copy__(self) -> Self:
         """Return `model_copy()`."""

@@ -14,6 +14,7 @@ import inspect
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
@@ -236,7 +237,7 @@ def _describe_chat_model(model: BaseChatModel, bound: Mapping[str, Any]) -> dict
     known = {name: params[key] for key, name in _LANGCHAIN_NAMES.items() if params.get(key) is not None}
     kind = find_named_class(type(model))
     known = {CLASS: name_code(kind), **dict.fromkeys(SAMPLING_PARAMETERS), **known}
-    own = _read_own_settings(model, BaseChatModel)
+    own = _read_own_settings(model)
     unknown = [] if is_known_code(kind) else [f"the class {kind.__name__}"]
     unknown += [f"the attribute {name}" for name in list_shadowed_methods(model)]
     own = {name: value for name, value in own.items() if name not in bound}
@@ -275,12 +276,11 @@ def state_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     return _add_unnamed({**unset, _SETTINGS: described or None, **digest}, [*unnamed, *unnamed_tools])
 
 
-def _read_own_settings(model: BaseModel, base: type) -> dict[str, Any]:
+def _read_own_settings(model: BaseChatModel) -> dict[str, Any]:
     """Return the fields of a model that may change its output: sampling parameters and non-default values.
 
-    The fields of `base` are left out: they concern callbacks, caches and names.
+    The fields of `BaseChatModel` are left out: they concern callbacks, caches and names.
     """
-    inherited = getattr(base, "model_fields", {})
     settings = {}
     extra = model.model_extra or {}
     for name, value in {**vars(model), **extra}.items():
@@ -288,14 +288,15 @@ def _read_own_settings(model: BaseModel, base: type) -> dict[str, Any]:
         if field is None and name not in extra:
             continue
         # `output_version` may choose another interface of the provider.
-        if (name in inherited and name != "output_version") or (field is not None and field.exclude):
+        is_inherited = name in BaseChatModel.model_fields and name != "output_version"
+        if is_inherited or (field is not None and field.exclude):
             continue
         # Sampling parameters are always stated, other settings only if they differ from their default and do
         # not concern the connection. The model's name comes from the tracing parameters.
         usual = _ALIASES.get(name, name)
         is_unstated = (
             name.endswith((*ACCOUNT_ENDINGS, *ADDRESS_ENDINGS, "client")) and not is_mapping_of_headers(name)
-        ) or (field is not None and is_default(field, value))
+        ) or is_default(field, value)
         if usual != "model" and (usual in SAMPLING_PARAMETERS or not is_unstated):
             settings[name] = value
     return settings
@@ -341,20 +342,11 @@ def _digest_tools(bound: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     tools = {name: bound[name] for name in _TOOLS if bound.get(name) is not None}
     if not tools:
         return {}, []
-    try:
-        written = json.dumps(tools, sort_keys=True, default=_describe_tool)
-    except (TypeError, ValueError):
-        return {}, [f"the {' and '.join(tools)} bound to it"]
-    return {TOOLS_DIGEST: compute_sha256(written)}, []
-
-
-def _describe_tool(tool: Any) -> Any:
-    """Return a tool or format as the schema that a model is shown; raise `TypeError` if there is none."""
-    try:
-        return convert_to_openai_tool(tool)
-    except Exception as error:
-        msg = f"{type(tool).__name__} cannot be described"
-        raise TypeError(msg) from error
+    with suppress(Exception):  # a tool may fail in ways of its own
+        # A tool or format is written as the schema that a model is shown.
+        written = json.dumps(tools, sort_keys=True, default=convert_to_openai_tool)
+        return {TOOLS_DIGEST: compute_sha256(written)}, []
+    return {}, [f"the {' and '.join(tools)} bound to it"]
 
 
 def _add_unnamed(known: dict[str, Any], unnamed: Sequence[str]) -> dict[str, Any]:

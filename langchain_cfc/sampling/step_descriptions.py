@@ -11,7 +11,7 @@ import inspect
 import json
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -115,7 +115,7 @@ class ChainDescription:
             self.unnamed += [] if is_transparent(value) else [type(value).__name__]
             return self.describe(value.bound, {**value.kwargs, **bound})
         if isinstance(value, RunnableSequence):
-            steps = list(_flatten_steps(value))
+            steps = value.steps  # without nested sequences, which LangChain takes apart
             # A sequence passes its arguments to its first step.
             described = [self._describe_step(one, {} if place else bound) for place, one in enumerate(steps)]
             last = len(steps) - 1
@@ -138,15 +138,6 @@ class ChainDescription:
             return described
         self.prompts.append(json.dumps(described, sort_keys=True))
         return {"prompt": len(self.prompts) - 1}
-
-
-def _flatten_steps(sequence: RunnableSequence[Any, Any]) -> Iterator[Any]:
-    """Yield the steps of a sequence, with nested sequences flattened."""
-    for step in sequence.steps:
-        if isinstance(step, RunnableSequence):
-            yield from _flatten_steps(step)
-        else:
-            yield step
 
 
 def _is_identity(step: Any, *, is_last: bool) -> bool:
