@@ -45,7 +45,7 @@ from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support import __version__
 from langchain_cfc.support.files import read_creation_time
 from langchain_cfc.support.progress import announce_step
-from langchain_cfc.support.units import UNITS, Unit
+from langchain_cfc.support.units import Unit
 from langchain_cfc.thresholds import Level, format_alpha
 
 
@@ -126,18 +126,16 @@ def _calibrate(
 ) -> CalibrationArtifact:
     config.check()
     rule = parse_set_rule(config.rule_text)
-    given = config.feature_map
     plan = config.plan_split()
     records, provenance = open_records(records, provenance)
     shortened = config.draw_rule is not None
     labelled = tabulate(records, provenance=provenance, shortened=shortened, claims=True)
     prompts = replay_prefixes(config.draw_rule, labelled, provenance)
-    needs_answers = any(part is not None and part.needs_answers for part in (given, rule, config.draw_rule))
-    check_answers(prompts, needed=needs_answers)
+    check_answers(prompts, needed=config.needs_answers)
     parts = split_prompts(prompts, plan)
     labelled = select_independent(parts["calibration"], plan)
     announce_step("fitting features")
-    feature_map = fit_feature_map(given, parts["fit"], labelled)
+    feature_map = fit_feature_map(config.feature_map, parts["fit"], labelled)
     if config.certifies_claims:
         require_fit_split(parts["fit"], "cuts on the scores of claims must be fixed on")
     if config.is_adaptive and config.given_levels is None:
@@ -146,6 +144,8 @@ def _calibrate(
         )
     with name_records_in_errors(labelled.ids):
         data = CalibrationData(
+            config=config,
+            provenance=provenance,
             plan=plan,
             prompts=prompts,
             parts=parts,
@@ -154,50 +154,34 @@ def _calibrate(
             features=feature_map.transform(labelled.draws),
             success_scores=rule.compute_success_scores(labelled),
         )
-    attempt = _plan_attempt(config, data, ledger, provenance)
-    adaptive = feature_map.adaptive_alpha
+    attempt = _plan_attempt(data, ledger)
     if config.alphas:
-        strictest = config.alphas[0]
-        check_attainable(
-            data.reachable,
-            # Adaptive levels are chosen so that few prompts are flagged.
-            data.groups[1:] if adaptive is None else [],
-            rule.option,
-            strictest if adaptive is None else adaptive.list_levels(strictest)[-1],
-            allow_unattainable=config.allow_unattainable,
-        )
-    confidence = _make_confidence(config, attempt)
+        check_attainable(data, rule.option)
+    made, delta, confidence = ledger, None, None
+    if attempt is not None and config.is_confident:
+        # A caller may choose among the levels, so the confidence holds for all of them jointly.
+        level = attempt.compute_level(config.failure_probability, len(config.alphas))
+        confidence = Confidence(delta=config.failure_probability, attempt=attempt.number, level=level)
+        delta = format_alpha(level, "delta")
+        made = attempt.end(certified=True)  # as an order statistic is in any case
     announce_step("computing thresholds")
-    delta = None if confidence is None else format_alpha(confidence.level, "delta")
-    levels, arrays = fit_levels(data, config, delta=delta)
-    n = prompts.draws.n
-    if not UNITS[config.unit].is_fixed_count:  # the answers drawn for each prompt are counted
-        n = 1 if provenance is None else provenance.n
+    levels, arrays = fit_levels(data, delta)
     artifact = CalibrationArtifact(
         library_version=__version__,
         created_at=read_creation_time().isoformat(timespec="seconds"),
-        n=n,
+        n=data.n,
         set_rule=rule.text,
         features=feature_map.to_data(),
         levels=levels,
         arrays=arrays,
         provenance=provenance,
-        calibration=make_facts(
-            data,
-            config,
-            n=n,
-            came_fitted=given.needs_fit and given.fitted,
-            needs_answers=needs_answers,
-        ),
+        calibration=make_facts(data),
         pac=config.pac,
         confidence=confidence,
-        # An order statistic holds with confidence in any case; what is tested may still be refused.
-        attempts=list(
-            ledger.attempts if confidence is None or attempt is None else attempt.end(certified=True).attempts
-        ),
+        attempts=list(made.attempts),
         draws=None if config.draw_rule is None else config.draw_rule.stored_text,
     )
-    artifact = artifact.model_copy(update={"batch": _make_batch_scores(artifact, config, data)})
+    artifact = artifact.model_copy(update={"batch": _make_batch_scores(artifact, data)})
     if config.wrong_rates and attempt is not None:
         announce_step("certifying")
         delta, by_group = config.failure_probability, config.wrong_rate_groups
@@ -217,14 +201,9 @@ def _calibrate(
     # Only now, since the labels that show the orientation may have had to certify.
     check_orientation(labelled)
     reference = make_reference_histograms(artifact, parts, labelled)
-    is_certified = artifact.bot is None or bool(artifact.bot.certificates)
-    made = ledger if attempt is None else attempt.end(certified=is_certified)
+    if attempt is not None:
+        made = attempt.end(certified=artifact.bot is None or bool(artifact.bot.certificates))
     return artifact.model_copy(update={"attempts": list(made.attempts), "reference": reference})
-
-
-def _is_drawn_by_rule(provenance: Provenance | None) -> bool:
-    """Return whether records were drawn by a draw rule, which was then fixed before any label."""
-    return provenance is not None and provenance.draws is not None
 
 
 def _select_for_cuts(data: CalibrationData, *, with_fit_split: bool) -> LabelledBatch:
@@ -233,14 +212,13 @@ def _select_for_cuts(data: CalibrationData, *, with_fit_split: bool) -> Labelled
     return used.take(data.plan.select_one_per_cluster(used))
 
 
-def _make_batch_scores(
-    artifact: CalibrationArtifact, config: CalibrationConfig, data: CalibrationData
-) -> BatchScores | None:
+def _make_batch_scores(artifact: CalibrationArtifact, data: CalibrationData) -> BatchScores | None:
     """Return what batches are answered with; see `artifact.batch` for what must not have used the labels."""
+    config = data.config
     if config.unit != "answers" or artifact.subject is not None or not config.alphas:
         return None
     # `suggest` chooses numbers of draws by labels of the fit split, which no ledger of looks protects here.
-    is_given = config.draws is None or _is_drawn_by_rule(artifact.provenance)
+    is_given = config.draws is None or data.is_drawn_by_rule
     used = _select_for_cuts(data, with_fit_split=is_given)
     if not len(used):
         return None
@@ -249,22 +227,17 @@ def _make_batch_scores(
     return BatchScores.from_scores(len(used), scores, data.known.inputs)
 
 
-def _plan_attempt(
-    config: CalibrationConfig,
-    data: CalibrationData,
-    ledger: AttemptLedger,
-    provenance: Provenance | None,
-) -> PlannedAttempt | None:
+def _plan_attempt(data: CalibrationData, ledger: AttemptLedger) -> PlannedAttempt | None:
     """Plan the attempt to certify something; None if nothing holds with confidence.
 
     Order statistics rest on the labels of all calibration prompts.
     """
-    depends_on_suggestion = True
+    config, depends_on_suggestion = data.config, True
     if config.wrong_rates:
         # Labels of the fit split certify as well, unless it fixed the groups or the cuts of claims, or may
         # have chosen the draw rule, as in `suggest`.
         rule = None if config.draw_rule is None else config.draw_rule.stored_text
-        fits = config.wrong_rate_groups or not (rule is None or _is_drawn_by_rule(provenance))
+        fits = config.wrong_rate_groups or not (rule is None or data.is_drawn_by_rule)
         used = _select_for_cuts(data, with_fit_split=not (fits or config.certifies_claims))
         # Features and set rules, which `suggest` chooses, do not change the mean scores; fewer candidates do.
         depends_on_suggestion = fits or (config.draws is not None and rule is None)
@@ -285,15 +258,3 @@ def _plan_attempt(
         )
         raise OverlapError(msg)
     return attempt
-
-
-def _make_confidence(config: CalibrationConfig, attempt: PlannedAttempt | None) -> Confidence | None:
-    """Return the confidence that follows from the law of an order statistic; None in all other cases."""
-    if attempt is None or not config.is_confident:
-        return None
-    return Confidence(
-        delta=config.failure_probability,
-        attempt=attempt.number,
-        # A caller may choose among the levels, so the confidence holds for all of them jointly.
-        level=attempt.compute_level(config.failure_probability, len(config.alphas)),
-    )

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
 from fractions import Fraction
 from itertools import count
 
-from langchain_cfc.artifact import AttainableGroup
+from langchain_cfc.calibration.fit import CalibrationData
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning, UnattainableTargetError
 from langchain_cfc.features import FeatureMap, name_group
 from langchain_cfc.features.statistics import SCORE_STATISTICS
 from langchain_cfc.scoring import compute_auroc
-from langchain_cfc.support.arrays import BoolArray
 from langchain_cfc.thresholds import Level, compute_conformal_rank, compute_tau
 
 
@@ -93,17 +91,13 @@ def warn_if_conditional_on_score(feature_map: FeatureMap) -> None:
         warnings.warn(msg, AttainabilityWarning, stacklevel=4)  # the call of `calibrate`
 
 
-def check_attainable(
-    reachable: BoolArray,
-    groups: Sequence[AttainableGroup],
-    option: str,
-    strictest: str,
-    *,
-    allow_unattainable: bool,
-) -> None:
+def check_attainable(data: CalibrationData, option: str) -> None:
     """Refuse an option's level that is out of reach overall; warn if it is so for guaranteed groups."""
-    size, reached = float(len(reachable)), float(reachable.sum())
-    if not is_attainable(strictest, size, reached) and not allow_unattainable:
+    adaptive, strictest = data.feature_map.adaptive_alpha, data.config.alphas[0]
+    if adaptive is not None:
+        strictest = adaptive.list_levels(strictest)[-1]
+    size, reached = float(len(data.labelled)), float(data.reachable.sum())
+    if not is_attainable(strictest, size, reached) and not data.config.allow_unattainable:
         needed = compute_smallest_size(strictest, Fraction(reached) / Fraction(size))
         more = f"Add questions (at least {needed})" if needed else "Improve the model"
         if reached < size:
@@ -118,8 +112,8 @@ def check_attainable(
             msg += f"allow more: {option}={least}, or "
         msg += "allow_unattainable=True"
         raise UnattainableTargetError(msg)
-    hopeless = [group for group in groups if not group.is_attainable(strictest)]
-    if hopeless:
+    hopeless = [group for group in data.groups[1:] if not group.is_attainable(strictest)]
+    if hopeless and adaptive is None:  # adaptive levels are chosen so that few prompts are flagged
         worst = max(hopeless, key=lambda group: group.smallest_alpha)
         msg = (
             f"{option} = {strictest} is out of reach for {len(hopeless)} guaranteed group(s), whose prompts "

@@ -334,6 +334,12 @@ class CalibrationConfig:
         return self.features if isinstance(self.features, FeatureMap) else FeatureMap.parse(self.map_text)
 
     @property
+    def needs_answers(self) -> bool:
+        """Whether the feature map, set rule or draw rule compares answers."""
+        parts = (self.feature_map, parse_set_rule(self.rule_text), self.draw_rule)
+        return any(part is not None and part.needs_answers for part in parts)
+
+    @property
     def map_text(self) -> str:
         """The text of the feature map, or its default; constant for a bot."""
         if self.features is None:

@@ -23,9 +23,11 @@ from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, UnattainableTargetError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
+from langchain_cfc.records import Provenance
 from langchain_cfc.records.splits import Part, SplitPlan, digest_ids
 from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.support.normalisation import NORMALISATION
+from langchain_cfc.support.units import UNITS
 from langchain_cfc.thresholds import CAP, ConditionalThreshold, GroupedThreshold
 
 # Number of calibration prompts that test a fitted rule.
@@ -36,9 +38,11 @@ WINDOW_GROWTH = 4
 
 @dataclass(frozen=True)
 class CalibrationData:
-    """The prompts of a calibration and their parts, and the calibration part as arrays.
+    """The options and prompts of a calibration, their parts, and the calibration part as arrays.
 
     Attributes:
+        config: The options.
+        provenance: Where the prompts come from, if it is known.
         plan: The plan that assigns prompts to parts.
         prompts: All prompts.
         parts: The prompts of each part; see `split_prompts`.
@@ -48,6 +52,8 @@ class CalibrationData:
         success_scores: (N,) success scores; `cap` if the prompt cannot be covered.
     """
 
+    config: CalibrationConfig
+    provenance: Provenance | None
     plan: SplitPlan
     prompts: LabelledBatch
     parts: Mapping[Part, LabelledBatch]
@@ -62,6 +68,18 @@ class CalibrationData:
         held_out = set(self.parts["test"].ids)
         rows = [row for row, one in enumerate(self.prompts.ids) if one not in held_out]
         return self.prompts.take(np.array(rows)) if held_out else self.prompts
+
+    @property
+    def n(self) -> int:
+        """Number of answers drawn for each prompt."""
+        if UNITS[self.config.unit].is_fixed_count:
+            return self.prompts.draws.n
+        return 1 if self.provenance is None else self.provenance.n
+
+    @property
+    def is_drawn_by_rule(self) -> bool:
+        """Whether the prompts were drawn by a draw rule, which was then fixed before any label."""
+        return self.provenance is not None and self.provenance.draws is not None
 
     @property
     def reachable(self) -> BoolArray:
@@ -130,9 +148,7 @@ def fit_feature_map(
         return fitted.with_categories_of(calibration.draws)
 
 
-def fit_levels(
-    data: CalibrationData, config: CalibrationConfig, *, delta: str | None
-) -> tuple[list[LevelState], dict[str, PackedArray]]:
+def fit_levels(data: CalibrationData, delta: str | None) -> tuple[list[LevelState], dict[str, PackedArray]]:
     """Fit the rules at every level, and return their states with the arrays these refer to.
 
     Order statistics with confidence fail with probability at most `delta` at each level.
@@ -144,7 +160,7 @@ def fit_levels(
         arrays.update({array.name: array for array in packed.values()})
         return {key: array.name for key, array in packed.items()}
 
-    levels = []
+    config, levels = data.config, []
     for alpha in config.alphas:
         effective = None
         if config.pac is not None:
@@ -200,17 +216,15 @@ def _fit_rule(
         rule = replace(fitted, window=wider if wider < len(data.features) else None)
 
 
-def make_facts(
-    data: CalibrationData, config: CalibrationConfig, *, n: int, came_fitted: bool, needs_answers: bool
-) -> CalibrationFacts:
-    """Return the facts that an artifact states about its prompts, for each of which n answers were drawn."""
-    prompts, parts = data.prompts, data.parts
+def make_facts(data: CalibrationData) -> CalibrationFacts:
+    """Return the facts that an artifact states about its prompts."""
+    given, prompts, parts = data.config.feature_map, data.prompts, data.parts
     return CalibrationFacts(
         size=len(data.labelled),
-        recorded_candidates=prompts.recorded or n,
+        recorded_candidates=prompts.recorded or data.n,
         extracted_answers=prompts.extracted,
-        normalised=NORMALISATION if needs_answers else None,
-        map_came_fitted=came_fitted,
+        normalised=NORMALISATION if data.config.needs_answers else None,
+        map_came_fitted=given.needs_fit and given.fitted,
         fit_size=len(parts["fit"]),
         held_out_size=len(parts["test"]),
         split=data.plan,
@@ -218,6 +232,6 @@ def make_facts(
         sketch=list(data.plan.compute_sketch(data.known.names)),
         attainable_coverage=float(np.mean(data.reachable)),
         groups=data.groups,
-        allow_unattainable=config.allow_unattainable,
+        allow_unattainable=data.config.allow_unattainable,
         prompt_kinds=None if prompts.prompt_kinds is None else sorted(prompts.prompt_kinds),
     )
