@@ -12,7 +12,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import CFCError, FingerprintError, FingerprintWarning, InputError
 from langchain_cfc.guarantee import Binding
 from langchain_cfc.no_answers import Reasoning
-from langchain_cfc.sampling.comparison import compare_fingerprints, explain_doubt, simplify_model_name
+from langchain_cfc.sampling.comparison import compare_fingerprints, simplify_model_name
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.suggestions import find_nearest
@@ -77,12 +77,13 @@ def check_binding(
             continue
         own_reasoning = reasoning if name == "generator" else "strip"
         serving = compute_fingerprint(part, given_id, own_reasoning)
-        if compare_fingerprints(name, calibrated[name], serving) == "unverified":
-            unknown[name] = explain_doubt(calibrated[name], serving) or ""
+        doubt = compare_fingerprints(name, calibrated[name], serving)
+        if doubt is not None:
+            unknown[name] = doubt
             recorded = (calibrated[name] or {}).get("id")
             if recorded is not None:
                 named = compute_fingerprint(part, recorded, own_reasoning)
-                if explain_doubt(calibrated[name], named) is None:
+                if compare_fingerprints(name, calibrated[name], named) is None:
                     vouched[name] = recorded
     if unknown:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in unknown.items())

@@ -17,14 +17,13 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
 from langchain_cfc.sampling.fingerprints import ADDRESS, CLASS, REASONING_TEXT, TOOLS_DIGEST, is_unnamed
 from langchain_cfc.support.text import join_names
 
 Fingerprint = Mapping[str, Any]
-Match = Literal["matched", "unverified"]
 
 _OF_RUNS = "actions"  # the method in fingerprints of agents whose calls are guarded
 _MODEL_VERSION = "model_version"
@@ -60,8 +59,11 @@ def _is_equal(key: str, calibrated: Any, serving: Any) -> bool:
     return bool(calibrated == serving)
 
 
-def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fingerprint) -> Match:
-    """Return whether a serving part is known to be the calibrated one; refuse it if it differs.
+def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fingerprint) -> str | None:
+    """Return why a serving part is not known to be the calibrated one, None if it is; refuse a difference.
+
+    A shared `id` vouches for everything that the serving fingerprint does not state. It also vouches for what
+    the records do not state, unless they describe the model: then settings added since are not covered.
 
     Args:
         part: `generator`, `verifier`, `answer` or `splitter`, for messages.
@@ -69,8 +71,8 @@ def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fin
         serving: The fingerprint of the serving part.
 
     Returns:
-        `matched` if both state the same and leave nothing out; else `unverified`, for the reason that
-            `explain_doubt` gives.
+        None if both state the same and leave nothing out: they match. Else the reason as a clause, for
+            messages: the part is unverified.
 
     Raises:
         FingerprintError: If a key that both state has different values, or only one keeps reasoning.
@@ -81,8 +83,9 @@ def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fin
     if calibrated is not None and REASONING_TEXT in calibrated.keys() | serving.keys():
         calibrated, serving = ({REASONING_TEXT: "removed", **stated} for stated in (calibrated, serving))
     calibrated = calibrated or {}
-    if calibrated.get(TOOLS_DIGEST) is not None:
-        serving = _remove_unset_tools(serving)
+    if calibrated.get(TOOLS_DIGEST) is not None and serving.get(TOOLS_DIGEST) is None:
+        # Tools may still be bound to each call.
+        serving = {key: value for key, value in serving.items() if key != TOOLS_DIGEST}
     shared = [key for key in calibrated if key in serving and not is_unnamed(key)]
     different = [key for key in shared if not _is_equal(key, calibrated[key], serving[key])]
     if serving.get(TOOLS_DIGEST) and "model" in shared and not {"id", TOOLS_DIGEST} & set(calibrated):
@@ -104,26 +107,13 @@ def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fin
             cure = "It promises about runs of an agent: serve it with GuardedActions of langchain-cfc-agents"
         msg = f"the {part} is not the one that the artifact was calibrated for: {listed}. {cure}"
         raise FingerprintError(msg)
-    return "matched" if explain_doubt(calibrated, serving) is None else "unverified"
+    return _explain_doubt(calibrated, serving)
 
 
-def explain_doubt(calibrated: Fingerprint | None, serving: Fingerprint) -> str | None:
-    """Return why two fingerprints that do not contradict each other fail to match; None if they match.
-
-    A shared `id` vouches for everything that the serving fingerprint does not state. It also vouches for what
-    the records do not state, unless they describe the model: then settings added since are not covered.
-
-    Args:
-        calibrated: The artifact's fingerprint of the part; None if the records had none.
-        serving: The fingerprint of the serving part.
-
-    Returns:
-        The reason as a clause, for messages.
-    """
-    calibrated = {key: value for key, value in (calibrated or {}).items() if key != _MODEL_VERSION}
+def _explain_doubt(calibrated: Fingerprint, serving: Fingerprint) -> str | None:
+    """Return why two fingerprints that do not contradict each other fail to match; None if they match."""
+    calibrated = {key: value for key, value in calibrated.items() if key != _MODEL_VERSION}
     serving = {key: value for key, value in serving.items() if key != _MODEL_VERSION}
-    if calibrated.get(TOOLS_DIGEST) is not None:
-        serving = _remove_unset_tools(serving)
     if not calibrated or not serving:
         return "the records do not identify it" if serving else "it does not identify itself"
     for stated, when in ((serving, "it has"), (calibrated, "the calibrated one had")):
@@ -138,7 +128,7 @@ def explain_doubt(calibrated: Fingerprint | None, serving: Fingerprint) -> str |
             return f"its {key} is not the calibrated one, and what answers there cannot be compared"
     new = [key for key in serving if key not in calibrated and key != "id"]
     missing = [key for key in calibrated if key not in serving]
-    if "id" in calibrated and "id" in serving:
+    if is_vouched:
         describes_model = any(key.rpartition(".")[2] == "model" for key in calibrated)
         settings = [key for key in new if serving[key] is not None and key not in {CLASS, ADDRESS}]
         new, missing = settings if describes_model else [], []
@@ -171,8 +161,3 @@ def is_equal_or_named(known: Any, given: Any) -> bool:
 def _is_address(key: str) -> bool:
     """Return whether a key states an address; those of the models in a verifier have a prefix."""
     return key.rpartition(".")[2] == ADDRESS
-
-
-def _remove_unset_tools(serving: Fingerprint) -> Fingerprint:
-    """Return a fingerprint without a null `tools_digest`, because tools may still be bound to each call."""
-    return {key: value for key, value in serving.items() if key != TOOLS_DIGEST or value is not None}

@@ -56,9 +56,8 @@ def test_labelers_can_be_copied_and_pickled(one: BaseLabeler, invoke: Invoke) ->
 def test_labelers_name_themselves_in_fingerprint_and_repr(one: BaseLabeler) -> None:
     assert one.get_name() in one.fingerprint.values()
     assert type(one).__name__ in repr(one)
-    assert compare_fingerprints("labeler", one.fingerprint, dict(one.fingerprint)) == (
-        "unverified" if isinstance(one, JudgeLabels) else "matched"
-    )
+    doubt = compare_fingerprints("labeler", one.fingerprint, dict(one.fingerprint))
+    assert (doubt is not None) == isinstance(one, JudgeLabels)
 
 
 def test_labeler_fingerprints_change_with_what_changes_labels() -> None:

@@ -107,7 +107,7 @@ def elsewhere() -> dict[str, Any]:
 @pytest.mark.parametrize("name", make_chains())
 def test_unchanged_chain_is_matched_in_another_process(name: str, elsewhere: dict[str, Any]) -> None:
     here = state_chains()
-    assert compare_fingerprints("generator", elsewhere[name], here[name]) == "matched"
+    assert compare_fingerprints("generator", elsewhere[name], here[name]) is None
     # Its control: no other of these chains is taken for it.
     assert sum(stated == here[name] for stated in here.values()) == 1
 
@@ -116,7 +116,7 @@ def test_chain_that_was_called_is_still_matched() -> None:
     chain: Any = make_chains()["few_shots"]
     before = compute_fingerprint(chain)
     chain.first.invoke({"q": "x", "history": []})  # LangChain caches a serialised form in the template
-    assert compare_fingerprints("generator", before, compute_fingerprint(chain)) == "matched"
+    assert compare_fingerprints("generator", before, compute_fingerprint(chain)) is None
 
 
 def double(text: str) -> str:
@@ -155,7 +155,7 @@ class Writing(Answer):
 def test_schema_with_own_code_is_unverified(schema: type[BaseModel]) -> None:
     chain = make_chains()["map"] | PydanticOutputParser(pydantic_object=schema)
     stated = compute_fingerprint(chain)
-    assert compare_fingerprints("generator", stated, stated) == "unverified"
+    assert compare_fingerprints("generator", stated, stated) is not None
 
 
 def test_function_that_claims_a_known_name_is_unverified() -> None:
@@ -166,6 +166,6 @@ def test_function_that_claims_a_known_name_is_unverified() -> None:
     for claimed in ("json.loads", "langchain_core.output_parsers.<locals>.f"):
         disguised.__module__, _, disguised.__qualname__ = claimed.rpartition(".")
         stated = compute_fingerprint(RunnableLambda(disguised) | make_chains()["map"])
-        assert compare_fingerprints("generator", stated, stated) == "unverified"
+        assert compare_fingerprints("generator", stated, stated) is not None
     known = compute_fingerprint(RunnableLambda(json.loads) | make_chains()["map"])
-    assert compare_fingerprints("generator", known, known) == "matched"
+    assert compare_fingerprints("generator", known, known) is None

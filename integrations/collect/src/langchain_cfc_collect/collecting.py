@@ -23,7 +23,7 @@ from langchain_cfc.labelers import Labeler, LabelerInput
 from langchain_cfc.labelers.base import check_reference
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import resolve_generator
-from langchain_cfc.sampling.comparison import explain_doubt, simplify_model_name
+from langchain_cfc.sampling.comparison import compare_fingerprints, simplify_model_name
 from langchain_cfc.sampling.fingerprints import CLASS
 from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.text import format_percent, pluralize
@@ -308,7 +308,7 @@ def explain_unverified_parts(configuration: Mapping[str, Any]) -> str | None:
     doubts = {
         name: doubt
         for name, one in stated.items()
-        if one is not None and (doubt := explain_doubt(one, one)) is not None
+        if one is not None and (doubt := compare_fingerprints(name, one, one)) is not None
     }
     if not doubts:
         return None

@@ -23,7 +23,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc import PromptRecord, read_records
-from langchain_cfc.sampling.comparison import explain_doubt
+from langchain_cfc.sampling.comparison import compare_fingerprints
 from tests.cli.running import Ran, run
 from tests.recordings import list_facts
 from tests.serving.openai_server import Fault, Script, serving
@@ -170,7 +170,7 @@ def test_id_given_on_the_command_line_to_a_store_ends_the_notice(
     generator = records.provenance.generator or {}
     assert generator["id"] == "mine"
     assert (generator["model"], generator["model_version"]) == ("gpt-4o-mini", MODEL)
-    assert explain_doubt(generator, generator) is None
+    assert compare_fingerprints("generator", generator, generator) is None
     # Another id, or none any more, is another generator.
     assert collect("--set", "generator.id=other").code == 2
     assert collect().code == 2
