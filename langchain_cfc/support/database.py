@@ -54,9 +54,8 @@ _UNFINISHED_ADDRESS = re.compile(
 _CANNOT_OPEN = "unable to open database file"
 _READ_ONLY = "attempt to write a readonly database"
 _IO_ERROR = "disk I/O error"
-# On Linux, the list of mounts, with mount points in the fifth column and these characters escaped.
+# On Linux, the list of mounts, with mount points in the fifth column and white space and backslashes escaped.
 _MOUNT_TABLE = Path("/proc/self/mountinfo")
-_MOUNT_ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
 
 
 def define_facts(name: str, metadata: MetaData) -> Table:
@@ -338,7 +337,7 @@ def _check_single_name(path: Path) -> None:
             "copy"
         )
         raise StoreError(msg)
-    if str(real) in _read_mount_points():
+    if re.sub(r"[ \t\n\\]", lambda found: f"\\{ord(found[0]):03o}", str(real)) in _read_mount_points():
         msg = (
             f"{path} is mounted as a single file, so SQLite's journal next to it would not be "
             "shared with the original: mount the folder that holds it"
@@ -351,10 +350,7 @@ def _read_mount_points() -> set[str]:
         lines = _MOUNT_TABLE.read_text(errors="surrogateescape").splitlines()
     except OSError:  # not Linux
         return set()
-    points = {fields[4] for line in lines if len(fields := line.split(" ")) > 4}  # noqa: PLR2004
-    for escape, character in _MOUNT_ESCAPES.items():
-        points = {point.replace(escape, character) for point in points}
-    return points
+    return {fields[4] for line in lines if len(fields := line.split(" ")) > 4}  # noqa: PLR2004
 
 
 def _configure_connection(connection: Any, record: Any) -> None:

@@ -44,11 +44,9 @@ def check_target(path: str | os.PathLike[str]) -> None:
     """Raise an `InputError` for a path that `atomic_writer` cannot write to, before work is done for it."""
     target = Path(os.path.realpath(path))
     _read_existing_mode(target)
-    if not target.parent.is_dir():
-        raise _make_missing_folder_error(target)
-    if not os.access(target.parent, os.W_OK):
-        msg = f"cannot write {target}: the folder {target.parent} is read-only"
-        raise InputError(msg)
+    with _create_temporary(target, PRIVATE_MODE) as file:
+        pass
+    Path(file.name).unlink()
 
 
 @contextmanager
@@ -61,8 +59,8 @@ def atomic_writer(path: str | os.PathLike[str], *, private: bool = False) -> Ite
     """
     target = Path(os.path.realpath(path))
     mode = _read_existing_mode(target)
-    temporary = target.with_name(f".{target.name[:_MAX_NAME_CHARACTERS]}.{secrets.token_hex(8)}.tmp")
-    file = _create_file(temporary, target, PRIVATE_MODE if private else _DEFAULT_MODE)
+    file = _create_temporary(target, PRIVATE_MODE if private else _DEFAULT_MODE)
+    temporary = Path(file.name)
     try:
         with file:
             if mode is not None:
@@ -134,16 +132,14 @@ def _read_existing_mode(target: Path) -> int | None:
     return stat.S_IMODE(target.stat().st_mode)
 
 
-def _make_missing_folder_error(target: Path) -> InputError:
-    return InputError(f"cannot write {target}: the folder {target.parent} does not exist")
-
-
-def _create_file(path: Path, target: Path, mode: int) -> BinaryIO:
+def _create_temporary(target: Path, mode: int) -> BinaryIO:
     """Create a file next to the target, with a mode before the umask."""
+    path = target.with_name(f".{target.name[:_MAX_NAME_CHARACTERS]}.{secrets.token_hex(8)}.tmp")
     try:
         return open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise _make_missing_folder_error(target) from error
+        msg = f"cannot write {target}: the folder {target.parent} does not exist"
+        raise InputError(msg) from error
     except OSError as error:
         msg = f"cannot write {target}: {error.strerror} in the folder {target.parent}"
         raise InputError(msg) from error

@@ -63,35 +63,23 @@ def short_repr(value: object) -> str:
 
 def _check_value(value: object, path: tuple[str | int, ...]) -> None:
     if isinstance(value, str):
-        _check_text(value, path)
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            found = f"half of a surrogate pair at character {error.start + 1} of {short_repr(value)}"
+            raise NotJsonError(found, path) from None
     elif isinstance(value, dict | list):
-        _check_items(value, path)
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise NotJsonError(short_repr(value), path)
-    elif value is not None and not isinstance(value, int):
-        raise NotJsonError(short_repr(value), path)
-
-
-def _check_text(text: str, path: tuple[str | int, ...]) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        found = f"half of a surrogate pair at character {error.start + 1} of {short_repr(text)}"
-        raise NotJsonError(found, path) from None
-
-
-def _check_items(items: dict[Any, Any] | list[Any], path: tuple[str | int, ...]) -> None:
-    if len(path) == _MAX_DEPTH:
-        found = f"more than {_MAX_DEPTH} nested levels"
-        raise NotJsonError(found)
-    if isinstance(items, dict):
-        for key in items:
+        if len(path) == _MAX_DEPTH:
+            found = f"more than {_MAX_DEPTH} nested levels"
+            raise NotJsonError(found)
+        for key in value if isinstance(value, dict) else ():
             if not isinstance(key, str):
                 raise NotJsonError(short_repr(key), path)
-            _check_text(key, path)
-    for step, item in items.items() if isinstance(items, dict) else enumerate(items):
-        _check_value(item, (*path, step))
+            _check_value(key, path)
+        for step, item in value.items() if isinstance(value, dict) else enumerate(value):
+            _check_value(item, (*path, step))
+    elif not (value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))):
+        raise NotJsonError(short_repr(value), path)
 
 
 def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -40,9 +40,10 @@ def load_plugin(group: str, kind: str, returns: type[PluginT], source: str, *giv
     if not points and rest.startswith("//"):
         raise RecordError(source, 0, "", "no such file; if it is a URL, download it first")
     if not points:
-        raise RecordError(
-            source, 0, "", _explain_missing_plugin(kind, scheme, sorted({point.name for point in found}))
-        )
+        known = ", ".join(sorted({point.name for point in found}))
+        listed = f"found {known}" if known else "none is installed"
+        problem = f"no such file, and no {kind} {scheme}: {listed}; langchain-cfc-{scheme} may provide it"
+        raise RecordError(source, 0, "", problem)
     point = points[0]
     try:
         made = point.load()(rest, *given)
@@ -55,11 +56,6 @@ def load_plugin(group: str, kind: str, returns: type[PluginT], source: str, *giv
         msg = f"{source}: {_find_owner(point)} returned a {type(made).__name__}; expected {returns.__name__}"
         raise InputError(msg)
     return made
-
-
-def _explain_missing_plugin(kind: str, scheme: str, known: list[str]) -> str:
-    listed = f"found {', '.join(known)}" if known else "none is installed"
-    return f"no such file, and no {kind} {scheme}: {listed}; langchain-cfc-{scheme} may provide it"
 
 
 def _find_owner(point: EntryPoint) -> str:
