@@ -232,15 +232,14 @@ _YES_OR_NO = VerdictExtractor(["yes", "no"])
 def _asserts(text: str, patterns: Sequence[re.Pattern[str]]) -> bool:
     """Return whether a text asserts one of the patterns, and neither denies one nor takes it back."""
     places = [found.span() for pattern in patterns for found in pattern.finditer(text)]
-    if not any(_is_asserted(text, *place) for place in places) or UNDECIDED.search(text.casefold()):
+    # Of the form in which a sentence gives an answer.
+    is_given = any(
+        _BEFORE.search(text[max(0, start - _NEAR) : start]) and _AFTER.match(text, end)
+        for start, end in places
+    )
+    if not is_given or UNDECIDED.search(text.casefold()) or any(_is_denied(text, *one) for one in places):
         return False
-    is_denied = any(_is_denied(text, *place) for place in places)
-    return not is_denied and RETRACTION.search(text, min(end for _, end in places)) is None
-
-
-def _is_asserted(text: str, start: int, end: int) -> bool:
-    """Return whether a place is one at which a sentence gives an answer."""
-    return bool(_BEFORE.search(text[max(0, start - _NEAR) : start]) and _AFTER.match(text, end))
+    return RETRACTION.search(text, min(end for _, end in places)) is None
 
 
 def _is_denied(text: str, start: int, end: int) -> bool:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -195,15 +195,9 @@ def find_choice(text: str, letters: str, options: Mapping[str, str]) -> str | No
         True
     """
     folded = fold_characters(text)
-    plain = remove_markup(unwrap_latex(folded))
-    reader = _OptionReader(letters, options)
-    # The places in order; the first that names an option decides.
-    for named in reader.read_places(
-        plain, [remove_markup(unwrap_latex(one)) for one in list_contents(folded)]
-    ):
-        if named:
-            return named.pop() if len(named) == 1 and _UNSETTLED not in named else None
-    return None
+    plain, *contents = [remove_markup(unwrap_latex(one)) for one in [folded, *list_contents(folded)]]
+    named = _OptionReader(letters, options).read_text(plain, contents)
+    return named.pop() if len(named) == 1 and _UNSETTLED not in named else None
 
 
 @state_versions(reads=READING)
@@ -226,9 +220,9 @@ class _OptionReader:
         texts = sorted(map(re.escape, options), key=len, reverse=True)
         self._texts = re.compile(rf"(?<!\w)(?:{'|'.join(texts)})(?!\w)") if texts else None
 
-    def read_places(self, text: str, contents: list[str]) -> Iterator[set[str]]:
-        """Yield what each place names, from the most to the least explicit."""
-        yield set().union(
+    def read_text(self, text: str, contents: list[str]) -> set[str]:
+        """Return what a text names: the first place at the top of the module that names anything decides."""
+        stated = set[str]().union(
             *map(self._read_whole, contents),
             *map(self._read_statement, list_statements(text, _LEAD)),
             *(
@@ -237,7 +231,9 @@ class _OptionReader:
                 if found["letter"] in self._letters
             ),
         )
-        yield self._read_whole(text).union(*map(self._read_statement, list_statements(text, _CHOOSING)))
+        return stated or self._read_whole(text).union(
+            *map(self._read_statement, list_statements(text, _CHOOSING))
+        )
 
     def _read_statement(self, text: str) -> set[str]:
         """Read what follows words for "answer"."""
@@ -245,7 +241,7 @@ class _OptionReader:
         found = _OPTION.match(text)
         if found and (letter := found["letter"].upper()) in self._letters:
             return set() if _PREDICATE.match(text, found.end()) else self._check(letter, text[found.end() :])
-        return self._read_text(text)
+        return self._read_option(text)
 
     def _read_whole(self, text: str) -> set[str]:
         """Read an answer that is an option, or begins with one that a sign sets off."""
@@ -265,7 +261,7 @@ class _OptionReader:
             return named  # the options are repeated
         return named | self._check(letter, rest)
 
-    def _read_text(self, text: str) -> set[str]:
+    def _read_option(self, text: str) -> set[str]:
         """Read the text of an option at the beginning of a statement."""
         if self._texts is None:
             return set()

@@ -135,9 +135,9 @@ class DatabaseStore:
 
     def _open(self, *, create: bool) -> None:
         """Create the tables if needed, and check the format and version of the store."""
-        if create and self._read_format() is None:
+        if create and self._read_fact("format") is None:
             self._create()
-        if self._read_format() != self._format:
+        if self._read_fact("format") != self._format:
             msg = f"{self.name} {self._wrong_format_message}"
             raise StoreNotFoundError(msg) if self._can_create() else StoreError(msg)
         version = self._read_fact("version")
@@ -167,7 +167,7 @@ class DatabaseStore:
     def _can_create(self) -> bool:
         """Whether there is no store yet and, in SQLite, no other table either."""
         others = self._list_tables() - set(self._facts.metadata.tables)
-        return self._read_format() is None and not (others and self.is_sqlite)
+        return self._read_fact("format") is None and not (others and self.is_sqlite)
 
     def _list_first_facts(self) -> dict[str, str]:
         """Return the facts of a new store, as JSON by name."""
@@ -177,11 +177,10 @@ class DatabaseStore:
         with self.begin_read() as connection:
             return set(inspect(connection).get_table_names())
 
-    def _read_format(self) -> Any:
-        """Return the format that the store states; None before its tables are complete."""
-        return self._read_fact("format") if self._facts.name in self._list_tables() else None
-
     def _read_fact(self, name: str) -> Any:
+        """Return a fact that the store states; None if it does not, as before its tables are complete."""
+        if self._facts.name not in self._list_tables():
+            return None
         rows = self.read_rows(select(self._facts.c.value).where(self._facts.c.name == name))
         try:
             return json.loads(rows[0].value) if rows else None

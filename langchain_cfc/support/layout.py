@@ -19,7 +19,6 @@ A *governor* says what the text after it is about, so that text would say someth
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -165,7 +164,6 @@ class Layout:
         self._lines = list(
             zip([0, *(end for _, end in ends)], [*(start for start, _ in ends), len(answer)], strict=True)
         )
-        self._rows: list[Range] = []
         self._read()
         self.governors.sort(key=lambda one: (one.start, -one.last))
         self.margins.sort()
@@ -174,6 +172,7 @@ class Layout:
         env: dict[str, Any] = {}
         stack = [_Container("answer")]
         opened: Any = None
+        rows: list[Sequence[int]] = []
         for token in _make_parser().parse(self._answer, env):
             kind, _, step = token.type.rpartition("_")
             if kind in _CONTAINERS and step == "open":
@@ -184,9 +183,10 @@ class Layout:
                 rank = int(opened.tag[1:]) if opened.type == "heading_open" else 0
                 stack[-1].parts += self._read_lines(token.content, rank, opened.map)
             elif token.type == "tr_open":
-                self._rows.append(self._find_block(token.map, len(stack) > 1))
+                rows.append(token.map)
             elif token.type == "table_close":
-                stack[-1].parts.append(self._read_table())
+                stack[-1].parts.append(self._read_table(rows, len(stack) > 1))
+                rows = []
             elif token.type in {"fence", "code_block", "html_block", "hr"}:
                 stack[-1].parts += self._read_whole(token, len(stack) > 1)
             if step == "open":
@@ -223,12 +223,10 @@ class Layout:
         self.units.append(Unit(start, end, is_whole=True))
         return [_Part("block", start, end)]
 
-    def _read_table(self) -> _Part:
-        (start, end), *rows = self._rows
-        self._rows = []
-        # The line below the first row, which says where the columns are.
-        line = bisect_right(self._lines, (end, end)) if end < len(self._answer) else len(self._lines) - 1
-        end = self._lines[min(line, len(self._lines) - 1)][1]
+    def _read_table(self, lines: Sequence[Sequence[int]], inside: bool) -> _Part:
+        (start, _), *rows = [self._find_block(one, inside) for one in lines]
+        # With the line below the first row, which says where the columns are.
+        end = self._lines[lines[0][0] + 1][1]
         self.units += [Unit(*one, is_whole=True) for one in [(start, end), *rows]]
         if rows:
             self.governors.append(Governor(start, end, rows[0][0], rows[-1][1]))

@@ -250,8 +250,7 @@ def _unify_json(value: Any, unify: Callable[[str], str]) -> Any:
     return unify(value) if isinstance(value, str) else value
 
 
-def _unify_spaced(text: str) -> str:
-    return _unify(text, _SPACED)
+_unify_spaced = partial(_unify, table=_SPACED)
 
 
 def _normalise_layout(text: str, plain: str) -> str | None:

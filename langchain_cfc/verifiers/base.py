@@ -67,6 +67,8 @@ _HINT = (
     "expected one score in [0, 1] per candidate, smaller is better; "
     "from_evaluator wraps one that judges single candidates"
 )
+# The most by which a server's rounding can lift a log-probability above 0.
+_ROUND_OFF = 1e-3
 
 
 # Most verifiers return floats only, and callers of these need not check for None.
@@ -125,6 +127,16 @@ def read_token_logprobs(message: Any) -> list[Mapping[str, Any]]:
         return []
     entries = [one.model_dump() if isinstance(one, BaseModel) else one for one in listed]
     return entries if all(isinstance(one, Mapping) for one in entries) else []
+
+
+def read_logprob(entry: Mapping[str, Any]) -> float:
+    """Return the log-probability of a token; raise what says that it has none."""
+    logprob = float(entry["logprob"])
+    # NaN fails this as well; a probability in place of its logarithm would look certain.
+    if not logprob <= _ROUND_OFF:
+        msg = f"the log-probability of {entry.get('token')!r} is {logprob}"
+        raise ValueError(msg)
+    return logprob
 
 
 def check_scores(scores: Any, n: int, owner: str = "the verifier") -> list[float | None]:

@@ -20,7 +20,7 @@ from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Steps, describe_error
 from langchain_cfc.sampling.requests import find_answering_model
 from langchain_cfc.support.normalisation import unify_characters
-from langchain_cfc.verifiers.base import TextVerifier, read_token_logprobs
+from langchain_cfc.verifiers.base import TextVerifier, read_logprob, read_token_logprobs
 from langchain_cfc.verifiers.prompted import (
     READABLE_REPLY_REQUEST,
     PromptedModel,
@@ -54,8 +54,6 @@ REPLY_FORMATS: Mapping[Mode, str] = {
 _YES, _NO = "yes", "no"
 # The most that hosted models return.
 TOP_LOGPROBS = 20
-# The most by which a server's rounding can lift a log-probability above 0.
-_ROUND_OFF = 1e-3
 # Characters that may surround a word in one token: blanks, also as some servers spell them, and punctuation.
 _PUNCTUATION = string.whitespace + string.punctuation + "\u0120\u010a\u2581"
 # The word may follow a bracket or a line break, each of which may be a token.
@@ -212,7 +210,7 @@ def _read_verdict(reply: Any) -> float | None:
         return None
     try:
         logprobs = _read_logprobs(first)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         msg = (
             "the log-probabilities of the judging model's token "
             f"{shorten_reply(first.get('token'))} cannot be read ({describe_error(error)}); expected its own "
@@ -237,15 +235,8 @@ def _read_logprobs(entry: Mapping[str, Any]) -> dict[str, float]:
     if len(listed) < 2:  # noqa: PLR2004 - a choice is between two
         msg = f"it has {len(listed)} top_logprobs"
         raise ValueError(msg)
-    logprobs = {}
     # The sampled token need not be among the most likely ones.
-    for one in [entry, *listed]:
-        logprob = float(one["logprob"])
-        if not logprob <= _ROUND_OFF:  # NaN fails this as well
-            msg = f"the log-probability of {one['token']!r} is {logprob}"
-            raise ValueError(msg)
-        logprobs[str(one["token"])] = logprob
-    return logprobs
+    return {str(one["token"]): read_logprob(one) for one in [entry, *listed]}
 
 
 def _normalise_word(text: str) -> str:

@@ -15,10 +15,7 @@ from langchain_cfc.errors import VerifierError
 from langchain_cfc.execution import Steps, describe_error
 from langchain_cfc.no_answers import find_answer_spans, strip_reasoning
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, read_token_logprobs
-
-# The most by which rounding can lift a sum of log-probabilities above 0.
-_ROUND_OFF = 1e-3
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, read_logprob, read_token_logprobs
 
 
 def select_answer_tokens(candidate: DrawnCandidate) -> list[Mapping[str, Any]]:
@@ -148,18 +145,11 @@ class SequenceProbability(BaseVerifier):
             )
             return VerifierError(msg)
         try:
-            total = math.fsum(float(token["logprob"]) for token in tokens)
+            total = math.fsum(map(read_logprob, tokens))
         except (KeyError, OverflowError, TypeError, ValueError) as error:
             msg = (
                 f"candidate {slot}: its token log-probabilities cannot be read ({describe_error(error)}); "
-                "expected a number `logprob` for each token"
-            )
-            return VerifierError(msg)
-        # Written so that NaN fails it as well; a probability in place of its logarithm would look certain.
-        if not total <= _ROUND_OFF:
-            msg = (
-                f"candidate {slot}: its token log-probabilities add up to {total}, which is not a "
-                "log-probability"
+                "expected a number `logprob` of at most 0 for each token"
             )
             return VerifierError(msg)
         # Servers round, and a sum of 1e-7 would give a score below 0.

@@ -198,6 +198,7 @@ def test_model_judge_refuses_a_single_alternative() -> None:
     [
         (math.nan, "cannot be read .*the log-probability of 'No' is nan"),
         (0.7, "cannot be read .*the log-probability of 'No' is 0.7"),
+        (10**400, "cannot be read .*OverflowError"),
         (None, "cannot be read"),
         ("x", "cannot be read"),
     ],
