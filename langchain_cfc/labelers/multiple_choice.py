@@ -297,11 +297,8 @@ class _OptionReader:
             later = [first, *later]
         elif (
             others & set(_MENTION.findall(head))
-            or SUPPOSITION.search(head)
             or QUESTION.search(body[: len(first) + 1])
-            or DOUBT.search(head)
-            or REJECTION.search(head)
-            or ALTERNATIVE.search(head)
+            or any(words.search(head) for words in (SUPPOSITION, DOUBT, REJECTION, ALTERNATIVE))
         ):
             return {_UNSETTLED}
         for sentence in later:

@@ -141,14 +141,6 @@ def list_statements(text: str, lead: re.Pattern[str]) -> Iterator[str]:
     for one, following in zip_longest(found, found[1:]):
         sentence = _SENTENCE.split(text[max(0, one.start() - 200) : one.start()])[-1]
         clause = _CLAUSE.split(sentence)[-1]
-        if not any(
-            words.search(part)
-            for words, part in (
-                (NEGATION, clause),
-                (DOUBT, clause),
-                (OTHER_ANSWER, clause),
-                (UNASSERTED, clause),
-                (SUPPOSITION, sentence),
-            )
-        ):
+        is_denied = any(words.search(clause) for words in (NEGATION, DOUBT, OTHER_ANSWER, UNASSERTED))
+        if not is_denied and not SUPPOSITION.search(sentence):
             yield text[one.end() : following.start() if following else len(text)]

@@ -7,7 +7,8 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,17 +46,24 @@ def load_plugin(group: str, kind: str, returns: type[PluginT], source: str, *giv
         problem = f"no such file, and no {kind} {scheme}: {listed}; langchain-cfc-{scheme} may provide it"
         raise RecordError(source, 0, "", problem)
     point = points[0]
-    try:
+    with _explain_failure(f"{source}: {_find_owner(point)} failed with"):
         made = point.load()(rest, *given)
-    except CFCError:
-        raise
-    except Exception as error:  # another distribution may raise anything
-        msg = f"{source}: {_find_owner(point)} failed with {type(error).__name__}: {quote(str(error))}"
-        raise InputError(msg) from error
     if not isinstance(made, returns):
         msg = f"{source}: {_find_owner(point)} returned a {type(made).__name__}; expected {returns.__name__}"
         raise InputError(msg)
     return made
+
+
+@contextmanager
+def _explain_failure(failed: str, hint: str = "") -> Iterator[None]:
+    """Turn what code of others raises, which may be anything, into an InputError."""
+    try:
+        yield
+    except CFCError:  # it says itself what is wrong
+        raise
+    except Exception as error:
+        msg = f"{failed} {type(error).__name__}: {quote(str(error))}{hint}"
+        raise InputError(msg) from error
 
 
 def _find_owner(point: EntryPoint) -> str:
@@ -105,20 +113,13 @@ def import_object(path: str) -> Any:
     folder = str(Path.cwd() if file is None else file.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    try:
+    expected = "; expected MODULE:NAME or FILE.py:NAME, such as mybot:model"
+    with _explain_failure(f"cannot import {path!r}:", expected):
         loaded = importlib.import_module(module if file is None else file.stem)
         if file is not None and not (loaded.__file__ and file.samefile(loaded.__file__)):
             msg = f"a module named {file.stem!r} is loaded already, from another file: rename this one"
-            raise ImportError(msg)  # noqa: TRY301 - described like any other
+            raise ImportError(msg)
         return getattr(loaded, name)
-    except CFCError:  # it says itself what is wrong
-        raise
-    except Exception as error:  # the user's module may raise anything
-        msg = (
-            f"cannot import {path!r}: {type(error).__name__}: {quote(str(error))}; expected MODULE:NAME or "
-            "FILE.py:NAME, such as mybot:model"
-        )
-        raise InputError(msg) from error
 
 
 def load_object(path: str, arguments: Mapping[str, Any] | None = None) -> Any:
@@ -126,13 +127,8 @@ def load_object(path: str, arguments: Mapping[str, Any] | None = None) -> Any:
     part = import_object(path)
     if not arguments and not _is_factory(part):
         return part
-    try:
+    with _explain_failure(f"the factory {path} failed with"):
         return part(**(arguments or {}))
-    except CFCError:
-        raise
-    except Exception as error:
-        msg = f"the factory {path} failed with {type(error).__name__}: {quote(str(error))}"
-        raise InputError(msg) from error
 
 
 def _is_factory(part: Any) -> bool:

@@ -440,7 +440,5 @@ class IncrementalScorer:
         self, claims: list[DrawnCandidate], answers: list[DrawnCandidate]
     ) -> Steps[VerifierScores]:
         """Return the scores of the first answer's claims; the other answers are there for comparison."""
-        if not claims:
-            return VerifierScores([])
         given = VerifierInput(prompt=self.prompt, candidates=claims, answers=answers)
         return (yield from self.scorer.score(given, self.judging))

@@ -120,15 +120,22 @@ class ModelJudge(PromptedModel, TextVerifier):
         top_logprobs: int = TOP_LOGPROBS,
     ) -> None:
         called = silence_model(model)
-        has_logprobs = {"logprobs", "top_logprobs"} <= _list_fields(called)
-        self.mode: Mode = mode or ("logprobs" if has_logprobs else "line")
+        found = find_answering_model(called)
+        # The settings of the chat model, also inside bindings and retries.
+        fields = set() if found is None else set(type(found.model).model_fields)
+        self.mode: Mode = mode or ("logprobs" if {"logprobs", "top_logprobs"} <= fields else "line")
         if self.mode not in REPLY_FORMATS:
             msg = f"mode is {mode!r}; expected one of {', '.join(REPLY_FORMATS)}"
             raise InputError(msg)
         self.criterion = criterion
         more = {}
         if self.mode == "logprobs":
-            called, more = _request_logprobs(called, top_logprobs), {"top_logprobs": top_logprobs}
+            if top_logprobs < 2:  # noqa: PLR2004 - a choice is between two
+                msg = f"top_logprobs must be at least 2, for a choice between two words; got {top_logprobs}"
+                raise InputError(msg)
+            more = {"top_logprobs": top_logprobs}
+            limit = {"max_tokens": _MAX_TOKENS} if "max_tokens" in fields else {}
+            called = called.bind(logprobs=True, **more, **limit)
         super().__init__("model-judge", model, called, question)
         self.fingerprint = self._make_fingerprint("{text}", mode=self.mode, **more)
 
@@ -168,24 +175,6 @@ class ModelJudge(PromptedModel, TextVerifier):
         answer = ANSWER_TEMPLATE.format(text=escape_tags(judged))
         # The part that requests share comes first, so that servers can reuse it.
         return "\n\n".join([instructions, question, answer, REPLY_FORMATS[self.mode]])
-
-
-def _list_fields(model: Runnable[Any, Any]) -> set[str]:
-    """Return the names of the settings of a chat model, also inside bindings and retries."""
-    found = find_answering_model(model)
-    return set() if found is None else set(type(found.model).model_fields)
-
-
-def _request_logprobs(model: Runnable[Any, Any], top: int) -> Runnable[Any, Any]:
-    """Bind a model to return few tokens, with the `top` likeliest ones at each place.
-
-    If the model has `max_tokens`, these are limited. A `top` below 2 raises an `InputError`.
-    """
-    if top < 2:  # noqa: PLR2004 - a choice is between two
-        msg = f"top_logprobs must be at least 2, for a choice between two words; got {top}"
-        raise InputError(msg)
-    limit = {"max_tokens": _MAX_TOKENS} if "max_tokens" in _list_fields(model) else {}
-    return model.bind(logprobs=True, top_logprobs=top, **limit)
 
 
 def _read_verdict(reply: Any) -> float | None:

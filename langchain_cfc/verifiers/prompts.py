@@ -112,7 +112,12 @@ def read_prompt(prompt: Any, hint: str, failure: type[CFCError]) -> str | list[B
     if isinstance(prompt, (str, StringPromptValue)):
         return str(unwrap_prompt(prompt))
     if isinstance(prompt, Mapping):
-        return _to_json(prompt, hint, failure)
+        try:
+            return canonical_json(prompt)
+        except (TypeError, ValueError) as error:
+            keys = ", ".join(map(str, prompt))
+            msg = f"the prompt, a mapping with the keys {keys}, is not JSON ({error}): {hint}"
+            raise failure(msg) from error
     messages = _read_messages(prompt, hint, failure)
     first = messages[0]
     if len(messages) == 1 and isinstance(first, HumanMessage) and not first.name:
@@ -120,15 +125,6 @@ def read_prompt(prompt: Any, hint: str, failure: type[CFCError]) -> str | list[B
         if all(isinstance(one, str) or one.get("type") == "text" for one in blocks):
             return str(first.text)
     return messages
-
-
-def _to_json(prompt: Mapping[Any, Any], hint: str, failure: type[CFCError]) -> str:
-    try:
-        return canonical_json(prompt)
-    except (TypeError, ValueError) as error:
-        keys = ", ".join(map(str, prompt))
-        msg = f"the prompt, a mapping with the keys {keys}, is not JSON ({error}): {hint}"
-        raise failure(msg) from error
 
 
 def _read_messages(prompt: Any, hint: str, failure: type[CFCError]) -> list[BaseMessage]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from codecs import getincrementaldecoder
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +15,9 @@ from langchain_cfc.execution import Steps, describe_error
 from langchain_cfc.no_answers import find_answer_spans, strip_reasoning
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, read_logprob, read_token_logprobs
+
+# A space in SentencePiece; a space and a line break in byte-level vocabularies.
+_SIGNS = str.maketrans("\u2581\u0120\u010a", "  \n")
 
 
 def select_answer_tokens(candidate: DrawnCandidate) -> list[Mapping[str, Any]]:
@@ -65,7 +67,7 @@ def align_tokens(text: str, tokens: Sequence[Mapping[str, Any]]) -> list[tuple[i
     """
     for listed in (
         tokens,
-        [{"token": _VOCABULARY.sub(_decode_sign, str(one.get("token", "")))} for one in tokens],
+        [{"token": str(one.get("token", "")).translate(_SIGNS).replace("<0x0A>", "\n")} for one in tokens],
     ):
         spelled, places = locate_tokens(listed)
         begins = {one for start, end in places for one in (start, end - len(spelled[start:end].lstrip()))}
@@ -73,14 +75,6 @@ def align_tokens(text: str, tokens: Sequence[Mapping[str, Any]]) -> list[tuple[i
         if at >= 0:
             return [(start - at, end - at) for start, end in places]
     return None
-
-
-# A space in SentencePiece, a space and a line break in byte-level vocabularies, and a line break as a byte.
-_VOCABULARY = re.compile("\u2581|\u0120|\u010a|<0x0A>")
-
-
-def _decode_sign(sign: re.Match[str]) -> str:
-    return " " if sign[0] in "\u2581\u0120" else "\n"
 
 
 class SequenceProbability(BaseVerifier):
