@@ -114,7 +114,7 @@ def test_html_shows_no_withheld_text() -> None:
 def test_every_part_of_an_artifact_and_report_has_short_texts(
     bot: CalibrationArtifact, report: EvaluationReport
 ) -> None:
-    guarantee = bot.make_bot_guarantee(max_wrong_rate=0.05)
+    guarantee = bot.make_guarantee(max_wrong_rate=0.05)
     shown: list[Displayed] = [bot, report, guarantee, bot.certified_bot, *bot.certified_bot.certificates]
     shown += [*bot.certified_bot.curve[:2], *report.answers, report.curve, bot.calibration]
     for one in shown:

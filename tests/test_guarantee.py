@@ -274,7 +274,7 @@ def test_wrong_rate_certificate_sentence() -> None:
 
 def test_guarantee_of_answers_holds_nothing_of_sets() -> None:
     artifact = calibrate(make_records(400), alpha="0.3", features="group(topic)", max_wrong_rate="0.4")
-    found = artifact.make_bot_guarantee(max_wrong_rate="0.4")
+    found = artifact.make_guarantee(max_wrong_rate="0.4")
     assert found.kind == "certified"
     assert found.wrong_answers is not None
     assert found.sentence == found.wrong_answers.sentence

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from langchain_cfc.candidates import CandidateBatch, PromptKind
 from langchain_cfc.errors import InputError
@@ -244,15 +244,13 @@ class CertifiedBot(ArtifactData):
         raise InputError(msg)
 
 
-class PackedArray(BaseModel):
+class PackedArray(ArtifactData):
     """An array of finite floats, packed as base64 for JSON.
 
     Attributes:
         shape: Its shape.
         float64: Its numbers, little-endian IEEE 754 doubles in C order, in base64.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     shape: list[int]
     float64: str
@@ -278,10 +276,6 @@ class PackedArray(BaseModel):
             msg = "a packed array holds a number that is not finite"
             raise InputError(msg)
         return array
-
-    def __repr__(self) -> str:
-        """Show the shape without the numbers."""
-        return f"PackedArray(shape={self.shape})"
 
     @property
     def name(self) -> str:

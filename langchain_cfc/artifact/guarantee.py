@@ -226,23 +226,19 @@ def _list_coverages(artifact: ArtifactContent, alpha: str, stated_alpha: str | N
 
 
 def _state_claim(artifact: ArtifactContent, target: float, coverages: Sequence[float]) -> str:
-    """State how often the event happens that is promised at a level."""
+    """State how often the event happens that is promised, or at which coverages, ascending, if stated."""
     if artifact.parsed_set_rule.option == "max_wrong_of_all":
         average = "" if artifact.confidence is not None else ", on average over calibration sets"
         return artifact.traits.rate_of_all.format(format_share(round(1.0 - target, 12)), average)
-    return f"{_state_how_often(target, coverages)}, {state_event(artifact.set_rule)}."
-
-
-def _state_how_often(target: float, coverages: Sequence[float]) -> str:
-    """State the least probability of the event, or the coverages that are stated instead, ascending."""
-    if not coverages:
-        return f"With probability at least {format_share(target)}"
-    stated = f"{format_share(coverages[0])} for this question"
-    if len(coverages) > 1:
-        stated = f"from {format_share(coverages[0])} to {format_share(coverages[-1])}"
-    elif coverages[0] < target:
-        stated += f"; the target is {format_share(target)}, and hard questions get less"
-    return f"At least as often as is stated ({stated})"
+    often = f"With probability at least {format_share(target)}"
+    if coverages:
+        stated = f"{format_share(coverages[0])} for this question"
+        if len(coverages) > 1:
+            stated = f"from {format_share(coverages[0])} to {format_share(coverages[-1])}"
+        elif coverages[0] < target:
+            stated += f"; the target is {format_share(target)}, and hard questions get less"
+        often = f"At least as often as is stated ({stated})"
+    return f"{often}, {state_event(artifact.set_rule)}."
 
 
 def _state_scope(artifact: ArtifactContent, covered: Sequence[GuaranteedWeight]) -> Iterator[str]:

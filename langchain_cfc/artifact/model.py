@@ -106,7 +106,7 @@ class CalibrationArtifact(ArtifactContent):
     def _summarise(self) -> Summary:
         facts, bot = self.calibration, [] if self.bot is None else self.bot.certificates
         promises = [*map(self.make_guarantee, self.alphas)]
-        promises += [self.make_bot_guarantee(max_wrong_rate=one.max_wrong_rate) for one in bot]
+        promises += [self.make_guarantee(max_wrong_rate=one.max_wrong_rate) for one in bot]
         prompt = self.traits.prompt
         rows = [("field", "value"), ("calibrated on", pluralize(facts.size, prompt))]
         rows.append(("held out", pluralize(facts.held_out_size, prompt)))
@@ -309,8 +309,9 @@ class CalibrationArtifact(ArtifactContent):
         binding: Binding | None = None,
         *,
         stated_alpha: Level | None = None,
+        max_wrong_rate: Level | None = None,
     ) -> Guarantee:
-        """Return the guarantee at a level.
+        """Return the guarantee at a level, or about the answers of a bot.
 
         Args:
             alpha: Error level; may be omitted if there is only one.
@@ -318,30 +319,18 @@ class CalibrationArtifact(ArtifactContent):
                 `unchecked`.
             stated_alpha: With adaptive levels, the error level stated for one prompt, to get the guarantee of
                 this prompt.
+            max_wrong_rate: The certified rate of a bot, in place of a level.
 
         Returns:
             The guarantee as data.
 
         Raises:
-            InputError: If the artifact does not hold the level, or never states `stated_alpha` at it.
+            InputError: If the artifact does not hold the level or the rate, or never states `stated_alpha`.
         """
+        if max_wrong_rate is not None:
+            return build_bot_guarantee(self, self.certified_bot.find_certificate(max_wrong_rate), binding)
         stated = None if stated_alpha is None else format_alpha(stated_alpha)
         return build_guarantee(self, self.select_level(alpha), binding, stated)
-
-    def make_bot_guarantee(self, binding: Binding | None = None, *, max_wrong_rate: Level) -> Guarantee:
-        """Return the guarantee of bot mode, about its answers.
-
-        Args:
-            binding: As in `make_guarantee`.
-            max_wrong_rate: The certified rate.
-
-        Returns:
-            The guarantee as data.
-
-        Raises:
-            InputError: If the artifact does not hold this certified rate.
-        """
-        return build_bot_guarantee(self, self.certified_bot.find_certificate(max_wrong_rate), binding)
 
     @property
     def batch_scores(self) -> BatchScores:

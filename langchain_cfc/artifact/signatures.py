@@ -33,14 +33,10 @@ _MAX_FILE_BYTES = 1 << 16
 _FIELD = 2**255 - 19
 _CURVE = -121665 * pow(121666, -1, _FIELD)
 _PEM_START, _SSH_START = b"-----BEGIN ", b"ssh-ed25519 "
-_EXPECTED_PUBLIC_KEY = (
-    "expected an Ed25519 public key in PEM or OpenSSH format, as made by `openssl pkey -in key.pem "
-    "-pubout` or `ssh-keygen -t ed25519`"
-)
-_EXPECTED_PRIVATE_KEY = (
-    "expected an Ed25519 private key in PEM or OpenSSH format, as made by `openssl genpkey -algorithm "
-    "ed25519` or `ssh-keygen -t ed25519`"
-)
+_COMMANDS = {
+    "public": "`openssl pkey -in key.pem -pubout` or `ssh-keygen -t ed25519`",
+    "private": "`openssl genpkey -algorithm ed25519` or `ssh-keygen -t ed25519`",
+}
 
 
 def locate_signature(path: str | os.PathLike[str]) -> Path:
@@ -56,13 +52,7 @@ def load_private_key(path: str | os.PathLike[str], password: bytes | None = None
             is wrong.
         MissingExtraError: If `cryptography` is not installed.
     """
-    serialization = _require_primitives("serialization")
-    data, name = _read_key_file(Path(path)), os.fspath(path)
-    is_ssh = data.startswith(b"-----BEGIN OPENSSH")
-    load = serialization.load_ssh_private_key if is_ssh else serialization.load_pem_private_key
-    key: Ed25519PrivateKey = _load_key(
-        load, (data, password), name, "Ed25519PrivateKey", _EXPECTED_PRIVATE_KEY
-    )
+    key: Ed25519PrivateKey = _load_key(_read_key_file(Path(path)), os.fspath(path), "private", password)
     return key
 
 
@@ -130,20 +120,15 @@ def _is_signed_by(key: Ed25519PublicKey, signature: bytes, data: bytes) -> bool:
 
 
 def _load_public_key(key: PublicKey) -> Ed25519PublicKey:
-    serialization = _require_primitives("serialization")
     text = key.encode() if isinstance(key, str) else b""
     is_text = text.startswith((_PEM_START, _SSH_START))
     data, name = (text, "the given key") if is_text else (_read_key_file(Path(key)), os.fspath(key))
-    if data.startswith(_PEM_START):
-        load = serialization.load_pem_public_key
-    elif data.startswith(_SSH_START) and len(data.strip().splitlines()) == 1:
-        load = serialization.load_ssh_public_key
-    else:
-        msg = f"{name}: {_EXPECTED_PUBLIC_KEY}, one per file"
+    if data.startswith(_SSH_START) and len(data.strip().splitlines()) > 1:
+        msg = f"{name}: {_expect_key('public')}, one per file"
         raise InputError(msg)
-    public: Ed25519PublicKey = _load_key(load, (data,), name, "Ed25519PublicKey", _EXPECTED_PUBLIC_KEY)
+    public: Ed25519PublicKey = _load_key(data, name, "public")
     if _is_low_order(public.public_bytes_raw()):
-        msg = f"{name}: with this key of low order anyone can sign any file; {_EXPECTED_PUBLIC_KEY}"
+        msg = f"{name}: with this key of low order anyone can sign any file; {_expect_key('public')}"
         raise InputError(msg)
     return public
 
@@ -154,17 +139,24 @@ def _is_low_order(point: bytes) -> bool:
     return y * (y**2 - 1) * (_CURVE * y**4 + 2 * y**2 - 1) % _FIELD == 0
 
 
-def _load_key(load: Any, arguments: tuple[Any, ...], name: str, kind: str, expected: str) -> Any:
+def _load_key(data: bytes, name: str, kind: str, *password: bytes | None) -> Any:
+    """Load a `public` or `private` key in OpenSSH or PEM format, a private one with its password if any."""
     unsupported = require("cryptography.exceptions", "signing", "a signature").UnsupportedAlgorithm
+    form = "ssh" if data.startswith((_SSH_START, b"-----BEGIN OPENSSH")) else "pem"
+    load = getattr(_require_primitives("serialization"), f"load_{form}_{kind}_key")
     try:
-        key = load(*arguments)
+        key = load(data, *password)
     except (TypeError, ValueError, unsupported) as error:  # a missing password is a TypeError
-        msg = f"{name}: {expected} ({error})"
+        msg = f"{name}: {_expect_key(kind)} ({error})"
         raise InputError(msg) from error
-    if not isinstance(key, getattr(_require_primitives("asymmetric.ed25519"), kind)):
-        msg = f"{name}: {expected}; found a {type(key).__name__}"
+    if not isinstance(key, getattr(_require_primitives("asymmetric.ed25519"), f"Ed25519{kind.title()}Key")):
+        msg = f"{name}: {_expect_key(kind)}; found a {type(key).__name__}"
         raise InputError(msg)
     return key
+
+
+def _expect_key(kind: str) -> str:
+    return f"expected an Ed25519 {kind} key in PEM or OpenSSH format, as made by {_COMMANDS[kind]}"
 
 
 def _read_key_file(path: Path) -> bytes:

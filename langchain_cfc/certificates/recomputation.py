@@ -78,19 +78,16 @@ def _add_up_levels(artifact: CalibrationArtifact) -> Iterator[BoundCheck]:
     tested: list[Confidence] = [*artifact.certificates]
     tested += [] if artifact.confidence is None else [artifact.confidence] * len(artifact.levels)
     tested += [] if artifact.bot is None else artifact.bot.certificates
-    spent: dict[tuple[str | None, int], float] = {}
-    deltas: dict[tuple[str | None, int], set[str]] = {}
+    attempts: dict[tuple[str | None, int], list[Confidence]] = {}
     for one in tested:
         # The law of an order statistic rests on calibration prompts, and names no records of its own.
         records = one.records_digest if isinstance(one, TestedCertificate) else None
-        key = (records, one.attempt)
-        spent[key] = spent.get(key, 0.0) + one.level
-        deltas.setdefault(key, set()).add(one.delta)
-    for key, level in spent.items():
-        least, *others = sorted(deltas[key], key=float)
-        share = float(least) * float(compute_share(key[1]))
+        attempts.setdefault((records, one.attempt), []).append(one)
+    for (_, attempt), tests in attempts.items():
+        least, *others = sorted({one.delta for one in tests}, key=float)
+        level, share = sum(one.level for one in tests), float(least) * float(compute_share(attempt))
         fits = not others and level <= share * (1.0 + _TOLERANCE)  # an attempt has one delta
-        yield BoundCheck(f"attempt {key[1]} at delta = {least}", "sum of levels", level, share, fits)
+        yield BoundCheck(f"attempt {attempt} at delta = {least}", "sum of levels", level, share, fits)
 
 
 def _recompute_coverage(one: CoverageCertificate) -> Iterator[BoundCheck]:

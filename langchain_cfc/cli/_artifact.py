@@ -39,7 +39,7 @@ def print_artifact(console: Console, artifact: CalibrationArtifact, *, details: 
     if artifact.alphas:
         promise = artifact.make_guarantee(artifact.alphas[0])
     else:
-        promise = artifact.make_bot_guarantee(
+        promise = artifact.make_guarantee(
             max_wrong_rate=artifact.certified_bot.certificates[-1].max_wrong_rate
         )
     if promise.kind != "heuristic":

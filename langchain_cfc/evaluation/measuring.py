@@ -132,7 +132,7 @@ def evaluate(
             methods["marginal"] = _report_method(artifact, labelled, compared)
         contradicted = _find_contradicted(artifact, level, methods["conditional"], len(labelled))
     else:  # a bot alone
-        guarantee = artifact.make_bot_guarantee(max_wrong_rate=certificates[0].max_wrong_rate)
+        guarantee = artifact.make_guarantee(max_wrong_rate=certificates[0].max_wrong_rate)
         level, methods, contradicted = guarantee.alpha, {}, []
     answers = tuple(_report_answers(artifact, labelled, one) for one in certificates)
     scores, wrong = _score_shown(artifact, labelled)
@@ -272,14 +272,13 @@ def _find_contradicted(
     """Return the names of guaranteed weightings on which the promise was kept too rarely for chance."""
     guarantee = artifact.make_guarantee(level)
     target = guarantee.target_coverage - 1e-12  # up to round-off of a mean
-    promised = {weighting.name for weighting in guarantee.weightings}
     calibrated = {group.name: group.size for group in artifact.calibration.groups}
     overall_name = artifact.calibration.groups[0].name
     # If stated levels differ, the number of kept promises varies less than with the mean level for all
     # prompts (Hoeffding 1956), so testing the mean level does not give more false alarms.
     measured: list[tuple[str, float, MethodReport | GroupReport]] = [(overall_name, n_test, method)]
     measured += [(one.name, one.n, one) for one in method.groups]
-    tests = [one for one in measured if one[0] in promised]
+    tests = measured if guarantee.weightings else []
     broken = [
         name
         for name, n, seen in tests

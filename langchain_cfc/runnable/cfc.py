@@ -274,7 +274,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         keys = [None if one is None else float(one) for one in stated]
         if rate is not None:
             cut = artifact.certified_bot.find_certificate(rate).cut
-            made = artifact.make_bot_guarantee(binding, max_wrong_rate=rate)
+            made = artifact.make_guarantee(binding=binding, max_wrong_rate=rate)
             return ServedPromise(promise, cut, dict.fromkeys(keys, made))
         of_sets = [artifact.make_guarantee(alpha, binding, stated_alpha=one) for one in stated]
         return ServedPromise(promise, None, dict(zip(keys, of_sets, strict=True)))

@@ -38,7 +38,7 @@ def test_attempt_after_a_refusal_has_a_tenth_of_delta() -> None:
     assert certificate.attempt == 2
     assert certificate.level == pytest.approx(0.005)
     words = "Second test on these labels, wrong with probability at most 0.5 %"
-    assert words in made.make_bot_guarantee(max_wrong_rate="0.2").sentence
+    assert words in made.make_guarantee(max_wrong_rate="0.2").sentence
     third = calibrate(KNOWN, features="1", max_wrong_rate="0.3", after=made)
     assert get_number(third) == 3
     assert [(one.number, one.certified) for one in third.attempts] == [(1, False), (2, True), (3, True)]

@@ -134,9 +134,7 @@ def test_artifact_repr_is_one_short_line(artifact: CalibrationArtifact) -> None:
 def test_texts_of_a_bot_state_its_rates_and_nothing_of_sets() -> None:
     records = load_recording()
     bot = calibrate(records, max_wrong_rate=[0.1, 0.2], test_fraction=0.3)
-    shown = (
-        f"{bot!r} {bot} {evaluate(bot, records)} {bot.make_bot_guarantee(max_wrong_rate='0.2').not_promised}"
-    )
+    shown = f"{bot!r} {bot} {evaluate(bot, records)} {bot.make_guarantee(max_wrong_rate='0.2').not_promised}"
     assert all(rate in shown for rate in ("max_wrong_rate=0.1", "max_wrong_rate=0.2", "at most 20 %"))
     assert not re.search(r"alpha|\bsets\b|hat\(|conditional|flagged|coverage", shown)
     # The control: the texts of an artifact for sets do.

@@ -104,7 +104,7 @@ def test_promises_side_by_side_are_those_of_each_alone(bot: CalibrationArtifact)
         chain = make_bot(bot, texts)
         result = chain.invoke("x")
         promise = result.guarantee
-        assert promise == chain.guarantee == bot.make_bot_guarantee("unbound", max_wrong_rate="0.05")
+        assert promise == chain.guarantee == bot.make_guarantee(binding="unbound", max_wrong_rate="0.05")
         assert promise.wrong_answers == bot.certified_bot.certificates[0]
         assert (promise.kind, promise.weightings, promise.certificate) == ("certified", (), None)
         assert promise.failure_probability == 0.1
@@ -170,7 +170,7 @@ def test_call_serves_the_promise_that_it_names(way: Any, bot: CalibrationArtifac
     assert [one.guarantee.alpha for one in (sets, other, rate)] == ["0.25", "0.5", "0.05"]
     assert sets.guarantee == bot.make_guarantee("0.25", "unbound")
     assert other.guarantee == bot.make_guarantee("0.5", "unbound")
-    assert rate.guarantee == bot.make_bot_guarantee("unbound", max_wrong_rate="0.05")
+    assert rate.guarantee == bot.make_guarantee(binding="unbound", max_wrong_rate="0.05")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -220,7 +220,7 @@ def test_rate_is_refused_by_an_artifact_without_a_certified_rate(artifact: Calib
     with pytest.raises(InputError, match="calibrate with max_wrong_rate"):
         make_chain(artifact, max_wrong_rate="0.05")
     with pytest.raises(InputError, match="no certified rate"):
-        artifact.make_bot_guarantee(max_wrong_rate="0.05")
+        artifact.make_guarantee(max_wrong_rate="0.05")
 
 
 def test_refused_rate_beside_sets_is_refused_by_name(bot: CalibrationArtifact) -> None:
@@ -230,7 +230,7 @@ def test_refused_rate_beside_sets_is_refused_by_name(bot: CalibrationArtifact) -
     artifact = CalibrationArtifact.model_validate(bot.model_copy(update={"bot": nothing}).model_dump())
     assert make_bot(artifact, alpha="0.25").invoke("x").best == "lima"
     with pytest.raises(InputError, match="too many are wrong"):
-        artifact.make_bot_guarantee(max_wrong_rate="0.05")
+        artifact.make_guarantee(max_wrong_rate="0.05")
     with pytest.raises(InputError, match="too many are wrong"):
         make_bot(artifact)
 

@@ -267,7 +267,7 @@ def test_people_certify_bot_answers_among_answered_prompts(bot: CalibrationArtif
     certified, report = sample.certify(sheet)
     assert (report.about, report.target) == ("answers", 0.75)
     assert report.is_certified
-    guarantee = reload_artifact(certified).make_bot_guarantee(max_wrong_rate=certificate.alpha)
+    guarantee = reload_artifact(certified).make_guarantee(max_wrong_rate=certificate.alpha)
     assert guarantee.people == tuple(certified.people_certificates)
     assert "of the questions that are answered, at most" in guarantee.sentence
     assert certified.make_guarantee("0.2").people == ()
@@ -324,7 +324,7 @@ def test_people_judge_one_claim_of_each_answer_in_bot_mode(tmp_path: Path) -> No
     certified, report = sample.certify(fill_in(sheet, says_supported))
     assert report.is_certified
     rate = artifact.certified_bot.certificates[0].alpha
-    (made,) = reload_artifact(certified).make_bot_guarantee(max_wrong_rate=rate).people
+    (made,) = reload_artifact(certified).make_guarantee(max_wrong_rate=rate).people
     assert "of the claims that an answer shows, at most" in made.sentence
 
 

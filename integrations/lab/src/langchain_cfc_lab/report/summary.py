@@ -48,7 +48,7 @@ def find_guarantee(artifact: CalibrationArtifact, evaluation: EvaluationReport) 
     """Return the guarantee that an evaluation is about: of its level, or of a bot alone."""
     if artifact.levels:
         return artifact.make_guarantee(artifact.select_level(str(evaluation.alpha)))
-    return artifact.make_bot_guarantee(max_wrong_rate=artifact.certified_bot.certificates[0].max_wrong_rate)
+    return artifact.make_guarantee(max_wrong_rate=artifact.certified_bot.certificates[0].max_wrong_rate)
 
 
 def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Promise:
@@ -71,7 +71,7 @@ def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Pro
 def _describe_certified_rates(artifact: CalibrationArtifact) -> Promise:
     """Return the promise of a bot: its certified rates of wrong answers."""
     first, *further = certificates = artifact.certified_bot.certificates
-    promise = artifact.make_bot_guarantee(max_wrong_rate=first.max_wrong_rate)
+    promise = artifact.make_guarantee(max_wrong_rate=first.max_wrong_rate)
     others: tuple[str, ...] = ()
     if further:
         rates = join_names([format_share(float(one.max_wrong_rate)) for one in further])
