@@ -15,7 +15,6 @@ from langchain_cfc.artifact.facts import (
     Promise,
     ReferenceHistogram,
     TradeOff,
-    compute_monitored_values,
     make_threshold_rule,
 )
 from langchain_cfc.artifact.files import looks_like_artifact
@@ -28,7 +27,6 @@ from langchain_cfc.artifact.held_out import (
 )
 from langchain_cfc.artifact.model import CalibrationArtifact
 from langchain_cfc.artifact.prefixes import (
-    check_first_candidates,
     check_first_wave,
     has_separate_scores,
     replay_prefixes,
@@ -50,9 +48,7 @@ __all__ = [
     "Promise",
     "ReferenceHistogram",
     "TradeOff",
-    "check_first_candidates",
     "check_first_wave",
-    "compute_monitored_values",
     "has_separate_scores",
     "looks_like_artifact",
     "make_threshold_rule",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
@@ -23,9 +24,10 @@ from langchain_cfc.artifact.facts import (
     PackedArray,
     ReferenceHistogram,
 )
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import CFCError, InputError
-from langchain_cfc.features import FeatureMap
+from langchain_cfc.features import FeatureMap, Statistic
 from langchain_cfc.guarantee import Confidence, CoverageCertificate, PaperPAC, PeopleCertificate
 from langchain_cfc.records import Provenance
 from langchain_cfc.records.schema import name_part
@@ -178,6 +180,19 @@ class ArtifactContent(ArtifactData):
     def is_bot_alone(self) -> bool:
         """Whether every promise is about how often a bot is wrong, and none about sets."""
         return not self.levels or self.parsed_set_rule.option != "alpha"
+
+    def compute_monitored_values(
+        self, features: FloatArray, draws: CandidateBatch
+    ) -> Mapping[str, FloatArray]:
+        """Return (N,) values by name that a monitor compares with calibration: statistics and features.
+
+        With a draw rule, the number of draws is among them.
+        """
+        # Features need not depend on the scores, so these two statistics are always monitored.
+        values = {name: Statistic(name).compute_values(draws) for name in ("mean_score", "min_score")}
+        if self.draws is not None:
+            values["draws"] = draws.counts.astype(np.float64)
+        return {**values, **dict(zip(self.feature_map.names, features.T, strict=True))}
 
     def unpack_state(self, names: Mapping[str, str]) -> dict[str, FloatArray]:
         """Return the arrays of a fitted rule, given their names in a `LevelState`."""

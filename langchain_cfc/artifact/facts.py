@@ -5,16 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
-from langchain_cfc.candidates import CandidateBatch, PromptKind
+from langchain_cfc.candidates import PromptKind
 from langchain_cfc.errors import InputError
-from langchain_cfc.features import FeatureMap, Statistic
 from langchain_cfc.guarantee import Alpha, Count, Delta, Share, WrongRateCertificate
 from langchain_cfc.records.splits import SplitPlan
 from langchain_cfc.support.arrays import FloatArray, IntArray
@@ -317,20 +315,6 @@ class ReferenceHistogram(ArtifactData):
     def find_bins(self, values: FloatArray) -> IntArray:
         """Return the (N,) bin of each value."""
         return np.asarray(np.searchsorted(np.array(self.edges), values, side="right"), dtype=np.int64)
-
-
-def compute_monitored_values(
-    feature_map: FeatureMap, features: FloatArray, draws: CandidateBatch, *, stops: bool
-) -> Mapping[str, FloatArray]:
-    """Return (N,) values by name that a monitor compares with calibration: score statistics and features.
-
-    If a draw rule `stops` drawing, the number of draws is included.
-    """
-    # Features need not depend on the scores, so these two statistics are always monitored.
-    statistics = {name: Statistic(name).compute_values(draws) for name in ("mean_score", "min_score")}
-    if stops:
-        statistics["draws"] = draws.counts.astype(np.float64)
-    return {**statistics, **{name: features[:, column] for column, name in enumerate(feature_map.names)}}
 
 
 def make_threshold_rule(

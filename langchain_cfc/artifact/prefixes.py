@@ -45,27 +45,13 @@ def check_separate_scores(provenance: Provenance | None, *, is_required: bool = 
         raise InputError(msg)
 
 
-def check_first_candidates(labelled: LabelledBatch, provenance: Provenance | None) -> None:
-    """Refuse to use fewer candidates than recorded if their scores depend on all that were recorded.
-
-    Args:
-        labelled: N labelled prompts with the candidates used.
-        provenance: Provenance of these records, or of the artifact's records.
-
-    Raises:
-        InputError: If fewer candidates than recorded are used, and a verifier compared them all.
-    """
-    if labelled.recorded not in (None, labelled.draws.n):
-        check_separate_scores(provenance, is_required=False)
-
-
 def replay_prefixes(
     rule: DrawRule | None, labelled: LabelledBatch, provenance: Provenance | None
 ) -> LabelledBatch:
     """Shorten recorded prompts to the candidates that a rule would have drawn, scored as in serving.
 
     Args:
-        rule: The draw rule; None for prompts with the candidates used.
+        rule: The draw rule; None for prompts with the first candidates, which are used.
         labelled: N labelled prompts with all recorded candidates.
         provenance: Provenance of these records, or of the artifact's records.
 
@@ -73,10 +59,12 @@ def replay_prefixes(
         The prompts with the candidates drawn.
 
     Raises:
-        InputError: As in `check_separate_scores`, or if the rule may draw more candidates than were recorded.
+        InputError: If fewer candidates than recorded are used, and a verifier compared them all, or for a
+            rule may have; or if the rule may draw more candidates than were recorded.
     """
     if rule is None:
-        check_first_candidates(labelled, provenance)
+        if labelled.recorded not in (None, labelled.draws.n):
+            check_separate_scores(provenance, is_required=False)
         return labelled
     if rule.stored_text is None and rule.at_most == labelled.draws.n:
         return labelled

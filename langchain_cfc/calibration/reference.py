@@ -10,7 +10,6 @@ from langchain_cfc.artifact import (
     CalibrationArtifact,
     Promise,
     ReferenceHistogram,
-    compute_monitored_values,
 )
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
@@ -64,9 +63,7 @@ def _measure_prompts(
         features = artifact.feature_map.transform(prompts.draws, allow_unknown=True)
     uniforms = artifact.calibration.split.draw_uniforms("watch", prompts.ids)
     return (
-        compute_monitored_values(
-            artifact.feature_map, features, prompts.draws, stops=artifact.draws is not None
-        ),
+        artifact.compute_monitored_values(features, prompts.draws),
         {
             one.name: uniforms < one.compute_values(features)
             for one in artifact.feature_map.list_guaranteed_weights()

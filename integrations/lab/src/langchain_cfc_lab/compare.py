@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from langchain_cfc.artifact import check_first_candidates, replay_prefixes
+from langchain_cfc.artifact import replay_prefixes
 from langchain_cfc.calibration.config import CalibrationConfig, list_levels
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.draw_rules import DrawRule
@@ -277,11 +277,8 @@ def compare(
     _check_events(compared, given.rule_text)
     stops_early = rule is not None and rule.stored_text is not None
     kept = tuple(one for one in compared if not stops_early or isinstance(one, ThresholdMethod))
-    if rule is not None:
-        table = replay_prefixes(rule, tabulate(records, provenance=provenance, shortened=True), provenance)
-    else:
-        table = tabulate(records, provenance=provenance, claims=claims)
-        check_first_candidates(table, provenance)
+    table = tabulate(records, provenance=provenance, shortened=rule is not None, claims=claims)
+    table = replay_prefixes(rule, table, provenance)
     pool = make_pool(table, str(seed))
     comparison = Comparison(
         pool,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram, compute_monitored_values
+from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.certificates.bounds import upper_bound
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
@@ -130,12 +130,8 @@ class Layout:
     def assign_bins(self, one: ObservedResult) -> tuple[Any, Any]:
         """Return the (m,) bins of a result, and (m,) whether each test sees it."""
         features = np.array(one.features)[np.newaxis]
-        computed = compute_monitored_values(
-            self.artifact.feature_map,
-            features,
-            CandidateBatch.from_arrays([one.scores]),
-            stops=self.artifact.draws is not None,
-        )
+        draws = CandidateBatch.from_arrays([one.scores])
+        computed = self.artifact.compute_monitored_values(features, draws)
         decided = {"threshold": one.threshold, "decision": float(one.decision)}
         values = [
             decided[watched.name] if watched.alpha is not None else float(computed[watched.name][0])
