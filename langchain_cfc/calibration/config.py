@@ -410,15 +410,14 @@ class CalibrationConfig:
         """Return the shell command that calibrates with these options; see `only_in_python`."""
         words = ["langchain-cfc", "calibrate", *records]
         # These are printed even if they have their defaults; a bot uses no feature map and no set rule.
-        printed = {"alpha", "max_wrong_of_all", "seed", *(() if self.alpha is None else ("set_rule",))}
+        printed = {"seed"} if self.alpha is None else {"seed", "set_rule"}
         if out is not None:
             words += ["--out", out]
         for one in fields(self):
             value = getattr(self, one.name)
             if one.name == "features" and self.alphas:  # also if it has its default
                 value = self.features or self.map_text
-            is_default = str(value) == str(one.default)
-            if not is_default or (one.name in printed and value is not None):
+            if one.name in printed or str(value) != str(one.default):
                 words += _format_option(one.name, value)
         return shlex.join(words)
 
