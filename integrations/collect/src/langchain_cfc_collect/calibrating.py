@@ -227,22 +227,18 @@ class ChainPlan:
     def check(self) -> None:
         """Raise for settings that would fail only after everything was paid for."""
         self.config.check()
-        self._check_targets()
-        rehearse_calibration(
-            self.config,
-            self.list_prompts(),
-            make_provenance(Executor(self.components).configuration, ()),
-            metadata_known=self.components.metadata is None,
-        )
-
-    def _check_targets(self) -> None:
-        """Raise for paths that cannot be written to, or that are given twice."""
         for path in (find_store_file(self.store), self.out):
             if path is not None:
                 check_target(path)
         if self.out is not None and os.path.realpath(self.out) == os.path.realpath(self.store):
             msg = f"out: {self.out} is also the store; give each its own path"
             raise InputError(msg)
+        rehearse_calibration(
+            self.config,
+            self.list_prompts(),
+            make_provenance(Executor(self.components).configuration, ()),
+            metadata_known=self.components.metadata is None,
+        )
 
     def list_prompts(self) -> list[Example]:
         """Return the prompts that the store will hold: its finished and unfinished ones, and the examples."""

@@ -105,11 +105,8 @@ def run_in_kept_loop(instead: str, run: Coroutine[Any, Any, T]) -> T:
         rest = asyncio.all_tasks(loop)
         for task in rest:  # at once, before any of them goes on
             task.cancel()
-        loop.run_until_complete(_wait_for_all(rest))
-
-
-async def _wait_for_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    await asyncio.gather(*tasks, return_exceptions=True)
+        if rest:
+            loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
 
 
 _KEPT = threading.local()

@@ -70,12 +70,12 @@ class Sheet:
     inputs: Mapping[str, tuple[int, str]]  # line and input of a row, by id, where there are inputs
     digest: str  # SHA-256 of the file
 
-    def find_other_input(self, name: str, prompt: Any) -> str | None:
-        """Return what is wrong if the file has another input for a record; None if not."""
-        _, found = self.inputs.get(name, (0, None))
-        if found is None or make_key(found) == make_key(format_cell(format_input(prompt))):
-            return None
-        return f"{found!r:.80} is not the input of {name!r:.80}: does the sheet belong to others?"
+    def check_input(self, name: str, prompt: Any) -> None:
+        """Raise a `RecordError` if the file has another input for a record: it belongs to others."""
+        line, found = self.inputs.get(name, (0, None))
+        if found is not None and make_key(found) != make_key(format_cell(format_input(prompt))):
+            problem = f"{found!r:.80} is not the input of {name!r:.80}: does the sheet belong to others?"
+            raise RecordError(self.source, line, "input", problem)
 
 
 def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
@@ -251,9 +251,10 @@ class HumanLabels(BaseLabeler):
         if "id" not in given:
             msg = f"{self._sheet.source} identifies prompts by id, but this prompt came without one: pass id="
             raise LabelerError(msg)
-        if (problem := self._sheet.find_other_input(given["id"], given["prompt"])) is not None:
-            msg = f"{self._sheet.source}: {problem}"
-            raise LabelerError(msg)
+        try:
+            self._sheet.check_input(given["id"], given["prompt"])
+        except RecordError as error:
+            raise LabelerError(str(error)) from error
         return [self._find_label(given["id"], candidate.text) for candidate in given["candidates"]]
 
     def _find_label(self, key: str, text: str) -> bool:

@@ -47,7 +47,6 @@ from langchain_cfc_collect.judged import (
 )
 from langchain_cfc_collect.review import (
     check_all_found,
-    check_input,
     check_sheet_path,
     list_labels,
     write_rows,
@@ -249,7 +248,7 @@ class PeopleSample:
         """Return whether the promise is kept, by id of the prompts on the sheet; None if still open."""
         texts: dict[str, list[str]] = {}
         for record_id, record, slots in self._list_rows():
-            check_input(sheet, record)
+            sheet.check_input(record_id, record.input)
             labels_of = list_labels(record)
             texts[record_id] = [labels_of[slot][0] for slot in slots]
         keys = {(name, text) for name, several in texts.items() for text in several}

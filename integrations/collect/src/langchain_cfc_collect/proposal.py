@@ -378,13 +378,16 @@ def propose(
             if cut_off
             else f"the longest answer took {pluralize(longest, 'token')}"
         )
-    tables["verifier"] = {"factory": "SequenceProbability" if has_logprobs else "SelfConsistency"}
-    reasons["verifier.factory"] = (
-        "the model returns log-probabilities: the score of an answer costs no further call"
+    verifier, why = (
+        ("SequenceProbability", "log-probabilities: the score of an answer costs no further call")
         if has_logprobs
-        else "the model returns no log-probabilities: an answer is scored by how many candidates "
-        "agree with it"
+        else (
+            "SelfConsistency",
+            "no log-probabilities: an answer is scored by how many candidates agree with it",
+        )
     )
+    tables["verifier"] = {"factory": verifier}
+    reasons["verifier.factory"] = f"the model returns {why}"
     if not choices:
         return Proposal(tables, reasons, answers, (), usage)
     labels = [label_answers(one, answers) for one in choices]

@@ -220,12 +220,6 @@ def _make_contradiction_error(record: LabelledRecord, text: str) -> InputError:
     return InputError(f"record {record.id!r} labels the {unit.item} {text!r:.80} {words}")
 
 
-def check_input(sheet: Sheet, record: LabelledRecord) -> None:
-    """Raise a `RecordError` if the sheet has another input for a record: it belongs to others."""
-    if (problem := sheet.find_other_input(record.id, record.input)) is not None:
-        raise RecordError(sheet.source, sheet.inputs[record.id][0], "input", problem)
-
-
 class IntervalEstimate(BaseModel):
     """Estimated share with its two-sided confidence interval at 95 %."""
 
@@ -342,7 +336,7 @@ def _find_labels(
         if name not in names:
             continue
         met.add(name)
-        check_input(sheet, record)
+        sheet.check_input(name, record.input)
         prompt = f"prompt {name}" if record.cluster is None else f"cluster {record.cluster}"
         for text, label in list_labels(record):
             key = (name, text)

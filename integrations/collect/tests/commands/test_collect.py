@@ -282,7 +282,7 @@ def test_collect_refuses_or_sets_aside_bad_rows(collect: Collect, folder: Path) 
         assert not (folder / "questions.db").exists()
     ran = collect(*aside)
     assert ran.code == 0
-    assert "1 rows of" in ran.err
+    assert "1 row of" in ran.err
     assert "14: reference" in ran.err
 
 

@@ -50,13 +50,10 @@ from langchain_cfc_collect.costs import Stage, assume_output
 from langchain_cfc_collect.executor import Executor
 from langchain_cfc_collect.rescoring import rescore
 from langchain_cfc_collect.run import CollectionOptions, CollectionResult, Run
-from langchain_cfc_collect.sources.columns import Examples
 from langchain_cfc_collect.sources.detection import describe_lists
 from langchain_cfc_collect.status import CollectionStatus, Estimate, estimate_remaining
 from langchain_cfc_collect.store import Store
 
-# A note lists at most this many bad rows.
-_MOST_LISTED = 5
 # Below this attainable coverage, the next step is to look at the labels, not to calibrate.
 _LEAST_COVERAGE = 0.1
 # With fewer prompts, the proposed rate of 10 % cannot be certified: 0.9 ** 30 is more than the level of its
@@ -244,7 +241,7 @@ def run_collection(
         with _make_options(config, retry_failed=retry_failed, relabel=relabel) as options:
             ended = collecting.collect(examples, config.create_components(), config.store, options)
         if examples.bad_rows:
-            print_notes(get_error_console(), [_format_bad_rows(examples)])
+            print_notes(get_error_console(), [config.source.rows.describe_bad(examples.bad_rows)])
         return _report(ended, config.store, records, as_json=as_json)
 
 
@@ -373,13 +370,6 @@ def _stop_on_signals(run: Run, console: Console) -> None:
             loop.add_signal_handler(number, stop)
 
 
-def _format_bad_rows(examples: Examples) -> str:
-    rows = examples.bad_rows
-    listed = "; ".join(str(row) for row in rows[:_MOST_LISTED])
-    more = f"; and {len(rows) - _MOST_LISTED} more" if len(rows) > _MOST_LISTED else ""
-    return f"{len(rows)} rows of {examples.source} were set aside: {listed}{more}"
-
-
 def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws: str | None) -> Iterator[str]:
     if not ended.complete:
         yield (
@@ -426,12 +416,13 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
     examples = config.source.read_examples()
     wanted = list(check_references(examples, components.labeler))
     _note_lists(config)
-    found = estimate_remaining(
-        wanted,
-        _read_status(config, executor),
-        executor.configuration,
-        config.create_budget(),
-    )
+    status = None  # without a store
+    with suppress(StoreNotFoundError), Store(config.store) as store:
+        endpoint = {"endpoint": "batch"} if is_batch else {}
+        # Raises if a run would refuse to go on.
+        store.check_configuration({**executor.configuration, **config.record_settings(), **endpoint})
+        status = CollectionStatus.from_store(store)
+    found = estimate_remaining(wanted, status, executor.configuration, config.create_budget())
     doubt = explain_unverified_parts(executor.configuration)
     if doubt is not None and found.prompts:
         print_notes(get_error_console(), [doubt])
@@ -442,19 +433,7 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
         return
     print_lines(get_console(), _list_estimate(found, wanted[0], executor.configuration, is_batch=is_batch))
     if examples.bad_rows:
-        print_notes(get_console(), [_format_bad_rows(examples)])
-
-
-def _read_status(config: CollectionConfig, executor: Executor) -> CollectionStatus | None:
-    """Return the status of the store, None if there is none yet; raise if a run would refuse to go on."""
-    try:
-        store = Store(config.store)
-    except StoreNotFoundError:
-        return None
-    with store:
-        endpoint = {"endpoint": "batch"} if config.run.batch else {}
-        store.check_configuration({**executor.configuration, **config.record_settings(), **endpoint})
-        return CollectionStatus.from_store(store)
+        print_notes(get_console(), [config.source.rows.describe_bad(examples.bad_rows)])
 
 
 def _list_estimate(

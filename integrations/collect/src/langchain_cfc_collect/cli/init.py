@@ -32,7 +32,7 @@ from langchain_cfc_collect import proposal
 from langchain_cfc_collect.cli.collect import check_collection_installed
 from langchain_cfc_collect.proposal import Proposal, format_part
 from langchain_cfc_collect.sources.detection import describe_lists
-from langchain_cfc_collect.sources.files import open_rows
+from langchain_cfc_collect.sources.files import Rows, open_rows
 from langchain_cfc_collect.sources.questions import Table
 
 _dataset_option = partial(typer.Option, rich_help_panel="The dataset")
@@ -110,21 +110,20 @@ def init(
         emit_json({**shown, "written": str(out_path), "next": following})
     else:
         console = get_console()
-        _print_proposal(console, found, table, rows.name)
+        _print_proposal(console, found, table, rows)
         requests = len(table.examples) * n
         console.print(f"\n{escape(str(out_path))} written. Next, with {requests:,} requests:", soft_wrap=True)
         console.print(f"  {escape(following)}", soft_wrap=True)
     raise typer.Exit(0 if any(found.correct) else EXIT_NO)
 
 
-def _print_proposal(console: Console, found: Proposal, table: Table, source: str) -> None:
+def _print_proposal(console: Console, found: Proposal, table: Table, rows: Rows) -> None:
     tables, reasons, columns = found.tables, found.reasons, table.columns
     names = [columns.reference] if isinstance(columns.reference, str) else list(columns.reference or ())
     questions = pluralize(len(table.examples), "question")
-    console.print(escape(f"{questions} in {source}, answers in {join_names(names)}"), soft_wrap=True)
-    if bad_rows := table.bad_rows:
-        listed = "; ".join(str(row) for row in bad_rows[:3])
-        console.print(escape(f"set aside: {pluralize(len(bad_rows), 'row')} ({listed})"), soft_wrap=True)
+    console.print(escape(f"{questions} in {rows.name}, answers in {join_names(names)}"), soft_wrap=True)
+    if table.bad_rows:
+        console.print(escape(rows.describe_bad(table.bad_rows)), soft_wrap=True)
     console.print()
     shown = make_table("question", "answer", "reference", "labelled", texts=4)
     for one, correct in zip(found.answers, found.correct, strict=True):

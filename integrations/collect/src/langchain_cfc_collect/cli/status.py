@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -93,10 +93,22 @@ def print_status(
         lines.append(f"cost          {format_cost(state.cost)}")
     lines += _list_open_requests(summary)
     print_lines(console, lines)
-    if summary["doubtful_labels"]:
-        columns = configuration.get("columns") or {}
-        names = UNITS[state.unit].wrong, UNITS[state.unit].correct
-        _print_doubtful_labels(console, names, summary["doubtful_labels"], columns.get("prompt"))
+    if not summary["doubtful_labels"]:
+        return
+    # Of answers or claims whose labels the scores contradict most, for people to check.
+    names = UNITS[state.unit].wrong, UNITS[state.unit].correct
+    template = (configuration.get("columns") or {}).get("prompt")
+    table = make_table("answer", "labelled", "reference", "prompt", texts=4)
+    for one in summary["doubtful_labels"]:
+        table.add_row(
+            format_answer_cell(one["answer"]),
+            names[one["correct"]],
+            format_answer_cell(one["reference"]),
+            format_answer_cell(one["prompt"], template),
+        )
+    console.print()
+    console.print(table)
+    console.print()
 
 
 def _list_open_requests(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -113,20 +125,3 @@ def _list_open_requests(summary: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"waiting for   {what}, {one['requests']:,} requests; the command that submitted it fetches it"
         )
-
-
-def _print_doubtful_labels(
-    console: Console, names: tuple[str, str], doubtful: Sequence[Mapping[str, Any]], template: Any
-) -> None:
-    """Print the answers or claims whose labels the scores contradict most, so that people can check them."""
-    table = make_table("answer", "labelled", "reference", "prompt", texts=4)
-    for one in doubtful:
-        table.add_row(
-            format_answer_cell(one["answer"]),
-            names[one["correct"]],
-            format_answer_cell(one["reference"]),
-            format_answer_cell(one["prompt"], template),
-        )
-    console.print()
-    console.print(table)
-    console.print()

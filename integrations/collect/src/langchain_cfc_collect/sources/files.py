@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
@@ -24,6 +24,7 @@ from langchain_cfc.support.json_text import (
     short_repr,
 )
 from langchain_cfc.support.plugins import is_plugin_source, load_plugin
+from langchain_cfc.support.text import pluralize
 
 
 def to_plain(value: Any) -> Any:
@@ -59,6 +60,7 @@ Row: TypeAlias = tuple[int, Mapping[str, Any]]
 
 # Source name in errors about rows that do not come from a file.
 IN_MEMORY = "rows"
+_MOST_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,12 @@ class Rows:
     def __iter__(self) -> Iterator[Row | BadRow]:
         """Read from the start."""
         return self.read()
+
+    def describe_bad(self, bad: Sequence[BadRow]) -> str:
+        """Describe rows that were set aside, with the first of them."""
+        listed = "; ".join(map(str, bad[:_MOST_SHOWN]))
+        more = f"; and {len(bad) - _MOST_SHOWN} more" if len(bad) > _MOST_SHOWN else ""
+        return f"{pluralize(len(bad), 'row')} of {self.name} set aside: {self.unit} {listed}{more}"
 
     @classmethod
     def from_iterable(cls, rows: Iterable[Mapping[str, Any]]) -> Rows:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, TypeAlias
 
 from langchain_core.messages import BaseMessage, convert_to_messages
@@ -16,7 +15,6 @@ from langchain_cfc.records import Example
 from langchain_cfc.records.schema import validate_fields
 from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.suggestions import suggest_name
-from langchain_cfc.support.text import pluralize
 from langchain_cfc_collect.sources.columns import Columns, References, read_examples
 from langchain_cfc_collect.sources.detection import describe_lists, detect_columns
 from langchain_cfc_collect.sources.files import IN_MEMORY, BadRow, Rows, is_frame, open_rows, to_plain
@@ -29,7 +27,6 @@ Questions: TypeAlias = Iterable[Question] | str | os.PathLike[str]
 _PAIR_LENGTH = 2
 # Keys that a mapping may have besides the question and the reference; they mean the same as in records.
 _EXAMPLE_FIELDS = ("id", "metadata", "cluster")
-_MOST_SHOWN = 3
 
 
 def list_examples(given: Questions, notify: Callable[[str], None]) -> list[Example]:
@@ -87,9 +84,8 @@ def _read_table(rows: Rows, notify: Callable[[str], None]) -> list[Example]:
     table = read_table(rows)
     for note in describe_lists(rows, table.columns, in_python=True):
         notify(note)
-    if bad := table.bad_rows:
-        shown = "; ".join(map(str, islice(bad, _MOST_SHOWN)))
-        notify(f"{rows.name}: {pluralize(len(bad), 'row')} set aside ({rows.unit} {shown})")
+    if table.bad_rows:
+        notify(rows.describe_bad(table.bad_rows))
     return table.examples
 
 
