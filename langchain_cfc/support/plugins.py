@@ -100,11 +100,11 @@ def complete_path(path: str) -> str:
     return f"{known[path]}:{path}"
 
 
-def import_object(path: str) -> Any:
+def load_object(path: str, arguments: Mapping[str, Any] | None = None) -> Any:
     """Return the object at `MODULE:NAME` or `FILE.py:NAME`, or at the name alone for one of this package.
 
-    The working directory is searched first, as with `python -m`; for a file its own folder, as with
-    `python FILE.py`.
+    A factory, or any object with `arguments`, is called first. The working directory is searched first, as
+    with `python -m`; for a file its own folder, as with `python FILE.py`.
     """
     path = complete_path(path)
     # Only a file path may contain further colons.
@@ -119,12 +119,7 @@ def import_object(path: str) -> Any:
         if file is not None and not (loaded.__file__ and file.samefile(loaded.__file__)):
             msg = f"a module named {file.stem!r} is loaded already, from another file: rename this one"
             raise ImportError(msg)
-        return getattr(loaded, name)
-
-
-def load_object(path: str, arguments: Mapping[str, Any] | None = None) -> Any:
-    """Return the object at an import path; a factory, or any object with `arguments`, is called first."""
-    part = import_object(path)
+        part = getattr(loaded, name)
     if not arguments and not _is_factory(part):
         return part
     with _explain_failure(f"the factory {path} failed with"):

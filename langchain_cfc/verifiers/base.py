@@ -322,11 +322,14 @@ def _find_separate_scores(verifier: Verifier) -> bool | None:
 
 def _normalise_weights(verifiers: Mapping[str, Any], weights: Mapping[str, float] | None) -> dict[str, float]:
     """Return weights that add up to 1, in the order of the verifiers."""
-    given = dict.fromkeys(verifiers, 1.0) if weights is None else weights
+    stated = dict.fromkeys(verifiers, 1.0) if weights is None else weights
+    given = {name: _to_float(one) for name, one in stated.items()}
     is_valid = set(given) == set(verifiers) and all(0 <= one < math.inf for one in given.values())
     if not is_valid or not any(given.values()):
         names = ", ".join(verifiers)
-        msg = f"weights are {dict(given)}; expected a number of at least 0 for each of {names}, and not all 0"
+        msg = (
+            f"weights are {dict(stated)}; expected a number of at least 0 for each of {names}, and not all 0"
+        )
         raise InputError(msg)
     total = math.fsum(given.values())
     return {name: given[name] / total for name in verifiers}

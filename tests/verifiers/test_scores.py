@@ -128,9 +128,18 @@ def test_score_without_calls_stops_at_the_first_call() -> None:
 
 
 @pytest.mark.parametrize(
-    "weights", [{"one": 1}, {"one": 1, "two": -1}, {"one": 0, "two": 0}, {"a": 1, "b": 1}]
+    "weights",
+    [
+        {"one": 1},
+        {"one": 1, "two": -1},
+        {"one": 0, "two": 0},
+        {"a": 1, "b": 1},
+        {"one": 1, "two": "1"},
+        {"one": 1, "two": None},
+        {"one": 1, "two": 10**400},
+    ],
 )
-def test_ensemble_refuses_weights_that_give_no_mean(weights: dict[str, float]) -> None:
+def test_ensemble_refuses_weights_that_give_no_mean(weights: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="weights"):
         VerifierEnsemble({"one": returning(0), "two": returning(0)}, weights)
 
