@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 from langchain_cfc_collect import CallPolicy, CollectionOptions, CollectionResult, acollect
 from langchain_cfc_collect.batches import providers, submission
-from langchain_cfc_collect.batches.providers import AnthropicBatches, OpenAIBatches
+from langchain_cfc_collect.batches.providers import PROVIDERS
 from langchain_cfc_collect.batches.requests import OpenRequests
 from langchain_cfc_collect.batches.submission import WaitTimes
 from langchain_cfc_collect.costs import Budget, Price
@@ -147,7 +147,6 @@ def check_collection_with_lost_lines(
     provider.log.lines["lost"] = 0
 
 
-PROVIDERS = (OpenAIBatches, AnthropicBatches)
 # The steps that cannot be left later, and whose they are.
 KILLED_AT_START: dict[str, tuple[Any, ...]] = {
     "set_id": (batches,),

@@ -13,7 +13,7 @@ import pytest
 from langchain.chat_models import init_chat_model
 from langchain_cfc_collect.batches.calls import BatchedCalls, RunningCalls, get_current_call
 from langchain_cfc_collect.batches.models import find_models
-from langchain_cfc_collect.batches.providers import OpenAIBatches
+from langchain_cfc_collect.batches.providers import AnthropicBatches, OpenAIBatches
 from langchain_cfc_collect.calls import CallPolicy
 from langchain_cfc_collect.collecting import acollect
 from langchain_cfc_collect.costs import Budget
@@ -161,7 +161,7 @@ def test_server_without_a_batch_interface_is_reported(tmp_path: Path) -> None:
 @mostly_long(
     ("kind", "where"),
     [
-        *(("openai", where) for where in ("prepare", "create", "retrieve", *KILLED_AT_START)),
+        *(("openai", where) for where in ("create", "retrieve", *KILLED_AT_START)),
         *(("anthropic", where) for where in ("create", "read_results")),
     ],
     quick=4,
@@ -192,7 +192,8 @@ def test_control_batch_not_recorded_in_the_store_is_paid_for_twice(tmp_path: Pat
 def test_anthropic_batch_of_another_client_is_not_adopted(tmp_path: Path) -> None:
     provider = Provider()
     with serve(provider) as url:
-        with kill_at("prepare"), pytest.raises(SimulatedKill):
+        killed = mock.patch.object(AnthropicBatches, "create", side_effect=SimulatedKill)
+        with killed, pytest.raises(SimulatedKill):
             run(tmp_path / "store.db", make_components(url, "anthropic"), 2)
         provider.create(
             [(f"other-{line}", {"messages": [{"content": "x"}], "model": "m"}) for line in range(6)],

@@ -26,8 +26,8 @@ from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc_collect.batches import submission
 from langchain_cfc_collect.batches.calls import BatchedCalls, OpenCall, RunningCalls, get_current_call
-from langchain_cfc_collect.batches.models import BatchedModels, Client, make_response
-from langchain_cfc_collect.batches.providers import Body, open_provider, read_answer, read_json
+from langchain_cfc_collect.batches.models import BatchedModels, make_response
+from langchain_cfc_collect.batches.providers import Body, Provider, read_answer, read_json
 from langchain_cfc_collect.batches.requests import (
     OpenRequests,
     PendingRequest,
@@ -65,7 +65,6 @@ class Batcher:
         on_batch: Callable[[str], None],
     ) -> None:
         self.models = BatchedModels(parts, self._send)
-        self._providers = {id(one): open_provider(one) for one in self.models.clients}
         self._rate_limiter = policy.create_rate_limiter()
         self._budget = budget
         self._on_batch = on_batch
@@ -91,7 +90,7 @@ class Batcher:
         self.requests = OpenRequests(writer, costs)
         self._submissions = Submissions(
             writer,
-            [*self._providers.values()],
+            self.models.providers,
             self.requests,
             spawn=self._spawn,
             on_batch=self._on_batch,
@@ -152,12 +151,12 @@ class Batcher:
 
     # Requests
 
-    async def _send(self, client: Client, request: Any) -> Any:
+    async def _send(self, provider: Provider, request: Any) -> Any:
         """Answer a model's request, from a batch if the request can be in one."""
-        call, provider = get_current_call(), self._providers[id(client)]
+        call = get_current_call()
         found = None if call is None else await read_request(provider, request)
         if call is None or found is None:
-            return await client.http.send(request)
+            return await provider.http.send(request)
         call.was_batched = True
         pending = self._take_request(call.journal, *found)
         try:
@@ -166,7 +165,7 @@ class Batcher:
             answer = pending.answer
             if answer is not None and answer.packed is not None:
                 return make_response(request, zlib.decompress(answer.packed))
-            return await self._call_live(call, pending, client, request)
+            return await self._call_live(call, pending, provider, request)
         except BaseException:
             pending.is_taken = False
             raise
@@ -197,7 +196,9 @@ class Batcher:
 
     # Live calls in place of a batch
 
-    async def _call_live(self, call: OpenCall, pending: PendingRequest, client: Client, request: Any) -> Any:
+    async def _call_live(
+        self, call: OpenCall, pending: PendingRequest, provider: Provider, request: Any
+    ) -> Any:
         """Send a request to its server, because its batch did not answer it."""
         if not self._end.done() and not self._is_affordable(
             estimate_usage([pending], self.requests.outputs), is_batch=False
@@ -209,7 +210,7 @@ class Batcher:
             await self._rate_limiter.aacquire()
         call.journal.announce_live_request()
         await call.journal.flush()
-        task = asyncio.ensure_future(self._send_live(call, pending, client, request))
+        task = asyncio.ensure_future(self._send_live(call, pending, provider, request))
         self._live_requests.add(task)
         task.add_done_callback(self._live_requests.discard)
         try:
@@ -219,9 +220,11 @@ class Batcher:
                 task.cancel()
             raise
 
-    async def _send_live(self, call: OpenCall, pending: PendingRequest, client: Client, request: Any) -> Any:
+    async def _send_live(
+        self, call: OpenCall, pending: PendingRequest, provider: Provider, request: Any
+    ) -> Any:
         try:
-            response = await client.http.send(request)
+            response = await provider.http.send(request)
         except BaseException as error:
             lost = not isinstance(error, Exception) or may_be_charged(error)
             self._writer.submit(call.journal.settle_live_request(lost=lost))

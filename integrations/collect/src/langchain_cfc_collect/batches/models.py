@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MethodType
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from langchain_core.language_models import BaseLanguageModel
 from langchain_core.runnables import Runnable, RunnableLambda
@@ -21,37 +21,25 @@ from pydantic import BaseModel
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.execution.langgraph_compat import is_made_at_each_call
+from langchain_cfc_collect.batches.providers import PROVIDERS, OpenAIBatches, Provider
 from langchain_cfc_collect.costs import Stage
 
-ProviderName: TypeAlias = Literal["openai", "anthropic"]
-
-
-@dataclass(frozen=True, eq=False)
-class Client:
-    """Official client of a provider, shared by one or more chat models."""
-
-    provider: ProviderName
-    official: Any  # `openai.AsyncOpenAI` or `anthropic.AsyncAnthropic`, with the settings of the models
-    http: Any  # HTTP client of `official`
-    address: str  # base URL of its requests, without a slash at the end
-
-
-# Function that answers a request of a client's models in place of the server.
-SendFunction: TypeAlias = Callable[[Client, Any], Awaitable[Any]]
+# Function that answers a request of a provider's models in place of the server.
+SendFunction: TypeAlias = Callable[[Provider, Any], Awaitable[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class _Transport:
     """Transport for the HTTP clients of both providers that passes requests to `send`."""
 
-    client: Client
+    provider: Provider
     send: SendFunction
 
     async def handle_async_request(self, request: Any) -> Any:
-        return await self.send(self.client, request)
+        return await self.send(self.provider, request)
 
     async def aclose(self) -> None:
-        """Do nothing, because the connections belong to `Client.official`."""
+        """Do nothing, because the connections belong to the provider's client."""
 
     async def __aenter__(self) -> object:
         return self
@@ -71,7 +59,7 @@ class BatchedModels:
     """Chat models in the components of a collection, whose requests `send` answers until `close`.
 
     Attributes:
-        clients: The clients of these models.
+        providers: The batch interfaces of these models' clients.
         stages: The stages that call at least one of these models.
         live: Class names of the language models whose requests still go to their servers.
 
@@ -80,7 +68,7 @@ class BatchedModels:
     """
 
     def __init__(self, parts: Mapping[Stage, Any], send: SendFunction) -> None:
-        self.clients: list[Client] = []
+        self.providers: list[Provider] = []
         self.stages: set[Stage] = set()
         self._send = send
         self._replaced: dict[int, Any] = {}
@@ -89,13 +77,13 @@ class BatchedModels:
         done: set[int] = set()
         for stage, part in parts.items():
             for model in find_models(part):
-                if id(model) in done or self._replace_openai(model) or self._replace_anthropic(model):
+                if id(model) in done or any(self._replace(model, kind) for kind in PROVIDERS):
                     done.add(id(model))
                     self.stages.add(stage)
                 else:
                     live.setdefault(type(model).__name__)
         self.live = list(live)
-        if not self.clients:
+        if not self.providers:
             found = f"only {', '.join(live)}" if live else "no detectable chat model"
             msg = (
                 "batches need ChatOpenAI or ChatAnthropic in generator, verifier or labeler, but there "
@@ -107,65 +95,43 @@ class BatchedModels:
         """Restore the models' own clients, and close those that were opened here."""
         await self._undo.aclose()
 
-    def _replace_openai(self, model: Any) -> bool:
-        package, official = sys.modules.get("langchain_openai.chat_models.base"), sys.modules.get("openai")
-        if package is None or official is None or not isinstance(model, package.BaseChatOpenAI):
+    def _replace(self, model: Any, kind: type[Provider]) -> bool:
+        """Give a model a copy of its client with our transport; return whether it has such a client."""
+        package, official = sys.modules.get(kind.models[0]), sys.modules.get(kind.name)
+        if package is None or official is None or not isinstance(model, getattr(package, kind.models[1])):
             return False
-        root = model.root_async_client
+        attributes, root = vars(model), getattr(model, kind.models[2])
+        own = attributes.get("http_async_client")
+        # A client of another HTTP library could not send our requests.
+        make_http = official.DefaultAsyncHttpxClient
+        library = next(one for one in make_http.__mro__ if one.__name__ == "AsyncClient")
         # A subclass is a client of another service, which has another batch interface or none.
-        if type(root) is not official.AsyncOpenAI:
+        if type(root) is not getattr(official, kind.client) or not isinstance(own, (library, type(None))):
             return False
-        make_http = partial(official.DefaultAsyncHttpxClient, proxy=model.openai_proxy)
-        replaced = self._replace_client("openai", root, make_http, model.http_async_client)
-        if replaced is None:
-            return False
-        self._set_clients(model, root_async_client=replaced, async_client=replaced.chat.completions)
-        return True
-
-    def _replace_anthropic(self, model: Any) -> bool:
-        package, official = sys.modules.get("langchain_anthropic"), sys.modules.get("anthropic")
-        if package is None or official is None or not isinstance(model, package.ChatAnthropic):
-            return False
-        root = model._async_client  # noqa: SLF001 - there is no public name
-        if type(root) is not official.AsyncAnthropic:
-            return False
-        make_http = partial(official.DefaultAsyncHttpxClient, proxy=model.anthropic_proxy)
-        replaced = self._replace_client("anthropic", root, make_http)
-        # The client is a cached property, and copies of the model inherit the cached value.
-        self._set_clients(model, _async_client=replaced)
-        return True
-
-    def _replace_client(self, provider: ProviderName, root: Any, make_http: Any, own: Any = None) -> Any:
-        """Return a copy of an official client with our transport; None if it uses another HTTP library.
-
-        `own` is the HTTP client that the user made for it. Other clients share one that LangChain caches,
-        which the event loops of several runs cannot share, so they get a new one.
-        """
         if id(root) not in self._replaced:
-            # A client of another HTTP library could not send our requests.
-            library = next(one for one in make_http.func.__mro__ if one.__name__ == "AsyncClient")
-            if own is not None and not isinstance(own, library):
-                return None
-            official, http = root, own
+            official_client, http = root, own
+            # Clients share one that LangChain caches, which the event loops of several runs cannot share.
             if own is None:
-                http = make_http(base_url=root.base_url, timeout=root.timeout)
-                official = self._copy_client(root, http)
-            client = Client(provider, official, http, str(root.base_url).rstrip("/"))
-            transport = _Transport(client, self._send)
-            self.clients.append(client)
-            http = make_http.func(base_url=root.base_url, transport=transport)
+                proxy = attributes[f"{kind.name}_proxy"]
+                http = make_http(base_url=root.base_url, timeout=root.timeout, proxy=proxy)
+                official_client = self._copy_client(root, http)
+            provider = kind(official_client, http, str(root.base_url).rstrip("/"))
+            self.providers.append(provider)
+            http = make_http(base_url=root.base_url, transport=_Transport(provider, self._send))
             self._replaced[id(root)] = self._copy_client(root, http)
-        return self._replaced[id(root)]
+        replaced = self._replaced[id(root)]
+        changed = {kind.models[2]: replaced}
+        if kind is OpenAIBatches:
+            changed["async_client"] = replaced.chat.completions
+        # That of Anthropic is a cached property, and copies of the model inherit the cached value.
+        self._undo.callback(attributes.update, {name: attributes[name] for name in changed})
+        attributes.update(changed)
+        return True
 
     def _copy_client(self, root: Any, http: Any) -> Any:
         """Return a copy of an official client with an HTTP client, which `close` closes."""
         self._undo.push_async_callback(http.aclose)
         return root.copy(http_client=http)
-
-    def _set_clients(self, model: Any, **clients: Any) -> None:
-        attributes = vars(model)
-        self._undo.callback(attributes.update, {name: attributes[name] for name in clients})
-        attributes.update(clients)
 
 
 def find_models(part: Any) -> Iterator[Runnable[Any, Any]]:

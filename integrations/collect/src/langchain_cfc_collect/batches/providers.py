@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from langchain_cfc.sampling.token_counts import read_count
-from langchain_cfc_collect.batches.models import Client
 from langchain_cfc_collect.costs import ModelCalls
 from langchain_cfc_collect.store.batches import HTTP_OK, Answer
 
@@ -165,8 +164,12 @@ def read_answer(body: object, *, live: bool = False) -> Answer:
 
 
 class Provider(ABC):
-    """Batch interface of a provider, used through the client of its models."""
+    """Batch interface of a provider, used through the official client of one or more chat models."""
 
+    name: ClassVar[str]  # of the provider, and of its package
+    client: ClassVar[str]  # class of its client
+    # Module and class of LangChain's chat models that hold such a client, and their attribute.
+    models: ClassVar[tuple[str, str, str]]
     # Limits of one batch: number of requests, and their total size.
     max_requests: ClassVar[int]
     max_bytes: ClassVar[int]
@@ -175,18 +178,15 @@ class Provider(ABC):
     # Headers that change what a request means: all requests of a batch must agree on them.
     meaningful_headers: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, client: Client) -> None:
-        self.client = client
-        self._retrying_client = client.official.copy(max_retries=_MAX_RETRIES)
+    def __init__(self, official: Any, http: Any, address: str) -> None:
+        """Use a client with its HTTP client; `address` is the base URL, without a slash at the end."""
+        self.http, self.address = http, address
+        self._retrying_client = official.copy(max_retries=_MAX_RETRIES)
         # No retries when creating a batch: first look whether it was created despite the failure.
-        self._single_try_client = client.official.copy(max_retries=0)
+        self._single_try_client = official.copy(max_retries=0)
 
     @abstractmethod
-    async def prepare(self, key: str, bodies: Sequence[Body], endpoint: str, headers: Headers) -> Any:
-        """Upload what can be uploaded free of charge, and return what `create` needs."""
-
-    @abstractmethod
-    async def create(self, key: str, prepared: Any, endpoint: str) -> str:
+    async def create(self, key: str, bodies: Sequence[Body], endpoint: str, headers: Headers) -> str:
         """Create a batch without any retry, and return the provider's id of it."""
 
     @abstractmethod
@@ -288,6 +288,9 @@ def read_json(text: bytes) -> object:
 class OpenAIBatches(Provider):
     """Batches of OpenAI, or of a server with the same interface."""
 
+    name = "openai"
+    client = "AsyncOpenAI"
+    models = ("langchain_openai.chat_models.base", "BaseChatOpenAI", "root_async_client")
     max_requests = 50_000
     max_bytes = 200_000_000
     endpoints: ClassVar[Mapping[str, str]] = {
@@ -295,8 +298,8 @@ class OpenAIBatches(Provider):
         "/responses": "/v1/responses",
     }
 
-    async def prepare(self, key: str, bodies: Sequence[Body], endpoint: str, headers: Headers) -> Any:
-        """Upload the file of requests, and return its id."""
+    async def create(self, key: str, bodies: Sequence[Body], endpoint: str, headers: Headers) -> str:
+        """Upload the file of requests, create a batch from it, and return its id."""
         del headers
         route = {"method": "POST", "url": endpoint}
         lines = (
@@ -304,12 +307,11 @@ class OpenAIBatches(Provider):
         )
         content = b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
         file = await self._retrying_client.files.create(file=(f"{key}.jsonl", content), purpose="batch")
-        return _read_id(file)
-
-    async def create(self, key: str, prepared: Any, endpoint: str) -> str:
-        """Create a batch from the uploaded file, and return its id."""
         batch = await self._single_try_client.batches.create(
-            completion_window="24h", endpoint=endpoint, input_file_id=prepared, metadata={_METADATA_KEY: key}
+            completion_window="24h",
+            endpoint=endpoint,
+            input_file_id=_read_id(file),
+            metadata={_METADATA_KEY: key},
         )
         return _read_id(batch)
 
@@ -352,23 +354,20 @@ def _count(counts: object, *names: str) -> int:
 class AnthropicBatches(Provider):
     """Message batches of Anthropic, or of a server with the same interface."""
 
+    name = "anthropic"
+    client = "AsyncAnthropic"
+    models = ("langchain_anthropic", "ChatAnthropic", "_async_client")  # there is no public name
     max_requests = 100_000
     max_bytes = 256_000_000
     endpoints: ClassVar[Mapping[str, str]] = {"/v1/messages": "/v1/messages"}
     meaningful_headers = ("anthropic-beta",)
 
-    async def prepare(self, key: str, bodies: Sequence[Body], endpoint: str, headers: Headers) -> Any:
-        """Return the requests and their common headers, because nothing can be uploaded in advance."""
+    async def create(self, key: str, bodies: Sequence[Body], endpoint: str, headers: Headers) -> str:
+        """Create a message batch, and return its id."""
         del endpoint
         items = [{"custom_id": make_id(key, number), "params": body} for number, body in enumerate(bodies)]
-        return items, headers
-
-    async def create(self, key: str, prepared: Any, endpoint: str) -> str:
-        """Create a message batch, and return its id."""
-        del key, endpoint
-        requests, headers = prepared
         batch = await self._single_try_client.messages.batches.create(
-            requests=requests, extra_headers=dict(headers)
+            requests=items, extra_headers=dict(headers)
         )
         return _read_id(batch)
 
@@ -422,6 +421,4 @@ class AnthropicBatches(Provider):
         return result.get("message")
 
 
-def open_provider(client: Client) -> Provider:
-    """Return the batch interface of a client's provider."""
-    return OpenAIBatches(client) if client.provider == "openai" else AnthropicBatches(client)
+PROVIDERS: tuple[type[Provider], ...] = (OpenAIBatches, AnthropicBatches)

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 # Number of digits of a batch's key, which is the prefix of the id of each of its requests.
 _KEY_DIGITS = 16
-# Attempts to upload a batch, and to get a reply that can be read; nothing is charged for either.
+# Attempts to get a reply that can be read.
 _MAX_ATTEMPTS = 8
 _MAX_REREADS = 3
 
@@ -116,7 +116,7 @@ class Submissions:
 
     def _choose_provider(self, row: BatchRow) -> Provider:
         for one in self.providers:
-            if (one.client.provider, one.client.address) == (row.provider, row.address):
+            if (one.name, one.address) == (row.provider, row.address):
                 return one
         msg = (
             f"{self.writer.store.name} waits for a batch at {row.provider} ({row.address}), but no model of "
@@ -130,8 +130,8 @@ class Submissions:
         row = BatchRow(
             max(self._ids, default=-1) + 1,
             uuid4().hex[:_KEY_DIGITS],
-            provider.client.provider,
-            provider.client.address,
+            provider.name,
+            provider.address,
             route.endpoint,
             route.model,
             int(time.time()),
@@ -169,16 +169,10 @@ class Submissions:
         """Submit a batch exactly once, and return the provider's id of it."""
         provider, row = batch.provider, batch.row
         bodies = [one.body for one in batch.requests.values() if one.body is not None]
-        try:
-            prepared = await self._retry(
-                batch, lambda: provider.prepare(row.key, bodies, row.endpoint, headers), _MAX_ATTEMPTS
-            )
-        except CollectionError as error:
-            raise await self._refuse(batch, describe_error(error.__cause__ or error)) from error
         waits, unreadable = _list_waits(), 0
         while True:
             try:
-                return await provider.create(row.key, prepared, row.endpoint)
+                return await provider.create(row.key, bodies, row.endpoint, headers)
             except Exception as error:  # noqa: BLE001 - any failure of a client
                 failure = error
             if not is_permanent(failure):  # the batch may have been created despite it
@@ -277,10 +271,8 @@ class Submissions:
             "use another store and live calls"
         )
 
-    async def _retry(
-        self, batch: OpenBatch, call: Callable[[], Awaitable[T]], max_attempts: int | None = None
-    ) -> T:
-        """Make a call that costs nothing, at most `max_attempts` times while its failures are transient.
+    async def _retry(self, batch: OpenBatch, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call that costs nothing, as often as necessary while its failures are transient.
 
         A reply that cannot be read, perhaps of a gateway, is not the provider's last word either.
         """
@@ -292,8 +284,7 @@ class Submissions:
             except CollectionError:
                 raise
             except Exception as error:
-                most = max_attempts if is_transient(error) else _MAX_ATTEMPTS
-                if is_permanent(error) or (most is not None and attempts >= most):
+                if is_permanent(error) or (attempts >= _MAX_ATTEMPTS and not is_transient(error)):
                     msg = (
                         f"reports no state or results of {batch.name}: {describe_error(error)}. Nothing is "
                         "lost: with a key of the account that submitted it, the same command fetches it"
