@@ -165,6 +165,20 @@ def test_recorded_outputs_give_the_records_of_other_weights(
     assert read(new) == read(fresh)
 
 
+def test_recorded_outputs_are_used_beside_prompts_without_any_answer(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.db", tmp_path / "new.db"
+    parts = make_parts(Bot(), {"vote": SelfConsistency(), "length": score_by_length})
+    generator: Any = RunnableLambda(lambda prompt: "" if prompt == "?" * 2 else f"{prompt} 1")
+    parts = Components(**{**vars(parts), "generator": generator})
+    collect(make_examples(), parts, old, make_silent_options())
+    weights = {"vote": 0.0, "length": 1.0}
+    assert rescore(old, {}, new, make_silent_options(), weights=weights).complete
+    for record, before in zip(read(new)[1], read(old)[1], strict=True):
+        assert [one.scores for one in record.candidates] == [one.scores for one in before.candidates]
+        if record.id != "p1":
+            assert all(one.scores and one.score == one.scores["length"] for one in record.candidates)
+
+
 def test_further_verifier_stands_beside_the_one_that_scored(tmp_path: Path) -> None:
     old, new, fresh = tmp_path / "old.db", tmp_path / "new.db", tmp_path / "fresh.db"
     collect_to(old, SequenceProbability())

@@ -21,7 +21,7 @@ from langchain_cfc.artifact import open_attempts
 from langchain_cfc.draw_rules import parse_draw_rule
 from langchain_cfc.errors import CollectionError, InputError
 from langchain_cfc.execution import Steps
-from langchain_cfc.records import ClaimsRecord, Example
+from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.fingerprints import CLASS
 from langchain_cfc.support.database import StoreNotFoundError
@@ -43,8 +43,8 @@ from langchain_cfc_collect.status import CollectionStatus, EarlyWarnings
 from langchain_cfc_collect.store import Store, StoredPrompt, calls, rows, schema
 from langchain_cfc_collect.store.configurations import VERIFIER_KEYS, replace_parts
 
-# Id of the prompt that is being scored, for verifiers that return what was recorded for it.
-_PROMPT_ID: ContextVar[str] = ContextVar("cfc_rescored_prompt")
+# Stored scores of the prompt that is being scored, for verifiers that return what was recorded.
+_STORED: ContextVar[VerifierScores | None] = ContextVar("cfc_stored_scores", default=None)
 
 
 def rescore(
@@ -167,17 +167,18 @@ class Rescorer(Executor):
             )
             raise InputError(msg)
         self._source, self._unit = source, source.unit  # a property that asks the database
-        self._labels: dict[str, Labels | None] = {}
+        # Labels and scores of the prompts that are left for a run, by id.
+        self._left: dict[str, tuple[Labels | None, VerifierScores | None]] = {}
         self._tried: dict[str, Outcome] = {}
         super().__init__(
             Components(
-                generator=_refuse,
+                generator=self._refuse,
                 verifier=verifier,
-                labeler=_refuse,
+                labeler=self._refuse,
                 n=None if provenance.draws else provenance.n,
                 draws=provenance.draws,
                 unit=self._unit,
-                splitter=_refuse if self._unit == "claims" else None,
+                splitter=self._refuse if self._unit == "claims" else None,
                 verifier_id=verifier_id,
             ),
             options.call_policy,
@@ -185,6 +186,11 @@ class Rescorer(Executor):
         )
         stated = {**self.configuration, **options.settings}
         self.configuration = replace_parts(source.configuration, stated, VERIFIER_KEYS)
+
+    def _refuse(self, *given: Any) -> NoReturn:
+        del given
+        msg = f"not drawn, split or labelled in {self._source.name}: collect it there"
+        raise CollectionError(msg)
 
     async def try_verifier(self, stage: Stage) -> None:
         """Score the first prompts that have finished a stage until one succeeds, and keep the outcomes.
@@ -195,7 +201,7 @@ class Rescorer(Executor):
 
         async def score(prompt: StoredPrompt, candidates: Sequence[DrawnCandidate]) -> Outcome:
             answers = prompt.draws if unit == "claims" else None
-            _PROMPT_ID.set(prompt.example.id)
+            _STORED.set(prompt.scores)
             outcome = await score_prompt(prompt.example, candidates, Journal(), answers)
             self._tried[prompt.example.id] = outcome
             return outcome
@@ -247,7 +253,7 @@ class Rescorer(Executor):
                         position += 1
                     if scores is None:
                         is_complete = False
-                        self._labels[prompt.example.id] = prompt.labels
+                        self._left[prompt.example.id] = prompt.labels, prompt.scores
                         continue
                     status.total += 1
                     status.add_stored(replace(prompt, scores=scores))
@@ -264,22 +270,12 @@ class Rescorer(Executor):
         is_claims = self._unit == "claims"
         if is_claims and prompt.claims is None:
             return None
-        _PROMPT_ID.set(prompt.example.id)
+        _STORED.set(prompt.scores)
         draws = prompt.draws or ()
         candidates = list_candidates_to_score(self._unit, draws, prompt.claims)
         if not candidates:
             return VerifierScores([])
         return self.score_without_calls(prompt.example, candidates, draws if is_claims else None)
-
-    async def draw(self, example: Example, journal: Journal) -> Outcome:
-        """Refuse to draw."""
-        del example, journal
-        return Outcome(CollectionError(f"not drawn in {self._source.name}: collect it there"), Usage())
-
-    async def split(self, answer: DrawnCandidate, journal: Journal) -> Outcome:
-        """Refuse to split an answer."""
-        del answer, journal
-        return Outcome(CollectionError(f"not split in {self._source.name}: collect it there"), Usage())
 
     async def score(
         self,
@@ -290,27 +286,30 @@ class Rescorer(Executor):
     ) -> Outcome:
         """Score candidates or claims with the new verifier."""
         tried = self._tried.pop(example.id, None)
-        _PROMPT_ID.set(example.id)
+        _STORED.set(self._left.get(example.id, (None, None))[1])
         return tried or await super().score(example, draws, journal, answers)
 
     async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         """Return the labels that the prompt has in the old store, or None."""
         del draws, journal
-        return Outcome(self._labels.get(example.id), Usage())
+        return Outcome(self._left.get(example.id, (None, None))[0], Usage())
 
 
 class _RecordedOutputs(BaseVerifier):
     """Verifier that returns the recorded outputs of one, for the prompt that is being scored."""
 
-    def __init__(self, fingerprint: Mapping[str, Any], outputs: Mapping[str, Sequence[float | None]]) -> None:
+    def __init__(self, fingerprint: Mapping[str, Any], name: str) -> None:
         self.fingerprint = {CLASS: None, **fingerprint}  # this class is not the verifier's
-        self._outputs = outputs
+        self._name = name
 
     def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[Any]]:
-        """Return what is recorded."""
-        del given, config
+        """Return what is recorded: with several verifiers their outputs, with one its verdicts."""
+        del config
         yield from ()
-        return list(self._outputs[_PROMPT_ID.get()])
+        stored = _STORED.get() or VerifierScores([None] * len(given["candidates"]))
+        if stored.outputs is None:
+            return list(stored.verdicts)
+        return [None if one is None else one[self._name] for one in stored.outputs]
 
 
 def _add_recorded(
@@ -320,43 +319,28 @@ def _add_recorded(
     if not isinstance(verifier, Mapping):
         msg = "weights: pass the verifiers as a mapping by name; an empty one for recorded outputs alone"
         raise InputError(msg)
-    known = source.read_provenance().verifier or {}
     recorded = [name for name in weights if name not in verifier]
-    outputs: dict[str, dict[str, list[float | None]]] = {name: {} for name in recorded}
-    for record in source.read_all() if recorded else ():
-        rows = record.claims if isinstance(record, ClaimsRecord) else record.candidates
-        named = [one.scores for one in rows if one.scores is not None]
-        for name in recorded:
-            if named and name in named[0]:
-                found = [None if one.scores is None else one.scores[name] for one in rows]
-            elif named or len(recorded) > 1:
-                have = f"has recorded {', '.join(named[0])}" if named else "has recorded one verifier"
-                msg = f"weights: {source.name} {have}, so {name!r} needs a verifier"
-                raise InputError(msg)
-            else:
-                found = [
-                    None if one.no_verdict or getattr(one, "no_answer", None) else one.score for one in rows
-                ]
-            outputs[name][record.id] = found
-    if recorded and not any(outputs.values()):
-        msg = (
-            f"weights: {source.name} has no labelled prompt yet, whose outputs are recorded: label some first"
-        )
+    if not recorded:
+        return VerifierEnsemble(verifier, weights), recorded
+    stored = (one.scores for one in source.read_finished(messages=False) if one.scores is not None)
+    first = next((one for one in stored if any(verdict is not None for verdict in one.verdicts)), None)
+    if first is None:
+        msg = f"weights: {source.name} has no labelled prompt yet with recorded outputs: label some first"
         raise InputError(msg)
-    parts = {
-        name: {key.removeprefix(f"{name}."): one for key, one in known.items() if key.startswith(f"{name}.")}
-        for name in recorded
-    }
-    stated = {name: part or known for name, part in parts.items()}
-    made = {name: _RecordedOutputs(stated[name], outputs[name]) for name in recorded}
-    every = {**made, **verifier}
-    return VerifierEnsemble({name: every[name] for name in every}, weights), recorded
-
-
-def _refuse(*given: Any) -> NoReturn:
-    del given
-    msg = "rescoring neither draws, splits nor labels"
-    raise CollectionError(msg)
+    # Only the mean of several verifiers has outputs; one verifier may get any name.
+    known = next((list(one) for one in first.outputs or () if one is not None), recorded[:1])
+    unknown = next((name for name in recorded if name not in known), None)
+    if unknown is not None:
+        have = "one verifier" if first.outputs is None else ", ".join(known)
+        msg = f"weights: {source.name} has recorded {have}, so {unknown!r} needs a verifier"
+        raise InputError(msg)
+    stated = source.read_provenance().verifier or {}
+    made: dict[str, Any] = {}
+    for name in recorded:
+        keys = {key: one for key, one in stated.items() if key.startswith(f"{name}.")}
+        part = {key.removeprefix(f"{name}."): one for key, one in keys.items()}
+        made[name] = _RecordedOutputs(part or stated, name)
+    return VerifierEnsemble({**made, **verifier}, weights), recorded
 
 
 def _is_new(store: str | os.PathLike[str]) -> bool:
