@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from langchain_cfc_collect.batches import submission
-from langchain_cfc_collect.batches.submission import WaitTimes
+from langchain_cfc_collect.batches import batcher, submission
 from langchain_cfc_collect.store import batches
 from langchain_openai import ChatOpenAI
 
@@ -88,7 +87,8 @@ def collect_by_command(url: str, path: str, size: int, killed: Moment | None, *,
         run={"concurrency": CONCURRENCY, "batch": True},
         prices={"*": {"input": 1000.0, "output": 10_000.0}},
     )
-    pace = mock.patch.object(submission, "WAIT_TIMES", WaitTimes(quiet=0.1, first=0.05, longest=0.2))
+    quiet = mock.patch.object(batcher, "_QUIET_SECONDS", 0.1)
+    pace = mock.patch.multiple(submission, _FIRST_WAIT=0.05, _LONGEST_WAIT=0.2)
 
     def forget_id(number: int, provider_id: str) -> list[Any]:
         with Path(path).with_suffix(SUBMITTED).open("a") as log:
@@ -100,5 +100,5 @@ def collect_by_command(url: str, path: str, size: int, killed: Moment | None, *,
         insert_batch=mock.Mock(return_value=[]) if forgets else batches.insert_batch,
         set_id=forget_id if forgets else batches.set_id,
     )
-    with shorten_retry_waits(), skip_trial(), pace, forget:
+    with shorten_retry_waits(), skip_trial(), quiet, pace, forget:
         run_collect_command(settings)

@@ -13,10 +13,9 @@ from unittest import mock
 
 import pytest
 from langchain_cfc_collect import CallPolicy, CollectionOptions, CollectionResult, acollect
-from langchain_cfc_collect.batches import providers, submission
+from langchain_cfc_collect.batches import batcher, providers, submission
 from langchain_cfc_collect.batches.providers import PROVIDERS
 from langchain_cfc_collect.batches.requests import OpenRequests
-from langchain_cfc_collect.batches.submission import WaitTimes
 from langchain_cfc_collect.costs import Budget, Price
 from langchain_cfc_collect.executor import Components
 from langchain_cfc_collect.store import Store, batches
@@ -32,7 +31,6 @@ N, CONCURRENCY = 3, 4
 PRICE = Price(input=1000.0, output=10_000.0)
 # Of one answered request, at full price.
 COST = (TOKENS_IN * PRICE.input + TOKENS_OUT * PRICE.output) / 1_000_000
-WAIT_TIMES = WaitTimes(quiet=0.02, first=0.01, longest=0.05)
 
 examples = partial(make_numbered_examples, reference="answer {} 0")
 
@@ -60,7 +58,8 @@ class Messages:
 def shorten_waits() -> Iterator[None]:
     """Wait for fractions of a second instead of seconds and minutes."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(submission, "WAIT_TIMES", WAIT_TIMES))
+        stack.enter_context(mock.patch.object(batcher, "_QUIET_SECONDS", 0.02))
+        stack.enter_context(mock.patch.multiple(submission, _FIRST_WAIT=0.01, _LONGEST_WAIT=0.05))
         # The clients' own retries wait for seconds, and those above them do the same work.
         stack.enter_context(mock.patch.object(providers, "_MAX_RETRIES", 0))
         stack.enter_context(shorten_retry_waits())

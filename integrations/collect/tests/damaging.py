@@ -65,7 +65,7 @@ def make_store(path: Path, size: int) -> None:
         for number in range(size):
             some = draws(number)
             if number % 20 == 3:
-                store.write(rows.insert_draw(number, 1, some[1], paid))
+                store.write(rows.add_draws(number, [rows.make_draw_row(number, 1, some[1])], paid))
                 continue
             if number % 20 == 7:
                 store.write(rows.set_error(number, Stage.DRAWN, DrawError("no"), paid))

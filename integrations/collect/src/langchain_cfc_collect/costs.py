@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from math import ceil
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -91,14 +90,11 @@ class Usage:
         """Return the part of this usage that is not in `other`, by model; whether it drew does not matter."""
         if not other:
             return self
-        known: dict[str, ModelCalls] = {}
-        for one in other.calls:
-            known[one.model] = known[one.model].add(one) if one.model in known else one
+        known = {one.model: one for one in other.calls}
         rest = []
         for one in self.calls:
-            left, before = one, known.get(one.model)
-            if before is not None:
-                left, known[one.model] = one.subtract(before), before.subtract(one)
+            before = known.get(one.model)
+            left = one if before is None else one.subtract(before)
             is_first_draw = one.drew and before is not None and not before.drew
             if is_first_draw or left.answered or left.input_tokens or left.output_tokens:
                 rest.append(left)
@@ -126,8 +122,6 @@ _MILLION = 1_000_000
 ANY_MODEL = "*"
 # Assumed tokens of a request and its answer together, if no request was ever answered.
 _ASSUMED_TOKENS = 500
-# Absorbs rounding errors, so that a third of three tokens is one token.
-_ROUNDING = 1e-9
 
 
 def assume_output(settings: Mapping[str, Any]) -> int:
@@ -164,9 +158,12 @@ class TokensUsed:
     def __add__(self, other: TokensUsed) -> TokensUsed:
         return TokensUsed(self.tokens + other.tokens, self.cost + other.cost)
 
-    def __mul__(self, factor: float) -> TokensUsed:
-        """Return a multiple, rounded up to whole tokens."""
-        return TokensUsed(ceil(self.tokens * factor - _ROUNDING), self.cost * factor)
+    def __mul__(self, factor: int) -> TokensUsed:
+        return TokensUsed(self.tokens * factor, self.cost * factor)
+
+    def __truediv__(self, number: int) -> TokensUsed:
+        """Return one of so many equal parts, rounded up to whole tokens."""
+        return TokensUsed(-(-self.tokens // number), self.cost / number)
 
     def maximum(self, other: TokensUsed) -> TokensUsed:
         """Return the element-wise maximum: the larger number of tokens and the larger cost."""
@@ -357,7 +354,7 @@ class BudgetTracker:
         self._requests[stage] = max(self._requests[stage], usage.answered)
         used = self._budget.count(usage)
         if usage.answered:
-            self._largest_request[stage] = self._largest_request[stage].maximum(used * (1 / usage.answered))
+            self._largest_request[stage] = self._largest_request[stage].maximum(used / usage.answered)
         used += self._largest_request[stage] * lost
         self._largest_prompt[stage] = self._largest_prompt[stage].maximum(used)
 

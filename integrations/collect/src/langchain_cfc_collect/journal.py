@@ -200,5 +200,6 @@ class BatchJournal(StoreJournal):
         # Keep the candidates of a failed stage, so that the next run draws only the others.
         for slot, draw in self._unsaved_draws.items() if failed else ():
             with suppress(CollectionError):  # a candidate that cannot be stored made the stage fail
-                writes += rows.insert_draw(self.position, slot, draw, Usage())
+                added = [rows.make_draw_row(self.position, slot, draw)]
+                writes += rows.add_draws(self.position, added, Usage())
         return writes

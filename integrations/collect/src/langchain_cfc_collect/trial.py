@@ -81,9 +81,7 @@ async def _run(store: Store, executor: Executor, prompt: StoredPrompt) -> list[A
     async def take(stage: Stage, work: Awaitable[Outcome], announced: int = 0) -> Any:
         outcome = await work
         usage = outcome.usage
-        writes = announce_requests(
-            prompt.position, stage, sum(one.answered for one in usage.calls) - announced
-        )
+        writes = announce_requests(prompt.position, stage, usage.answered - announced)
         await asyncio.to_thread(store.write, [*writes, *insert_calls(prompt.position, stage, usage)])
         if isinstance(outcome.result, CFCError):
             error = outcome.result

@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 
 from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.support.serialization import canonical_json
-from langchain_cfc_collect.batches import submission
 from langchain_cfc_collect.batches.calls import BatchedCalls, OpenCall, RunningCalls, get_current_call
 from langchain_cfc_collect.batches.models import BatchedModels, make_response
 from langchain_cfc_collect.batches.providers import Body, Provider, read_answer, read_json
@@ -41,12 +40,14 @@ from langchain_cfc_collect.calls import CallPolicy
 from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage, Usage
 from langchain_cfc_collect.failures import may_be_charged
 from langchain_cfc_collect.journal import BatchJournal
-from langchain_cfc_collect.store import Writer, batches
+from langchain_cfc_collect.store import Writer
 from langchain_cfc_collect.store.batches import HTTP_OK
 
 T = TypeVar("T")
 
 _CLIENT_ERROR = 400
+# Seconds without a new request after which queued requests are submitted.
+_QUIET_SECONDS = 1.0
 
 
 class Batcher:
@@ -77,7 +78,6 @@ class Batcher:
             self._running_calls,
             ConcurrencyLimiter(policy.concurrency),
         )
-        self._stored: set[tuple[int, Stage]] = set()  # stages with stored answers that are not read yet
         self._batched_requests = 0  # number of requests so far that waited for batches
         self._end: asyncio.Future[None]
         self._live_requests: set[asyncio.Task[Any]] = set()
@@ -85,7 +85,7 @@ class Batcher:
 
     def open(self, writer: Writer, costs: BudgetTracker, on_wait: Callable[[str | None], None]) -> None:
         """Prepare for a run on a store; `on_wait` is called with the batches that it waits for, or None."""
-        self._store, self._writer, self._costs = writer.store, writer, costs
+        self._writer, self._costs = writer, costs
         self._end = asyncio.get_running_loop().create_future()
         self.requests = OpenRequests(writer, costs)
         self._submissions = Submissions(
@@ -111,8 +111,6 @@ class Batcher:
         """
         work: asyncio.Future[T] | None = None
         try:
-            with self._store.begin_read() as connection:
-                self._stored = batches.read_answered_stages(connection)
             await self._submissions.resume()
             self._spawn(self._submit_when_quiet())
             work = asyncio.ensure_future(start())
@@ -183,14 +181,9 @@ class Batcher:
 
     def _take_request(self, journal: BatchJournal, route: Route, body: Body) -> PendingRequest:
         """Return the pending request of a call, which may already hold a stored answer."""
-        position, stage = journal.position, journal.stage
-        if (position, stage) in self._stored:
-            self._stored.discard((position, stage))
-            with self._store.begin_read() as connection:
-                for key, answer in batches.read_stage(connection, position, stage).items():
-                    self.requests.find(key).answer = answer
         text = canonical_json([route.endpoint, body, dict(route.headers)])
-        pending = self.requests.take(position, stage, blake2b(text.encode(), digest_size=8).hexdigest())
+        digest = blake2b(text.encode(), digest_size=8).hexdigest()
+        pending = self.requests.take(journal.position, journal.stage, digest)
         pending.route, pending.body = route, body
         return pending
 
@@ -257,7 +250,7 @@ class Batcher:
 
     async def _submit_when_quiet(self) -> None:
         """Submit the queued requests whenever all calls wait and no new request came for a moment."""
-        seen, quiet = -1, submission.WAIT_TIMES.quiet
+        seen, quiet = -1, _QUIET_SECONDS
         while True:
             started = time.monotonic()
             await asyncio.sleep(quiet)

@@ -64,6 +64,7 @@ class OpenRequests:
         self._writer = writer
         self._costs = costs
         self._stages: dict[tuple[int, Stage], dict[RequestKey, PendingRequest]] = {}
+        self._read: set[tuple[int, Stage]] = set()  # stages whose stored answers are read
 
     def find(self, key: RequestKey) -> PendingRequest:
         """Return the request with a key, adding it if it is not known yet."""
@@ -71,6 +72,11 @@ class OpenRequests:
 
     def take(self, position: int, stage: Stage, digest: str) -> PendingRequest:
         """Return the first equal request of a stage that no call has taken, adding one if need be."""
+        if (position, stage) not in self._read:
+            self._read.add((position, stage))
+            with self._writer.store.begin_read() as connection:
+                for key, answer in batches.read_stage(connection, position, stage).items():
+                    self.find(key).answer = answer
         requests = self._stages.get((position, stage), {}).values()
         equal = [one for one in requests if one.key.digest == digest]
         equal.sort(key=lambda one: one.key.occurrence)

@@ -28,24 +28,16 @@ _MAX_ATTEMPTS = 8
 _MAX_REREADS = 3
 
 
-@dataclass(frozen=True)
-class WaitTimes:
-    """Waiting times of batches, in seconds."""
-
-    quiet: float = 1.0  # time without a new request after which queued requests are submitted
-    first: float = 2.0  # wait before the first attempt; each further wait is half as long again
-    longest: float = 60.0  # longest wait between two attempts
-
-
-WAIT_TIMES = WaitTimes()
+# Seconds of the first wait and of the longest between two attempts; each is half as long again as the last.
+_FIRST_WAIT, _LONGEST_WAIT = 2.0, 60.0
 
 
 def _list_waits() -> Iterator[float]:
     """Yield the seconds between attempts, without end."""
-    wait = WAIT_TIMES.first
+    wait = _FIRST_WAIT
     while True:
         yield wait
-        wait = min(1.5 * wait, WAIT_TIMES.longest)
+        wait = min(1.5 * wait, _LONGEST_WAIT)
 
 
 @dataclass(eq=False)

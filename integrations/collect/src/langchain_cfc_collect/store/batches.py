@@ -194,19 +194,11 @@ def read_open_batches(connection: Connection) -> list[tuple[BatchRow, dict[int, 
     rows = connection.execute(
         select(*columns).where(batches.c.ended.is_(False)).order_by(batches.c.number)
     ).all()
-    lines = connection.execute(
-        select(
-            requests.c.batch,
-            requests.c.line,
-            requests.c.prompt,
-            requests.c.stage,
-            requests.c.digest,
-            requests.c.occurrence,
-        ).where(requests.c.batch.in_([row.number for row in rows]), requests.c.status.is_(None))
-    ).all()
-    held: dict[int, dict[int, RequestKey]] = {row.number: {} for row in rows}
-    for batch, line, prompt, stage, digest, occurrence in lines:
-        held[batch][line] = RequestKey(prompt, Stage(stage), digest, occurrence)
+    numbers = [row.number for row in rows]
+    open_requests = select(requests).where(requests.c.batch.in_(numbers), requests.c.status.is_(None))
+    held: dict[int, dict[int, RequestKey]] = {number: {} for number in numbers}
+    for one in connection.execute(open_requests):
+        held[one.batch][one.line] = RequestKey(one.prompt, Stage(one.stage), one.digest, one.occurrence)
     return [(BatchRow(**row._mapping), held[row.number]) for row in rows]  # noqa: SLF001 - SQLAlchemy's public name
 
 
@@ -214,12 +206,6 @@ def read_ids(connection: Connection) -> dict[int, str | None]:
     """Return the providers' ids of all batches so far, by number."""
     rows = connection.execute(select(batches.c.number, batches.c.id))
     return {row.number: row.id for row in rows}
-
-
-def read_answered_stages(connection: Connection) -> set[tuple[int, Stage]]:
-    """Return the positions and stages for which answers are stored."""
-    by_stage = select(requests.c.prompt, requests.c.stage).where(requests.c.status.is_not(None)).distinct()
-    return {(prompt, Stage(stage)) for prompt, stage in connection.execute(by_stage)}
 
 
 def read_stage(connection: Connection, position: int, stage: Stage) -> dict[RequestKey, Answer]:

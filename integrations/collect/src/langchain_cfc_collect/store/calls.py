@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import ceil
 from typing import Any
 
@@ -51,43 +52,31 @@ def read_usage(connection: Connection, *, batched: bool = False) -> Usage:
 def read_history(connection: Connection) -> RequestHistory:
     """Read the requests of all runs so far and their usage, by stage."""
     tokens = (_calls.input_tokens, _calls.output_tokens)
-    of_prompt = (
-        select(
-            _calls.stage,
-            _calls.model,
-            *(func.sum(one).label(one.name) for one in (*tokens, _calls.answered)),
-            *(
-                func.max(1.0 * one / func.nullif(_calls.answered, 0)).label(f"mean_{one.name}")
-                for one in tokens
-            ),
-        )
-        .where(_calls.announced == 0, _calls.batched.is_(False))
-        .group_by(_calls.stage, _calls.prompt, _calls.model)
-        .subquery()
-    )
-    of, counts = (of_prompt.c.stage, of_prompt.c.model), list(of_prompt.c)[2:]
+    by_prompt = (_calls.stage, _calls.prompt, _calls.model)
+    query = select(
+        *by_prompt,
+        *map(func.sum, (_calls.announced, *tokens, _calls.answered)),
+        # Null if no request was answered.
+        *(func.max(1.0 * one / func.nullif(_calls.answered, 0)) for one in tokens),
+    ).where(_calls.batched.is_(False))
+    # Counted per prompt: unannounced requests of one prompt must not offset unanswered ones of another.
+    left: Counter[tuple[Stage, int]] = Counter()
+    largest: dict[tuple[Stage, str], list[int]] = {}
+    for stage, prompt, model, announced, *counts in connection.execute(query.group_by(*by_prompt)):
+        tokens_in, tokens_out, answered, *means = (ceil(one or 0) for one in counts)
+        left[Stage(stage), prompt] += int(announced) - answered
+        if answered:
+            known = largest.setdefault((Stage(stage), model), [0] * len(counts))
+            known[:] = map(max, known, (tokens_in, tokens_out, answered, *means))
+    unanswered: Counter[Stage] = Counter()
+    for (stage, _), requests in (+left).items():
+        unanswered[stage] += requests
     prompts: dict[Stage, Usage] = {}
     calls: dict[Stage, Usage] = {}
-    for stage, model, *largest in connection.execute(select(*of, *map(func.max, counts)).group_by(*of)):
-        # The means are null if no request was answered.
-        tokens_in, tokens_out, requests, *means = (ceil(one or 0) for one in largest)
-        one = Usage((ModelCalls(model, False, tokens_in, tokens_out, requests),))
-        prompts[Stage(stage)] = prompts.get(Stage(stage), Usage()) + one
-        calls[Stage(stage)] = calls.get(Stage(stage), Usage()) + Usage((ModelCalls(model, False, *means),))
-    # Count per prompt: unannounced requests of one prompt must not offset unanswered ones of another.
-    left = func.sum(_calls.announced - _calls.answered)
-    unanswered = (
-        select(_calls.stage, left.label("requests"))
-        .where(_calls.batched.is_(False))
-        .group_by(_calls.stage, _calls.prompt)
-        .having(left > 0)
-        .subquery()
-    )
-    by_stage = select(unanswered.c.stage, func.sum(unanswered.c.requests)).group_by(unanswered.c.stage)
+    for (stage, model), (tokens_in, tokens_out, answered, *means) in largest.items():
+        one = Usage((ModelCalls(model, False, tokens_in, tokens_out, answered),))
+        prompts[stage] = prompts.get(stage, Usage()) + one
+        calls[stage] = calls.get(stage, Usage()) + Usage((ModelCalls(model, False, *means),))
     last = connection.execute(select(func.max(schema.prompts.c.stage))).scalar() or 0
-    return RequestHistory(
-        {Stage(stage): int(count) for stage, count in connection.execute(by_stage)},
-        frozenset(stage for stage in Stage if Stage.OPEN < stage <= last),
-        prompts,
-        calls,
-    )
+    finished = frozenset(stage for stage in Stage if Stage.OPEN < stage <= last)
+    return RequestHistory(unanswered, finished, prompts, calls)

@@ -128,13 +128,12 @@ def make_draw_row(position: int, slot: int, draw: DrawnCandidate) -> Row:
         packed = _MESSAGE_ENCODER.encode(content).encode()
         if len(packed) > _MAX_UNCOMPRESSED:
             packed = zlib.compress(packed)
-    sealed = schema.seal_bytes(position, slot, packed)
-    return {
-        "number": schema.number_draw(position, slot),
-        "prompt": position,
-        "slot": slot,
-        "packed": sealed,
-    }
+    return _make_sealed_row(position, slot, schema.seal_bytes(position, slot, packed))
+
+
+def _make_sealed_row(position: int, slot: int, sealed: bytes) -> Row:
+    number = schema.number_draw(position, slot)
+    return {"number": number, "prompt": position, "slot": slot, "packed": sealed}
 
 
 def _has_message(draw: DrawnCandidate) -> bool:
@@ -262,11 +261,6 @@ def add_draws(position: int, added: list[Row], usage: Usage) -> list[Write]:
     return [(_ADD_DRAWS, added), *insert_calls(position, Stage.DRAWN, usage)]
 
 
-def insert_draw(position: int, slot: int, draw: DrawnCandidate, usage: Usage) -> list[Write]:
-    """Return the writes that store one candidate; arguments and errors as in `insert_draws`."""
-    return add_draws(position, [make_draw_row(position, slot, draw)], usage)
-
-
 def set_context(position: int, digest: str) -> list[Write]:
     """Return the writes that store the digest of a prompt's prepared input, before its first candidate."""
     return [_set(_SET_CONTEXT, position, "context", digest)]
@@ -323,15 +317,7 @@ def copy_prompt(
         copied["scores"] = scored["set_scores"]
     stage = Stage.DRAWN if scores is None else Stage.SCORED if row.labels is None else Stage.LABELLED
     copied |= {"position": position, "id": row.id, "stage": int(stage)}
-    kept = [
-        {
-            "number": schema.number_draw(position, one.slot),
-            "prompt": position,
-            "slot": one.slot,
-            "packed": schema.reseal_bytes(one, position),
-        }
-        for one in draw_rows
-    ]
+    kept = [_make_sealed_row(position, one.slot, schema.reseal_bytes(one, position)) for one in draw_rows]
     return [(ADD_PROMPTS, [copied]), (_ADD_DRAWS, kept)]
 
 

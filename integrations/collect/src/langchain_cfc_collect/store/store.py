@@ -448,8 +448,7 @@ class Writer:
         self._error: Exception | None = None
         self._connection: Connection | None = None  # kept, because opening one takes as long as a write
         self._thread = ThreadPoolExecutor(1, "cfc-store")
-        self._is_synced = True  # whether the disk has, or will have after `_syncing`, all that is committed
-        self._syncing = asyncio.Lock()
+        self._has_commits = False  # whether there is something that the disk may not have
         self._next_sync: asyncio.Future[None] | None = None
 
     def submit(self, writes: list[Write] | Callable[[], list[Write]]) -> None:
@@ -521,7 +520,7 @@ class Writer:
                     self._connection = None
                 raise
         if self.store.is_sqlite:
-            self._is_synced = False
+            self._has_commits = True
             if self._next_sync is None:
                 self._next_sync = asyncio.ensure_future(self._sync_later())
 
@@ -539,12 +538,10 @@ class Writer:
 
     async def _sync(self) -> None:
         """Wait until the disk has everything that is committed."""
-        async with self._syncing:  # for one that is under way as well
-            if self._is_synced:
-                return
-            self._is_synced = True
-            try:
-                await asyncio.get_running_loop().run_in_executor(self._thread, self.store.sync)
-            except StoreError as failure:
-                self._error = failure
-                raise
+        if not self._has_commits:
+            return
+        try:  # the thread ends one at a time
+            await asyncio.get_running_loop().run_in_executor(self._thread, self.store.sync)
+        except StoreError as failure:
+            self._error = failure
+            raise
