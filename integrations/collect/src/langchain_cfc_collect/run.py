@@ -113,6 +113,10 @@ class CollectionOptions:
     config: RunnableConfig | None = None
 
 
+class _StageFailedError(Exception):
+    """Raised once a failed stage is stored and reported, to leave the other stages of its prompt out."""
+
+
 class Run:
     """Run of a collection, which processes all unfinished prompts of a store.
 
@@ -228,6 +232,8 @@ class Run:
         """Process a prompt, and stop the run on an error."""
         try:
             await self._run_stages(prompt)
+        except _StageFailedError:
+            pass
         except BaseException:
             # Stop here, because other workers continue before `_run_workers` sees the error.
             self._is_stopping = True
@@ -264,26 +270,19 @@ class Run:
         """Take a prompt through all stages that are not finished yet."""
         draws, known = prompt.draws, None
         if draws is None:
-            drawn = await self._draw(prompt)
-            if drawn is None:
-                return
-            draws, known = drawn
-        given: tuple[Sequence[DrawnCandidate], Sequence[float]] | None
+            draws, known = await self._draw(prompt)
         if prompt.scores is None:
-            given = await self._score(prompt, draws, known)
+            candidates, scores = await self._score(prompt, draws, known)
         else:
-            given = list_candidates_to_score(self._unit, draws, prompt.claims), prompt.scores.scores
-        if given is not None:
-            await self._label(prompt, *given)
+            candidates = list_candidates_to_score(self._unit, draws, prompt.claims)
+            scores = prompt.scores.scores
+        await self._label(prompt, candidates, scores)
 
-    async def _draw(
-        self, prompt: StoredPrompt
-    ) -> tuple[Sequence[DrawnCandidate], VerifierScores | None] | None:
-        """Draw a prompt's candidates; return them, with scores if the draw rule used any; None on failure."""
+    async def _draw(self, prompt: StoredPrompt) -> tuple[Sequence[DrawnCandidate], VerifierScores | None]:
+        """Draw a prompt's candidates; return them, with scores if the draw rule used any."""
         journal = self._open_journal(prompt, Stage.DRAWN, self._requests_per_prompt - len(prompt.partial))
         outcome = await self._executor.draw(prompt.example, journal)
-        if not await self._save_stage(journal, outcome):
-            return None
+        await self._save_stage(journal, outcome)
         draws: Sequence[DrawnCandidate] = outcome.result
         self._options.budget.check_reported(outcome.usage, drew=len(draws) > len(prompt.partial))
         self._has_answered |= any(one.no_answer is None for one in draws)
@@ -292,35 +291,32 @@ class Run:
 
     async def _score(
         self, prompt: StoredPrompt, draws: Sequence[DrawnCandidate], known: VerifierScores | None
-    ) -> tuple[Sequence[DrawnCandidate], Sequence[float]] | None:
-        """Score the candidates or claims of a prompt and return both; None if that failed."""
+    ) -> tuple[Sequence[DrawnCandidate], Sequence[float]]:
+        """Score the candidates or claims of a prompt and return both."""
         journal = self._open_journal(prompt, Stage.SCORED)
         spans, answers = prompt.claims, None
         if self._unit == "claims":
             answers = draws
-            if spans is None and (spans := await self._split(draws[0], journal)) is None:
-                return None
+            spans = await self._split(draws[0], journal) if spans is None else spans
         candidates = list_candidates_to_score(self._unit, draws, spans)
         outcome = Outcome(known or VerifierScores([]), Usage.from_recorder(journal.recorder))
         if candidates and known is None:  # an answer may have no claims
             outcome = await self._executor.score(prompt.example, candidates, journal, answers)
-        if not await self._save_stage(journal, outcome):
-            return None
+        await self._save_stage(journal, outcome)
         return candidates, outcome.result.scores
 
-    async def _split(self, answer: DrawnCandidate, journal: StoreJournal) -> Sequence[Span] | None:
-        """Split an answer into claims and return them; None if that failed."""
+    async def _split(self, answer: DrawnCandidate, journal: StoreJournal) -> Sequence[Span]:
+        """Split an answer into claims and return them."""
         outcome = await self._executor.split(answer, journal)
         if not isinstance(outcome.result, CFCError):
-            spans: Sequence[Span] = outcome.result
             try:
-                journal.save_claims(spans, outcome.usage)
+                journal.save_claims(outcome.result, outcome.usage)
             except CollectionError as refused:
                 outcome = Outcome(refused, outcome.usage)
-            else:
-                return spans
-        await self._save_stage(journal, outcome)
-        return None
+        if isinstance(outcome.result, CFCError):
+            await self._save_stage(journal, outcome)
+        spans: Sequence[Span] = outcome.result
+        return spans
 
     async def _label(
         self,
@@ -333,8 +329,7 @@ class Run:
         outcome = Outcome(Labels([]), Usage())
         if candidates:
             outcome = await self._executor.label(prompt.example, candidates, journal)
-        if not await self._save_stage(journal, outcome):
-            return
+        await self._save_stage(journal, outcome)
         self._consecutive_failures = 0
         labels = outcome.result
         if labels is None:
@@ -355,8 +350,8 @@ class Run:
             self._writer, prompt, stage, expected, self._batcher.requests, is_batched=is_batched
         )
 
-    async def _save_stage(self, journal: StoreJournal, outcome: Outcome) -> bool:
-        """Write the outcome of a stage, and return whether the stage succeeded.
+    async def _save_stage(self, journal: StoreJournal, outcome: Outcome) -> None:
+        """Write the outcome of a stage; raise `_StageFailedError` if it failed.
 
         It is committed before the next call is made, and once the prompt is finished or has failed. So stages
         that make no calls share a transaction.
@@ -371,7 +366,7 @@ class Run:
         self._update_costs()
         if error is None:
             self._has_succeeded |= journal.stage is Stage.LABELLED and self._has_answered
-            return True
+            return
         self.status.failed += 1
         self._consecutive_failures += 1
         self._on_progress(self.status)
@@ -382,7 +377,7 @@ class Run:
         if self._consecutive_failures == limit or ends_run(error):
             raise CollectionError(self._explain_stop(error)) from error
         self._notify(self._warnings.check_failure(error))
-        return False
+        raise _StageFailedError
 
     def _explain_stop(self, error: CFCError) -> str:
         failed = self._consecutive_failures

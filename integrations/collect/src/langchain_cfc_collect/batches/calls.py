@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.rate_limiters import BaseRateLimiter
@@ -40,10 +39,12 @@ class OpenCall:
     journal: BatchJournal
     running_calls: RunningCalls
     limiter: ConcurrencyLimiter
+    timeout: float | None  # seconds for which it may hold a permit at a time
     pending: int = 0  # number of its requests that wait for batches
     was_batched: bool = False
     has_permit: bool = False
-    permit_since: float = 0.0
+    expired: asyncio.Event = field(default_factory=asyncio.Event)
+    _timer: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
     async def hold_permit(self) -> AsyncIterator[None]:
@@ -68,11 +69,6 @@ class OpenCall:
             if self.pending:  # another request of the call began to wait meanwhile
                 self._release()
 
-    def compute_time_left(self, seconds: float) -> float:
-        """Return the seconds left of a time limit, which restarts each time a permit is acquired."""
-        is_running = self.has_permit and not self.pending
-        return self.permit_since + seconds - time.monotonic() if is_running else seconds
-
     def _change_pending(self, change: int) -> None:
         """Change the number of pending requests; a call counts as running while none is pending."""
         was_running = not self.pending
@@ -82,12 +78,15 @@ class OpenCall:
     async def _acquire(self) -> None:
         await self.limiter.aacquire()
         self.has_permit = True
-        self.permit_since = time.monotonic()
+        if self.timeout is not None:
+            self._timer = asyncio.get_running_loop().call_later(self.timeout, self.expired.set)
 
     def _release(self) -> None:
         if self.has_permit:
             self.has_permit = False
             self.limiter.release()
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 _CURRENT_CALL: ContextVar[OpenCall | None] = ContextVar("langchain_cfc_open_call", default=None)
@@ -131,7 +130,7 @@ class BatchedCalls(StageCalls):
 
     async def _call_once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         del within
-        call = OpenCall(self._journal, self._running_calls, self._limiter)
+        call = OpenCall(self._journal, self._running_calls, self._limiter, self._policy.timeout)
         with set_context_variable(_CURRENT_CALL, call):
             async with call.hold_permit():
                 if self._rate_limiter is not None and not self._journal.is_batched:
@@ -143,20 +142,17 @@ class BatchedCalls(StageCalls):
                     # Batched requests and the live ones in their place record lost answers themselves.
                     return error if call.was_batched else self._record_failure(error)
 
-    async def _run(self, given: Awaitable[Any], call: OpenCall) -> Any:
+    @staticmethod
+    async def _run(given: Awaitable[Any], call: OpenCall) -> Any:
         """Await a call; cancel it and raise `TimeoutError` if it takes too long, waits for batches aside."""
-        seconds = self._policy.timeout
-        if seconds is None:
-            return await given
-        task = asyncio.ensure_future(given)
+        task, expired = asyncio.ensure_future(given), asyncio.ensure_future(call.expired.wait())
         try:
-            while not task.done():
-                await asyncio.wait([task], timeout=max(0.0, call.compute_time_left(seconds)))
-                if not task.done() and call.compute_time_left(seconds) <= 0:
-                    msg = f"no answer within {seconds:g} seconds"
-                    raise TimeoutError(msg)
+            await asyncio.wait([task, expired], return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                msg = f"no answer within {call.timeout:g} seconds"
+                raise TimeoutError(msg)
             return task.result()
         finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait([task])
+            expired.cancel()
+            task.cancel()
+            await asyncio.wait([task, expired])

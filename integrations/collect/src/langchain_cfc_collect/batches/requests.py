@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -97,12 +97,7 @@ class OpenRequests:
         self, answers: Sequence[tuple[PendingRequest, Answer]], others: Sequence[Write]
     ) -> None:
         """Make answers durable together with their usage and other writes, and then hand them on."""
-        # The usage of one that cannot be read is not that of its stage: another answer takes its place.
-        kept = [
-            (pending, replace(answer, calls=None) if answer.packed is None else answer)
-            for pending, answer in answers
-        ]
-        writes = batches.set_answers([(pending.key, answer) for pending, answer in kept])
+        writes = batches.set_answers([(pending.key, answer) for pending, answer in answers])
         by_stage: dict[tuple[int, Stage], list[Answer]] = {}
         for pending, answer in answers:
             by_stage.setdefault((pending.key.prompt, pending.key.stage), []).append(answer)
@@ -116,13 +111,16 @@ class OpenRequests:
             self.outputs[stage] = self.outputs.get(stage, Usage()) + total
             self._costs.add_answers(stage, total, batched, lost)
         await self._writer.write([*writes, *others])
-        for pending, answer in kept:
+        for pending, answer in answers:
             pending.set_answer(answer)
 
     def sum_stage(self, position: int, stage: Stage) -> Usage:
-        """Return the usage of the answers to a stage's requests so far, which is stored and counted."""
-        requests = self._stages.get((position, stage), {}).values()
-        return sum_usage(one.answer for one in requests if one.answer is not None)
+        """Return the usage of the answers to a stage's requests so far, which is stored and counted.
+
+        That of one that cannot be read is not among it, because another answer takes its place.
+        """
+        answers = (one.answer for one in self._stages.get((position, stage), {}).values())
+        return sum_usage(one for one in answers if one is not None and one.packed is not None)
 
     def finish_stage(self, position: int, stage: Stage) -> Usage:
         """Forget the requests of a stage, and return the same usage as `sum_stage`."""

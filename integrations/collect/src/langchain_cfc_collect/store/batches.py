@@ -121,8 +121,8 @@ class Answer:
     @property
     def columns(self) -> dict[str, Any]:
         """The answer as columns of the request's row."""
-        used = {name: getattr(self.calls, name, None) for name in ("model", "input_tokens", "output_tokens")}
-        status = 0 if self.packed is None else HTTP_OK
+        status, calls = (0, None) if self.packed is None else (HTTP_OK, self.calls)
+        used = {name: getattr(calls, name, None) for name in ("model", "input_tokens", "output_tokens")}
         return {"status": status, "live": self.live, "packed": self.packed, **used}
 
 
