@@ -26,7 +26,7 @@ from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc_collect.batches.calls import BatchedCalls, OpenCall, RunningCalls, get_current_call
 from langchain_cfc_collect.batches.models import BatchedModels, make_response
-from langchain_cfc_collect.batches.providers import Body, Provider, read_answer, read_json
+from langchain_cfc_collect.batches.providers import Provider, read_answer, read_json
 from langchain_cfc_collect.batches.requests import (
     OpenRequests,
     PendingRequest,
@@ -39,7 +39,6 @@ from langchain_cfc_collect.batches.submission import Submissions
 from langchain_cfc_collect.calls import CallPolicy
 from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage, Usage
 from langchain_cfc_collect.failures import may_be_charged
-from langchain_cfc_collect.journal import BatchJournal
 from langchain_cfc_collect.store import Writer
 from langchain_cfc_collect.store.batches import HTTP_OK
 
@@ -156,7 +155,11 @@ class Batcher:
         if call is None or found is None:
             return await provider.http.send(request)
         call.was_batched = True
-        pending = self._take_request(call.journal, *found)
+        route, body = found
+        text = canonical_json([route.endpoint, body, dict(route.headers)])
+        digest = blake2b(text.encode(), digest_size=8).hexdigest()
+        pending = self.requests.take(call.journal.position, call.journal.stage, digest)
+        pending.route, pending.body = route, body
         try:
             if pending.answer is None:
                 await self._wait_for_answer(call, pending)
@@ -178,14 +181,6 @@ class Batcher:
             self.requests.queue.append(pending)
         async with call.wait_for_batch():
             await asyncio.shield(pending.answered)
-
-    def _take_request(self, journal: BatchJournal, route: Route, body: Body) -> PendingRequest:
-        """Return the pending request of a call, which may already hold a stored answer."""
-        text = canonical_json([route.endpoint, body, dict(route.headers)])
-        digest = blake2b(text.encode(), digest_size=8).hexdigest()
-        pending = self.requests.take(journal.position, journal.stage, digest)
-        pending.route, pending.body = route, body
-        return pending
 
     # Live calls in place of a batch
 
