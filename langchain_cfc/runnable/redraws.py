@@ -75,17 +75,13 @@ class DrawRegister(BaseCallbackHandler):
             mine.set_running_or_notify_cancel()  # so that a waiting task cannot cancel it
             known, first = self._draws.setdefault(key, (settings, mine))
             if first is mine:
-                return (yield from self._draw(key, mine, draw))
+                break
             if known != settings:
                 raise InputError(OTHER_SETTINGS)
             result = yield Step(first.result, partial(asyncio.wrap_future, first))
             if result is not None:
                 repeated: CFCResult = result.repeat()
                 return repeated
-
-    def _draw(
-        self, key: tuple[str, ...], mine: Future[CFCResult | None], draw: Callable[[], Steps[CFCResult]]
-    ) -> Steps[CFCResult]:
         result = None
         try:
             result = yield from draw()

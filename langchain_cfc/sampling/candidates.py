@@ -241,7 +241,13 @@ class Description:
             invoke = self._extract.invoke_one if self._is_plain else self._extract.invoke_each
             answers = yield from invoke(new, add_tags(config, "cfc:answer"))
             for text, answer in zip(new, answers, strict=True):
-                known[text] = _check_answer(texts.index(text), answer)
+                if not isinstance(answer, str):
+                    msg = (
+                        f"the answer extractor returned a {type(answer).__name__} for candidate "
+                        f"{texts.index(text)}; expected text, empty if there is no answer"
+                    )
+                    raise DescriptionError(msg)
+                known[text] = answer
         return [known[text] for text in texts]
 
     def describe_prompt(self, prompt: Any, config: RunnableConfig) -> Steps[Mapping[str, Scalar]]:
@@ -266,16 +272,6 @@ class Description:
 
 def _map_texts(function: Any, texts: Sequence[str]) -> list[Any]:
     return list(map(function, texts))
-
-
-def _check_answer(slot: int, answer: Any) -> str:
-    if isinstance(answer, str):
-        return answer
-    msg = (
-        f"the answer extractor returned a {type(answer).__name__} for candidate {slot}; expected text, "
-        "empty if there is no answer"
-    )
-    raise DescriptionError(msg)
 
 
 def _is_scalar(value: Any) -> bool:
