@@ -85,7 +85,7 @@ def test_alpha_can_be_chosen_in_every_way_of_calling(
 @pytest.mark.parametrize(
     ("alpha", "expected"),
     [
-        (0.1, "not calibrated at alpha = 0.1; it holds 0.25, 0.5"),
+        (0.1, "not calibrated at alpha = 0.1; it holds alpha=0.25, alpha=0.5"),
         (0, "alpha must be a decimal number strictly between 0 and 1"),
         (1.5, "alpha must be a decimal number strictly between 0 and 1"),
         ("a quarter", "alpha must be a decimal number strictly between 0 and 1"),
