@@ -13,7 +13,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from langchain_cfc.candidates import PromptKind
 from langchain_cfc.errors import InputError
-from langchain_cfc.guarantee import Alpha, Count, Delta, Share, WrongRateCertificate
+from langchain_cfc.features import AdaptiveAlpha
+from langchain_cfc.guarantee import Alpha, Count, Delta, PaperPAC, Share, WrongRateCertificate
 from langchain_cfc.records.splits import SplitPlan
 from langchain_cfc.support.arrays import FloatArray, IntArray
 from langchain_cfc.support.curves import RiskCurve
@@ -318,18 +319,16 @@ class ReferenceHistogram(ArtifactData):
 
 
 def make_threshold_rule(
-    alpha: Level,
+    alpha: str,
+    effective_alpha: str | None,
     *,
-    effective_alpha: str | None = None,
-    delta: str | None = None,
-    ridge: float = 0.0,
-    levels: tuple[str, ...] = (),
+    delta: str | None,
+    pac: PaperPAC | None,
+    adaptive: AdaptiveAlpha | None,
 ) -> ConditionalThreshold | GroupedThreshold:
-    """Make an unfitted threshold rule: conditional, or with `delta` an order statistic for each group.
-
-    `levels` are error levels that prompts may have instead of alpha; only the conditional rule uses them.
-    """
+    """Make an unfitted threshold rule: conditional, or with `delta` an order statistic for each group."""
     if delta is not None:
         return GroupedThreshold(alpha, delta=delta)
-    level = alpha if effective_alpha is None else effective_alpha
-    return ConditionalThreshold(level, ridge=ridge, levels=levels)
+    levels = () if adaptive is None else adaptive.list_levels(alpha)
+    ridge = 0.0 if pac is None else pac.ridge
+    return ConditionalThreshold(effective_alpha or alpha, ridge=ridge, levels=levels)

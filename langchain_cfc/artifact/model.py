@@ -178,11 +178,7 @@ class CalibrationArtifact(ArtifactContent):
         adaptive = self.feature_map.adaptive_alpha
         return {
             level.alpha: make_threshold_rule(
-                level.alpha,
-                effective_alpha=level.effective_alpha,
-                delta=delta,
-                ridge=0.0 if self.pac is None else self.pac.ridge,
-                levels=() if adaptive is None else adaptive.list_levels(level.alpha),
+                level.alpha, level.effective_alpha, delta=delta, pac=self.pac, adaptive=adaptive
             ).restore(self.unpack_state(level.rule))
             for level in self.levels
         }

@@ -173,14 +173,7 @@ def fit_levels(data: CalibrationData, delta: str | None) -> tuple[list[LevelStat
                 raise UnattainableTargetError(msg)
         adaptive = data.feature_map.adaptive_alpha
         stated = None if adaptive is None else adaptive.read_alphas(data.features, alpha)
-        stated_levels = () if adaptive is None else adaptive.list_levels(alpha)
-        rule = make_threshold_rule(
-            alpha,
-            effective_alpha=effective,
-            delta=delta,
-            ridge=0.0 if config.pac is None else config.pac.ridge,
-            levels=stated_levels,
-        )
+        rule = make_threshold_rule(alpha, effective, delta=delta, pac=config.pac, adaptive=adaptive)
         if isinstance(rule, ConditionalThreshold):
             rule = _fit_rule(rule, data, stated)
         else:

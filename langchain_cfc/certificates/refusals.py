@@ -7,11 +7,10 @@ verifier or any setting, and a choice that follows such figures would void its c
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 from langchain_cfc.artifact import PlannedAttempt
-from langchain_cfc.certificates.bounds import LARGEST_SIZE, required_size
+from langchain_cfc.certificates.bounds import LARGEST_SIZE, find_size, required_size
 from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.guarantee.certified import compute_share
 from langchain_cfc.support.text import format_percent
@@ -55,9 +54,7 @@ def make_refusal(
     later = level * float(compute_share(attempt.number + 1) / compute_share(attempt.number))
     larger = Fraction(rate) * 2
     # What the next test cannot certify even if nothing is wrong is no advice.
-    while larger < _LARGEST_RATE and (required_size(Fraction(0), larger, later) or math.inf) > len(
-        attempt.labelled.ids
-    ):
+    while larger < _LARGEST_RATE and find_size(0, larger, later) > len(attempt.labelled):
         larger *= 2
     advice = f", or allow more: max_wrong_rate={float(larger):g} (in Python with after=error)"
     msg = (
