@@ -530,9 +530,9 @@ class _Remainder:
         """
         line = max(self._answer.rfind("\n", 0, place), self._answer.rfind("\r", 0, place)) + 1
         marks = _select(self._layout.margins, gap, place + 1)
-        own = [(start, end) for start, end, _ in marks if start == line]
-        items = [(start, end) for start, end, last in marks if place < last and end < last]
-        return self._answer[slice(*[(0, 0), *own[:1], *items][-1])]
+        found = [(start, end) for start, end, _ in marks if start == line][:1]
+        found += [(start, end) for start, end, last in marks if place < last and end < last]
+        return self._answer[slice(*found[-1])] if found else ""
 
     def _write_between(self, start: int, end: int, margin: str) -> str:
         """Return what stands between two characters that are shown: unchanged if it hides no word."""

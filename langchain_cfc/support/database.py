@@ -336,7 +336,8 @@ def _check_single_name(path: Path) -> None:
             "copy"
         )
         raise StoreError(msg)
-    if re.sub(r"[ \t\n\\]", lambda found: f"\\{ord(found[0]):03o}", str(real)) in _read_mount_points():
+    written = re.sub(r"[ \t\n\\]", lambda found: f"\\{ord(found[0]):03o}", str(real))
+    if written in _read_mount_points():
         msg = (
             f"{path} is mounted as a single file, so SQLite's journal next to it would not be "
             "shared with the original: mount the folder that holds it"
