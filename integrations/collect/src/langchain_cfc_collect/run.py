@@ -200,14 +200,14 @@ class Run:
         try:
             if self._batcher is None:
                 await self._run_workers()
-            elif await self._batcher.run(self._run_workers) is None:
+            elif not await self._batcher.run(self._run_workers):
                 return False
         finally:
             await self._writer.close()
         return self._all_started
 
-    async def _run_workers(self) -> bool:
-        """Process prompts, many at a time once one has succeeded, and return True."""
+    async def _run_workers(self) -> None:
+        """Process prompts, many at a time once one has succeeded."""
         while not self._has_succeeded and (prompt := await self._start_next_prompt()) is not None:
             await self._process(prompt)
         size = max(1, min(self._prompts_at_once, self.status.remaining))
@@ -222,7 +222,6 @@ class Run:
                     worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
             raise
-        return True
 
     async def _run_worker(self) -> None:
         while (prompt := await self._start_next_prompt()) is not None:

@@ -158,12 +158,21 @@ class CollectionStatus:
         """Count what is stored of one more prompt that is drawn."""
         self.drawn += len(prompt.draws or ())
         self.unscored.update(_list_unscored(prompt))
-        if prompt.scores is None or prompt.labels is None:
+        labels = prompt.labels
+        if prompt.scores is None or labels is None:
             return
-        self.add_prompt(prompt.scores.scores, list(map(bool, prompt.labels.correct)))
+        scores = prompt.scores.scores
+        self.add_prompt(scores, list(map(bool, labels.correct)))
         for correct, worst in enumerate(self.contradicted):
-            found = _find_contradicted(prompt, prompt.scores.scores, correct=bool(correct))
-            self.contradicted[correct] = heapq.nsmallest(_MAX_DOUBTFUL_LABELS, [*worst, *found])
+            # The best score of a wrong one, or the worst score of a right one, contradicts its label most.
+            sign = -1.0 if correct else 1.0
+            found = [
+                (sign * scores[slot], slot) for slot, one in enumerate(labels.correct) if one is bool(correct)
+            ]
+            if found:
+                score, slot = min(found)
+                shown = _show_label(prompt.example, prompt.items, labels, slot)
+                worst[:] = heapq.nsmallest(_MAX_DOUBTFUL_LABELS, [*worst, (score, prompt.position, shown)])
 
     def add_prompt(self, scores: Sequence[float], correct: Sequence[bool]) -> None:
         """Count one more finished prompt, with the scores and labels of its candidates or claims."""
@@ -196,26 +205,10 @@ def _list_unscored(prompt: StoredPrompt) -> Iterator[str]:
         yield from ("no_label" for one in prompt.labels.correct if one is None)
 
 
-def _find_contradicted(
-    prompt: StoredPrompt, scores: Sequence[float], *, correct: bool
-) -> list[tuple[float, int, LabelledAnswer]]:
-    """Return the candidate or claim with a label whose score contradicts it most, if there is one."""
-    labels = prompt.labels
-    slots = [] if labels is None else [slot for slot, one in enumerate(labels.correct) if one is correct]
-    if labels is None or not slots:
-        return []
-    sign = -1.0 if correct else 1.0
-    slot = min(slots, key=lambda one: sign * scores[one])
-    extracted = "" if labels.answers is None else labels.answers[slot]
-    answer = extracted or str(prompt.items[slot].text)
-    example = prompt.example
-    return [
-        (
-            sign * scores[slot],
-            prompt.position,
-            LabelledAnswer(example.input, answer, example.reference, correct),
-        )
-    ]
+def _show_label(example: Example, items: Sequence[Any], labels: Labels, slot: int) -> LabelledAnswer:
+    extracted = labels.answers[slot] if labels.answers else ""
+    answer = extracted or str(items[slot].text)
+    return LabelledAnswer(example.input, answer, example.reference, bool(labels.correct[slot]))
 
 
 @dataclass(frozen=True)
@@ -371,8 +364,7 @@ class EarlyWarnings:
         # An answer may have no claims.
         if scores and status.covered == 0 and len(self._examples) < _MAX_DOUBTFUL_LABELS:
             best = min(range(len(scores)), key=scores.__getitem__)
-            answer = labels.answers[best] if labels.answers else str(items[best].text)
-            self._examples.append(LabelledAnswer(example.input, answer, example.reference, False))
+            self._examples.append(_show_label(example, items, labels, best))
         if status.labelled == _FIRST_CHECK and status.covered == 0:
             lines = "".join(f"\n  {one}" for one in self._examples)
             yield (

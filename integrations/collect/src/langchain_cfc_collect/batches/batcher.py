@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any
 
 from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.support.serialization import canonical_json
@@ -41,8 +41,6 @@ from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage, Usage
 from langchain_cfc_collect.failures import may_be_charged
 from langchain_cfc_collect.store import Writer
 from langchain_cfc_collect.store.batches import HTTP_OK
-
-T = TypeVar("T")
 
 _CLIENT_ERROR = 400
 # Seconds without a new request after which queued requests are submitted.
@@ -102,13 +100,13 @@ class Batcher:
 
     # The run
 
-    async def run(self, start: Callable[[], Awaitable[T]]) -> T | None:
+    async def run(self, start: Callable[[], Awaitable[None]]) -> bool:
         """Resume the batches of earlier runs, start the work and answer its requests until it ends.
 
-        Returns what the work returns; None if `stop` was called or the budget does not allow more requests.
+        Returns whether the work ended; False if `stop` was called or the budget allows no more requests.
         Raises `CollectionError` if a provider refuses a batch.
         """
-        work: asyncio.Future[T] | None = None
+        work: asyncio.Future[None] | None = None
         try:
             await self._submissions.resume()
             self._spawn(self._submit_when_quiet())
@@ -116,11 +114,12 @@ class Batcher:
             either: list[asyncio.Future[Any]] = [work, self._end]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
-                return work.result()
+                work.result()
+                return True
             if self._live_requests:  # wait for live requests, because they are charged
                 await asyncio.wait(self._live_requests)
             self._end.result()
-            return None
+            return False
         finally:
             left = [*self._tasks, *self._live_requests, *([] if work is None else [work])]
             for one in left:
