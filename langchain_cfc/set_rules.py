@@ -214,9 +214,7 @@ class Rank(SetRule):
 
     def _compute_levels(self, draws: CandidateBatch) -> FloatArray:
         order = np.argsort(draws.scores, axis=1, kind="stable")
-        ranks = np.empty(order.shape, dtype=np.float64)
-        np.put_along_axis(ranks, order, np.arange(1.0, draws.n + 1.0)[np.newaxis, :], axis=1)
-        return ranks / draws.n
+        return (np.argsort(order, axis=1) + 1.0) / draws.n
 
 
 class Unique(SetRule):

@@ -76,11 +76,6 @@ class Centre:
         np.divide(self.shrink_residuals(residuals, rows.scores), length, out=far, where=length > 0.0)
         return far
 
-    @cached_property
-    def abs_root(self) -> FloatArray:
-        """The (d, d) absolute values of the root."""
-        return np.abs(self.root)
-
     @property
     def max_dual_norm(self) -> float:
         """A positive upper bound on |x|_* for rows with entries of at most one in size."""
@@ -92,7 +87,7 @@ class Centre:
 
     def bound_move(self, beta: FloatArray, rounding_error: FloatArray) -> float:
         """Return an upper bound on the distance of a fit with (d,) `rounding_error` from the base fit."""
-        step = np.abs(self.root.dot(beta - self.beta)) + self.abs_root.dot(rounding_error)
+        step = np.abs(self.root.dot(beta - self.beta)) + np.abs(self.root).dot(rounding_error)
         return math.sqrt(step.dot(step)) * (1.0 + NORM_ROUND_OFF)
 
 

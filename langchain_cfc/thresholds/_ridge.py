@@ -150,10 +150,10 @@ class RidgeRegression:
         self._p, self._q = tau.numerator / scale, tau.denominator / scale
         self._cost, self._tops = self._q * penalty, self._q * rows.weights
         self._pull = self._tops[:, None] * self._x
-        own = RowSums.from_rows(rows, np.zeros(len(rows), dtype=np.bool_))
-        low, target, mass = (own.low, 0.0, 0.0) if rest is None else (rest.low, rest.target, rest.mass)
-        self._upper = self._p * (own.target + target) - self._q * low
-        self._mass = (self._p + self._q) * (own.mass + mass)
+        rest = RowSums.zeros(len(penalty)) if rest is None else rest
+        everything = rest + RowSums.from_rows(rows, np.zeros(len(rows), dtype=np.bool_))
+        self._upper = self._p * everything.target - self._q * rest.low
+        self._mass = (self._p + self._q) * everything.mass
         self._widest = np.abs(self._x).max(axis=0, initial=0.0)
         self._spread = float(np.abs(self._s).max(initial=1.0))
         # Noise in the order of the scores, so that order statistics are found to the bit.

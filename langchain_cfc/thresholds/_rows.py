@@ -18,7 +18,6 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -53,14 +52,10 @@ class Rows:
     targets: FloatArray
 
     @classmethod
-    def with_weights(cls, features: FloatArray, scores: FloatArray, weights: FloatArray) -> Rows:
-        """Build weighted rows that are all fitted to the same coverage tau."""
-        return cls(features, scores, weights, weights)
-
-    @classmethod
     def with_unit_weights(cls, features: FloatArray, scores: FloatArray) -> Rows:
         """Build rows of weight 1 that are all fitted to the same coverage tau."""
-        return cls.with_weights(features, scores, np.ones(len(scores)))
+        ones = np.ones(len(scores))
+        return cls(features, scores, ones, ones)
 
     def __len__(self) -> int:
         """The number of rows N."""
@@ -107,9 +102,7 @@ class Rows:
     def group_equal(self) -> IntArray:
         """Number the rows from 0 in order of first appearance, equal rows with the same number."""
         first, group = find_unique_rows(np.column_stack([self.features, self.scores]))
-        rank = np.empty(len(first), dtype=np.int64)
-        rank[np.argsort(first)] = np.arange(len(first))
-        return rank[group]
+        return np.argsort(np.argsort(first))[group]
 
 
 @dataclass(frozen=True)
@@ -250,14 +243,9 @@ class Columns:
         """Return for each scaled row whether its dropped entries are what the kept ones imply."""
         dropped = scaled[:, self.dropped]
         size = np.maximum(
-            np.abs(dropped) + np.abs(kept) @ self._abs_mixture, np.abs(scaled).max(axis=1)[:, np.newaxis]
+            np.abs(dropped) + np.abs(kept) @ np.abs(self.mixture), np.abs(scaled).max(axis=1)[:, np.newaxis]
         )
         return np.asarray((np.abs(dropped - kept @ self.mixture) <= DEPENDENCE_TOLERANCE * size).all(axis=1))
-
-    @cached_property
-    def _abs_mixture(self) -> FloatArray:
-        """The (r, d - r) absolute values of the mixture."""
-        return np.abs(self.mixture)
 
 
 def find_independent_columns(matrix: FloatArray, dependent: float = DEPENDENCE_TOLERANCE) -> IntArray:

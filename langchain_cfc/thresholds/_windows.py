@@ -22,10 +22,10 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -127,32 +127,21 @@ class Windows(ABC, Generic[R]):
         self._near, self._tau, self._is_negative = near, tau, negative
         self.unbounded_value = -np.inf if negative else np.inf
         self._penalty = np.zeros(len(near.centre.root)) if penalty is None else penalty
-        self._windows: dict[int, Window[R]] = {}
-        self._answers: dict[bytes, Answer] = {}
-        self._lock = threading.Lock()
+        self._get_window: Callable[[int], Window[R]] = cache(self._build_window)
+        self._find_by_bytes = lru_cache(CACHE_SIZE)(lambda phi: self._find_proven(np.frombuffer(phi)))
 
     def __reduce__(self) -> tuple[type[Windows[R]], tuple[object, ...]]:
-        """Copy without the caches, which change no answer, and without the lock."""
+        """Copy without the caches, which change no answer."""
         return type(self), (self._near, self._tau, self._penalty, self._is_negative)
 
     def find(self, phi: FloatArray) -> Answer:
         """Find the proven answer to one prompt of (d,) features."""
-        prompt, answers = phi.tobytes(), self._answers
-        if prompt in answers:
-            return answers[prompt]
-        answer = self._find_proven(phi)
-        with self._lock:
-            if len(self._answers) >= CACHE_SIZE:  # drop the oldest half
-                self._answers = dict(list(self._answers.items())[len(self._answers) // 2 + 1 :])
-            self._answers[prompt] = answer
-        return answer
+        return self._find_by_bytes(phi.tobytes())
 
     def find_each(self, phis: FloatArray) -> tuple[list[Answer], IntArray]:
         """Find the distinct proven answers to (m, d) prompts, and the index of each prompt's answer."""
-        prompts: dict[bytes, int] = {}
-        which = [prompts.setdefault(phi.tobytes(), len(prompts)) for phi in phis]
-        _, first = np.unique(np.array(which, dtype=np.int64), return_index=True)
-        return [self.find(phi) for phi in phis[first]], np.array(which, dtype=np.int64)
+        distinct, which = np.unique(phis, axis=0, return_inverse=True)
+        return [self.find(phi) for phi in distinct], which.ravel()
 
     def solve_unproven(self, phi: FloatArray) -> OptimalFit | Unbounded:
         """Solve for a prompt outside the certified region on all kept rows, without a proof."""
@@ -246,11 +235,6 @@ class Windows(ABC, Generic[R]):
         order = np.concatenate([basis, nearest[~np.isin(nearest, basis)]])
         return rows.take(order), Start(Vertex(np.arange(len(basis)), below[order]), found.beta)
 
-    def _get_window(self, number: int) -> Window[R]:
-        if number not in self._windows:
-            self._windows[number] = self._build_window(number)
-        return self._windows[number]
-
     def _build_window(self, number: int) -> Window[R]:
         """Build a window; rows on the base fit are clustered unless they are few or it is the last window."""
         (rows, ((basis, below), beta)), centre = self._base, self._near.centre
@@ -295,8 +279,7 @@ class VertexCache:
         self._lock = threading.Lock()
         self._known: list[list[KnownVertex]] = []
         self._numbers: dict[bytes, int] = {}
-        self._slopes = np.empty((SMALLEST_WINDOW, d))
-        self._losses = np.empty(SMALLEST_WINDOW)
+        self._slopes, self._losses = np.empty((CACHE_SIZE, d)), np.empty(CACHE_SIZE)
         self._bases: set[bytes] = set()
         self._view = self._slopes[:0], self._losses[:0]
 
@@ -339,9 +322,6 @@ class VertexCache:
                 self._known[self._numbers[beta]].append(known)
                 return
             count = len(self._known)
-            if count == len(self._losses):
-                self._slopes = np.vstack([self._slopes, np.empty_like(self._slopes)])
-                self._losses = np.concatenate([self._losses, np.empty_like(self._losses)])
             self._slopes[count], self._losses[count] = slope, loss
             self._numbers[beta] = count
             self._known.append([known])

@@ -497,6 +497,6 @@ def test_solver_for_negative_terms_is_built_only_when_needed() -> None:
     rule = ConditionalThreshold("0.1").fit(np.ones((20, 1)), np.arange(20) / 20)
     rule.threshold([1.0])
     negative = rule.fitted.negative
-    assert negative._windows == {}
+    assert "_base" not in vars(negative)
     rule.solve([[1.0]], uniforms=[0.01])
-    assert negative._windows != {}
+    assert "_base" in vars(negative)

@@ -62,7 +62,7 @@ def list_problems(kind: str, count: int, *, weighted: bool = True) -> Iterator[P
             whole = rng.random() < 0.5
             weights[:] = rng.integers(1, 4, size) if whole else rng.uniform(0.1, 3.0, size)
         yield Problem(
-            Rows.with_weights(features, case.scores, weights), case.alpha, penalty, case.queries / units
+            Rows(features, case.scores, weights, weights), case.alpha, penalty, case.queries / units
         )
 
 
@@ -246,9 +246,8 @@ def test_ridge_regression_weight_counts_like_repeated_rows(kind: str) -> None:
     rng = np.random.default_rng(1)
     for problem in list_problems(kind, 8, weighted=False):
         times = rng.integers(1, 4, len(problem.rows))
-        one = problem._replace(
-            rows=Rows.with_weights(problem.rows.features, problem.rows.scores, times.astype(np.float64))
-        )
+        weights = times.astype(np.float64)
+        one = problem._replace(rows=Rows(problem.rows.features, problem.rows.scores, weights, weights))
         other = problem._replace(rows=problem.rows.take(np.repeat(np.arange(len(times)), times)))
         left, right = one.solver(), other.solver()
         for phi in problem.queries:
@@ -285,7 +284,7 @@ def draw_large_rows(rng: np.random.Generator, kind: str, size: int) -> Rows:
     weights = np.ones(size)
     if kind == "weighted":
         weights[:] = rng.integers(1, 4, size)
-    return Rows.with_weights(features[order], scores[order], weights)
+    return Rows(features[order], scores[order], weights, weights)
 
 
 RIDGE = np.array([1e-4, 1e-3, 1e-3, 0.1, 1e-6])

@@ -14,9 +14,8 @@ def draw_rows(size: int, seed: int = 0) -> Rows:
     """Rows of which many are equal, with zeros of both signs."""
     rng = np.random.default_rng(seed)
     features = rng.choice([-0.0, 0.0, 0.5, 1.0], (size, 3))
-    return Rows.with_weights(
-        features, rng.integers(0, 3, size) / 10, rng.integers(1, 5, size).astype(np.float64)
-    )
+    scores, weights = rng.integers(0, 3, size) / 10, rng.integers(1, 5, size).astype(np.float64)
+    return Rows(features, scores, weights, weights)
 
 
 def count_weights(rows: Rows) -> dict[tuple[float, ...], float]:
