@@ -186,7 +186,9 @@ class Columns:
     @classmethod
     def choose(cls, features: FloatArray) -> tuple[Columns, FloatArray]:
         """Choose columns X of an (N, d) matrix; also return the triangular M with M' M = X' X / N."""
-        largest = np.array([np.abs(column).max() for column in features.T])
+        blocks = [features[start : start + BLOCK_SIZE] for start in range(0, len(features), BLOCK_SIZE)]
+        # Transposed first, because NumPy finds the largest entries of long rows faster.
+        largest = np.max([np.abs(block.T, order="C").max(axis=1) for block in blocks], axis=0)
         # The smallest powers of two not below them; 1 for a column of zeros.
         scale = np.exp2(np.ceil(np.log2(np.where(largest > 0.0, largest, 1.0))))
         # The columns of the small triangular factor have the same lengths and angles.
