@@ -174,7 +174,7 @@ def _describe_part(part: object) -> dict[str, Any]:
     from langchain_cfc.sampling.step_descriptions import ChainDescription
 
     chain = ChainDescription()
-    tree = chain.describe(part)
+    tree = chain.describe(part, is_last=True)
     steps = tree if isinstance(tree, list) else [tree]
     if not chain.models:
         return {} if chain.unnamed else {CLASS: name_code(type(part)), _STEPS_DIGEST: _digest(steps)}

@@ -84,11 +84,11 @@ class ChainDescription:
     unnamed: list[str] = field(default_factory=list)
     _entered: set[int] = field(default_factory=set)
 
-    def describe(self, value: Any, bound: Arguments = _NO_ARGUMENTS) -> Any:
+    def describe(self, value: Any, bound: Arguments = _NO_ARGUMENTS, *, is_last: bool = False) -> Any:
         """Return a step that is called with arguments, or a value in it, as JSON-compatible data.
 
         Models, and prompt templates between other steps, are replaced by their places in the lists; what
-        cannot be described is left out.
+        cannot be described is left out. The output of the last step is that of the whole chain.
         """
         if value is None or type(value) in {bool, int, float, str}:
             return value
@@ -98,7 +98,7 @@ class ChainDescription:
             return None
         self._entered.add(id(value))
         try:
-            described = self._describe(value, bound)
+            described = self._describe(value, bound, is_last=is_last)
         except Exception:  # noqa: BLE001 - a schema or a setting may fail in ways of its own
             self.unnamed.append(name_in_words(value))
         finally:
@@ -106,24 +106,22 @@ class ChainDescription:
         is_chain = isinstance(value, (RunnableSequence, RunnableBindingBase, RunnableWithFallbacks))
         return described if is_chain or len(self.unnamed) == known else None
 
-    def _describe(self, value: Any, bound: Arguments) -> Any:
+    def _describe(self, value: Any, bound: Arguments, *, is_last: bool) -> Any:
         if known := describe_model(value, bound):
             self.models.append(known)
             return {"model": len(self.models) - 1}
         if isinstance(value, RunnableBindingBase):
             # Other wrappers, such as a message history, may change the prompt.
             self.unnamed += [] if is_transparent(value) else [type(value).__name__]
-            return self.describe(value.bound, {**value.kwargs, **bound})
+            return self.describe(value.bound, {**value.kwargs, **bound}, is_last=is_last)
         if isinstance(value, RunnableSequence):
-            steps = value.steps  # without nested sequences, which LangChain takes apart
-            # A sequence passes its arguments to its first step.
-            described = [self._describe_step(one, {} if place else bound) for place, one in enumerate(steps)]
-            last = len(steps) - 1
-            return [
-                one
-                for place, one in enumerate(described)
-                if one is not None and not _is_identity(steps[place], is_last=place == last)
-            ]
+            described = []
+            for place, step in enumerate(value.steps):  # LangChain has taken nested sequences apart
+                ends = is_last and place == len(value.steps) - 1
+                # A sequence passes its arguments to its first step.
+                one = self._describe_step(step, {} if place else bound, is_last=ends)
+                described += [] if one is None or _is_identity(step, is_last=ends) else [one]
+            return described
         before, passed_on = len(self.models), bound if isinstance(value, _PASSING_ON) else {}
         if bound and not passed_on:
             self.unnamed.append(f"the arguments {', '.join(bound)}")
@@ -132,8 +130,8 @@ class ChainDescription:
             self.unnamed.append("fallbacks, of which any may answer")
         return described
 
-    def _describe_step(self, step: Any, bound: Arguments) -> Any:
-        described = self.describe(step, bound)
+    def _describe_step(self, step: Any, bound: Arguments, *, is_last: bool) -> Any:
+        described = self.describe(step, bound, is_last=is_last)
         if described is None or not isinstance(step, BasePromptTemplate):
             return described
         self.prompts.append(json.dumps(described, sort_keys=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Annotated, Any
 
@@ -29,12 +30,14 @@ from langchain_core.runnables import (
     RunnableParallel,
     RunnablePassthrough,
     RunnablePick,
+    RunnableSequence,
 )
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 from typing_extensions import TypedDict
 
+from langchain_cfc.errors import FingerprintError
 from langchain_cfc.sampling.comparison import compare_fingerprints
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 
@@ -117,6 +120,26 @@ def test_chain_that_was_called_is_still_matched() -> None:
     before = compute_fingerprint(chain)
     chain.first.invoke({"q": "x", "history": []})  # LangChain caches a serialised form in the template
     assert compare_fingerprints("generator", before, compute_fingerprint(chain)) is None
+
+
+ASK = make_chains()["pick"]
+WITHOUT_PARSER: dict[str, Callable[[Any], Any]] = {
+    "in a map": lambda draft: {"q": draft} | make_chains()["key"],
+    "in a binding": lambda draft: draft.with_config(tags=["x"]) | RunnableLambda(str),
+    "in a retry": lambda draft: draft.with_retry() | RunnableLambda(str),
+    "in a sequence": lambda draft: RunnableSequence(first=draft, last=RunnableLambda(str)),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_PARSER)
+def test_parser_before_the_last_step_is_part_of_the_chain(name: str) -> None:
+    """A later step gets the text in place of the message; at the end, both are the same candidate."""
+    text, message = (compute_fingerprint(WITHOUT_PARSER[name](one)) for one in (ASK | StrOutputParser(), ASK))
+    with pytest.raises(FingerprintError, match="steps_digest"):
+        compare_fingerprints("generator", text, message)
+    bare = compute_fingerprint(ASK)
+    for same in (ASK | StrOutputParser(), (ASK | StrOutputParser()).with_retry()):
+        assert compare_fingerprints("generator", compute_fingerprint(same), bare) is None
 
 
 def double(text: str) -> str:
