@@ -67,7 +67,7 @@ def test_read_config_overrides_and_settings_take_precedence(read: Read) -> None:
     overrides = {"n": 7, "source": {"reference": "gold", "id": None}, "run": {"concurrency": None}}
     settings = ("generator.arguments.temperature=0.1", "generator.reasoning=keep", "labeler.id=mine")
     config = read(settings=settings, **overrides)
-    assert (config.n, config.source.columns.reference, config.source.columns.id) == (7, "gold", None)
+    assert (config.n, config.source.reference, config.source.id) == (7, "gold", None)
     assert config.run.concurrency == 3
     assert config.generator.arguments["temperature"] == 0.1
     assert (config.create_components().reasoning, read().create_components().reasoning) == ("keep", "strip")

@@ -210,7 +210,7 @@ def test_propose_matches_bare_answers_and_writes_a_readable_config(tmp_path: Pat
     config = read_back(found, tmp_path)
     assert (config.n, config.store) == (3, str(tmp_path / "own-data.db"))
     assert config.source.path == str(path)
-    assert config.source.columns.input == "question"
+    assert config.source.input == "question"
     assert config.generator.prompt == "Give the answer alone: {question}"
     assert config.generator.model == "openai:local"
     arguments = config.generator.arguments

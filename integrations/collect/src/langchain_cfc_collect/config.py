@@ -58,22 +58,13 @@ class _Table(BaseModel):
 _Config = TypeVar("_Config", bound=_Table)
 
 
-class SourceTable(_Table):
-    """Dataset that the prompts of a collection come from."""
+class SourceTable(Columns):
+    """Dataset that the prompts of a collection come from, and what its columns mean."""
 
     # File of the dataset: .jsonl, .json, .csv or .parquet; or `SCHEME:REST`, see `open_rows`
     path: str
-    columns: Columns  # what its columns mean; in the TOML file these keys stand next to `path`
     bad_rows: BadRowPolicy = "refuse"  # how to handle rows that cannot be used
     limit: _Count | None = None  # use at most so many prompts, drawn at random; None for all
-
-    @model_validator(mode="before")
-    @classmethod
-    def _gather_columns(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping) or "columns" in given:
-            return given
-        columns = {name: value for name, value in given.items() if name in Columns.model_fields}
-        return {**{name: value for name, value in given.items() if name not in columns}, "columns": columns}
 
     @cached_property
     def rows(self) -> Rows:
@@ -82,7 +73,7 @@ class SourceTable(_Table):
 
     def read_examples(self) -> Examples:
         """Return the examples of the dataset, made from its columns, or a random sample of them."""
-        return read_examples(self.rows, self.columns, self.bad_rows, self.limit)
+        return read_examples(self.rows, self, self.bad_rows, self.limit)
 
 
 class ComponentTable(_Table):
@@ -290,10 +281,10 @@ class CollectionConfig(ScoringConfig):
             "metadata": self.metadata,
         }
         # Others may change: the store compares references, and takes metadata and clusters as they are.
-        known, others = self.source.columns, {"reference", "metadata", "cluster", "cells"}
-        columns = known.model_dump(mode="json", exclude_defaults=True, exclude=others)
-        if known.input_cells:
-            columns["cells"] = known.input_cells
+        others = {"reference", "metadata", "cluster", "cells", "path", "bad_rows", "limit"}
+        columns = self.source.model_dump(mode="json", exclude_defaults=True, exclude=others)
+        if self.source.input_cells:
+            columns["cells"] = self.source.input_cells
         # Files may move and grow, so they are not compared; the name of a plugin source tells its version.
         source = {"source": self.source.rows.name} if is_plugin_source(self.source.path) else {}
         return {
@@ -356,7 +347,7 @@ def read_settings(
 def read_components(path: Path) -> tuple[Callable[[str], Any], dict[str, Any]]:
     """Return a collection's function from question to prompt, and its parts as arguments of `CFCRunnable`."""
     config = read_config(path)
-    return config.source.columns.render_question, list_served_parts(config.create_components())
+    return config.source.render_question, list_served_parts(config.create_components())
 
 
 def list_served_parts(components: Components) -> dict[str, Any]:
@@ -422,7 +413,7 @@ def _format_errors(error: ValidationError, source: str) -> str:
             f"{source}: missing are {join_names(missing)}; `langchain-cfc init` writes all into collect.toml"
         )
     for detail in error.errors(include_url=False):
-        where = ".".join(str(step) for step in detail["loc"] if step != "columns")
+        where = ".".join(str(step) for step in detail["loc"])
         message = "there is no such setting" if detail["type"] == "extra_forbidden" else detail["msg"]
         message = message.removeprefix("Value error, ").replace("Input should be", "must be", 1)
         lines.append(f"{where}: {message}" if where else message)

@@ -113,7 +113,7 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
         elif label is not None and label != earlier.correct:
             word = "true" if label else "false"
             problem = f"found {word}, but the same candidate has the other label in an earlier line"
-            raise RecordError(source, line, "correct", problem)
+            raise RecordError(source, line, column, problem)
     if not rows:
         raise RecordError(source, 0, "", "it holds no labels")
     return Sheet(path.name, rows, inputs, compute_sha256(path.read_bytes()))

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from langchain_cfc.cli.formatting import make_table, print_result, report_errors
 from langchain_cfc.cli.inputs import AsJson, open_records
@@ -39,18 +38,6 @@ def _print_report(console: Console, report: ReviewReport, *, sheet: str) -> None
         f"{escape(sheet)}: {judged} of {report.rows} rows filled in, from {report.prompts} independent "
         "prompts\n"
     )
-    console.print(_make_table(report), "")
-    console.print(
-        f"A promise counts what these labels call {wrong}: {wrong} ones labelled {right} make it look better "
-        f"than it is, {right} ones labelled {wrong} only cost answers. To certify an artifact by people's "
-        "labels, use `store certify`."
-    )
-    if report.unfilled:
-        console.print("Empty rows are left out: if they are the hard ones, these figures are too optimistic.")
-
-
-def _make_table(report: ReviewReport) -> Table:
-    right, wrong = UNITS[report.unit].correct, UNITS[report.unit].wrong
     table = make_table("mistakes of the labels", "count", "%", "95 % interval")
     for truth, label, missed, met, rate in (
         (wrong, right, report.wrong_called_correct, report.wrong_called_wrong, report.error_on_wrong),
@@ -59,4 +46,11 @@ def _make_table(report: ReviewReport) -> Table:
         share = "unknown" if rate.value is None else f"{100 * rate.value:.1f}"
         interval = f"{100 * rate.low:.1f} to {100 * rate.high:.1f}"
         table.add_row(f"{truth} ones labelled {label}", f"{missed} of {missed + met}", share, interval)
-    return table
+    console.print(table, "")
+    console.print(
+        f"A promise counts what these labels call {wrong}: {wrong} ones labelled {right} make it look better "
+        f"than it is, {right} ones labelled {wrong} only cost answers. To certify an artifact by people's "
+        "labels, use `store certify`."
+    )
+    if report.unfilled:
+        console.print("Empty rows are left out: if they are the hard ones, these figures are too optimistic.")

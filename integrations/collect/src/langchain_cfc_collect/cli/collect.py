@@ -188,7 +188,8 @@ def collect(
           --store questions.db --out records.jsonl
     """
     with report_errors():
-        check_collection_installed(model)
+        if model:
+            check_installed(list_required_packages(model), "a collection")
         given = {
             "store": store,
             "n": n,
@@ -212,12 +213,6 @@ def collect(
             return
         finished = run_collection(read, out_path, retry_failed=retry_failed, relabel=relabel, as_json=as_json)
     raise typer.Exit(0 if finished else EXIT_NO)
-
-
-def check_collection_installed(model: str | None) -> None:
-    """Raise an error that names all missing packages that a collection with this chat model needs."""
-    if model:
-        check_installed(list_required_packages(model), "a collection")
 
 
 def run_collection(
@@ -277,7 +272,7 @@ def _report(
 
 
 def _note_lists(config: CollectionConfig) -> None:
-    print_notes(get_error_console(), describe_lists(config.source.rows, config.source.columns))
+    print_notes(get_error_console(), describe_lists(config.source.rows, config.source))
 
 
 @contextmanager

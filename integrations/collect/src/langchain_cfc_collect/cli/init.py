@@ -26,10 +26,11 @@ from langchain_cfc.cli.formatting import (
 from langchain_cfc.cli.inputs import AsJson
 from langchain_cfc.errors import InputError
 from langchain_cfc.no_answers import Unscored, describe_unscored
+from langchain_cfc.sampling.models import list_required_packages
 from langchain_cfc.support.files import atomic_writer, check_target
+from langchain_cfc.support.imports import check_installed
 from langchain_cfc.support.text import join_names, pluralize
 from langchain_cfc_collect import proposal
-from langchain_cfc_collect.cli.collect import check_collection_installed
 from langchain_cfc_collect.proposal import Proposal, format_part
 from langchain_cfc_collect.sources.detection import describe_lists
 from langchain_cfc_collect.sources.files import Rows, open_rows
@@ -82,7 +83,7 @@ def init(
     """
     with report_errors():
         name, connection = proposal.parse_model(model, base_url)
-        check_collection_installed(name)
+        check_installed(list_required_packages(name), "a collection")
         if out_path.exists() and not force:
             msg = f"{out_path} exists: give --out another path, or --force to overwrite it"
             raise InputError(msg)
