@@ -30,7 +30,7 @@ def write_questions(path: Path, questions: list[str]) -> Path:
 
 def test_answers_are_written_once_and_again_from_the_journal(artifact: Path, tmp_path: Path) -> None:
     records = list_facts()[600:640]
-    asked = [*(str(one.input) for one in records), str(records[0].input), "What is, \n recorded nowhere?"]
+    asked = [*(str(one.input) for one in records), str(records[0].input), "What is \n recorded nowhere?"]
     questions, out = write_questions(tmp_path / "questions.csv", asked), tmp_path / "answers.csv"
     command = ("ask", artifact, "--batch", questions, "--out", out, "--replay", "demo")
     ran = run(*command, "--max-wrong-share", "0.1", "--json")
