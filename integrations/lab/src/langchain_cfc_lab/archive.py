@@ -145,7 +145,8 @@ def compute_entropy(answers: Sequence[str]) -> float:
         (1.0, 0.0)
     """
     shares = np.unique(np.array(answers), return_counts=True)[1] / len(answers)
-    return float(-np.sum(shares * np.log(shares)) / math.log(len(shares))) if len(shares) > 1 else 0.0
+    logarithms = [math.log(share) for share in shares]  # those of NumPy differ between processors
+    return float(-np.sum(shares * logarithms) / math.log(len(shares))) if len(shares) > 1 else 0.0
 
 
 def split_halves(size: int, seed: int, most: int = 0) -> tuple[list[int], list[int]]:
