@@ -46,7 +46,7 @@ from typing import Any
 class CFCError(Exception):
     """Base of all errors that this package raises deliberately."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> str | tuple[Any, ...]:
         """Pickle without calling `__init__`, whose arguments are others, to survive a worker process."""
         return type(self).__new__, (type(self), *self.args), self.__dict__
 
@@ -215,6 +215,8 @@ class AbstentionError(CFCError):
 
 class MissingExtraError(CFCError, ImportError):
     """An optional dependency is not installed; the message names the extra that brings it."""
+
+    __reduce__ = ImportError.__reduce__  # which keeps `msg` as well
 
 
 class CFCWarning(UserWarning):

@@ -93,6 +93,7 @@ def test_other_errors_can_be_pickled() -> None:
         error = getattr(errors, name)("what happened")
         again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
         assert (type(again), str(again)) == (type(error), "what happened")
+        assert getattr(again, "msg", None) == getattr(error, "msg", None)  # of an ImportError
 
 
 def test_abstention_error_can_be_pickled_with_its_result() -> None:
