@@ -286,8 +286,8 @@ def _silence(value: Any, *, fresh: bool) -> Any:
             for key, one in silent["alternatives"].items()
         }
     if fresh and isinstance(value, RunnableBindingBase):
-        arguments = _ask_for_one_answer(value.kwargs)
-        silent["kwargs"] = value.kwargs if arguments == value.kwargs else arguments
+        arguments = _ask_for_one_answer(silent["kwargs"])
+        silent["kwargs"] = silent["kwargs"] if arguments == silent["kwargs"] else arguments
     changed = {key: one for key, one in silent.items() if one is not held[key]}
     if changed and isinstance(value, BaseModel):
         return value.model_copy(update=changed)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from langchain.chat_models import init_chat_model
+from langchain_core.caches import InMemoryCache
 from langchain_core.language_models import FakeListLLM
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import (
@@ -249,6 +250,16 @@ def test_chain_serves_models_with_fields_that_hold_themselves() -> None:
     table["model"] = model
     with pytest.raises(InputError, match="holds models and itself"):
         without_streaming_and_cache(model.bind(extra=table))
+
+
+def test_models_in_bound_arguments_are_not_cached() -> None:
+    def answer(prompt: Any, models: Any = ()) -> Any:
+        return models[0].invoke(prompt)
+
+    for more in ({}, {"n": 2}):
+        model = NumberedModel(cache=InMemoryCache())
+        drawn = Sampler(RunnableLambda(answer).bind(models=[model], **more)).draw(PROMPT, 3)
+        assert len({one.text for one in drawn}) == 3
 
 
 def test_has_model_sees_models_in_fields_and_functions() -> None:
