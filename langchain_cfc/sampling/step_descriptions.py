@@ -125,7 +125,9 @@ class ChainDescription:
         before, passed_on = len(self.models), bound if isinstance(value, _PASSING_ON) else {}
         if bound and not passed_on:
             self.unnamed.append(f"the arguments {', '.join(bound)}")
-        described = _describe_value(value, partial(self.describe, bound=passed_on))
+        # What a fallback returns is the chain's output as well.
+        ends = is_last and isinstance(value, (RunnableWithFallbacks, list))
+        described = _describe_value(value, partial(self.describe, bound=passed_on, is_last=ends))
         if isinstance(value, RunnableWithFallbacks) and len(self.models) > before:
             self.unnamed.append("fallbacks, of which any may answer")
         return described

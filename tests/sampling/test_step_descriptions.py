@@ -142,6 +142,13 @@ def test_parser_before_the_last_step_is_part_of_the_chain(name: str) -> None:
         assert compare_fingerprints("generator", compute_fingerprint(same), bare) is None
 
 
+def test_parser_that_ends_a_chain_with_fallbacks_changes_no_candidate() -> None:
+    text, message = (
+        compute_fingerprint(one.with_fallbacks([one]), "mine") for one in (ASK | StrOutputParser(), ASK)
+    )
+    assert compare_fingerprints("generator", text, message) is None
+
+
 def double(text: str) -> str:
     return text + text
 
