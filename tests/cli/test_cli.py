@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -313,7 +314,7 @@ def test_inspect_verify_exits_with_1_if_solvers_contradict(
     honest = verification.verify
 
     def contradicting(*args: Any, **options: Any) -> list[verification.LevelVerification]:
-        return [level.model_copy(update={"contradicted": 2}) for level in honest(*args, **options)]
+        return [replace(level, contradicted=2) for level in honest(*args, **options)]
 
     monkeypatch.setattr(verification, "verify", contradicting)
     ran = run("inspect", artifact, "--verify", "--prompts", "2")
@@ -397,7 +398,7 @@ def test_ask_prints_the_kept_claims_of_an_answer(tmp_path: Path, monkeypatch: py
         (["ask", "ARTIFACT", "?"], 2, "--generator and --verifier"),
         (["ask", "ARTIFACT", "?", "--generator", "nowhere:x", "--verifier", "nowhere:y"], 2, "cannot import"),
         (["ask", "ARTIFACT", "never recorded", "--replay", "demo"], 2, "not recorded"),
-        (["ask", "ARTIFACT", PERU, "--replay", "demo", "--alpha", "0.3"], 2, "it holds alpha=0.2"),
+        (["ask", "ARTIFACT", PERU, "--replay", "demo", "--alpha", "0.3"], 2, "it holds --alpha 0.2"),
         (["nonsense"], 2, "nonsense"),
     ],
 )
