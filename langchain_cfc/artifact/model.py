@@ -234,7 +234,7 @@ class CalibrationArtifact(ArtifactContent):
         held = [one for one in self.promises if option in {None, one.option}]
         if level is None and len(held) == 1:
             return held[0]
-        listed = self._list_promises()
+        listed = ", ".join(map("=".join, held or self.promises))
         if not held:
             msg = f"the artifact was calibrated without {option}; it holds {listed}"
         elif option is None or level is None:
@@ -321,9 +321,11 @@ class CalibrationArtifact(ArtifactContent):
             The guarantee as data.
 
         Raises:
-            InputError: If the artifact does not hold the level or the rate, or never states `stated_alpha`.
+            InputError: If the artifact does not hold the level or the rate, if both are given, or if it never
+                states `stated_alpha`.
         """
         if max_wrong_rate is not None:
+            self.select_promise(alpha, max_wrong_rate)  # its error says that both are given
             return build_bot_guarantee(self, self.certified_bot.find_certificate(max_wrong_rate), binding)
         stated = None if stated_alpha is None else format_alpha(stated_alpha)
         return build_guarantee(self, self.select_level(alpha), binding, stated)

@@ -52,6 +52,21 @@ def test_level_may_be_omitted_only_if_the_artifact_has_one() -> None:
         several.make_guarantee()
 
 
+def test_refused_level_names_levels_alone_and_a_level_excludes_a_rate() -> None:
+    both = calibrate(
+        make_records(0, 300), alpha=[0.2, 0.3], max_wrong_rate=0.6, features="1", allow_unattainable=True
+    )
+    with pytest.raises(InputError, match=r"several promises \(alpha=0\.2, alpha=0\.3\)"):
+        both.select_level()  # a rate is no level
+    with pytest.raises(InputError, match=r"not calibrated at alpha = 0\.25; it holds alpha=0\.2, alpha=0\.3"):
+        both.select_level("0.25")
+    with pytest.raises(InputError, match=r"several promises \(max_wrong_rate=0\.6, alpha=0\.2"):
+        both.select_promise()
+    assert both.make_guarantee(max_wrong_rate=0.6).kind == "certified"
+    with pytest.raises(InputError, match=r"alpha = 0\.3 and max_wrong_rate = 0\.6 are different promises"):
+        both.make_guarantee("0.3", max_wrong_rate="0.6")
+
+
 @pytest.mark.parametrize("alpha", [0.15, "0.25", "0.2000001"])
 def test_solve_refuses_a_level_not_held_and_lists_those_held(
     alpha: float | str, artifact: CalibrationArtifact
