@@ -24,6 +24,7 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
+from openai.resources import AsyncBatches, AsyncFiles
 
 from integrations.collect.tests.batch_server import TOKENS_IN, TOKENS_OUT, Faults, Provider, serve
 from integrations.collect.tests.batching import (
@@ -158,10 +159,32 @@ def test_server_without_a_batch_interface_is_reported(tmp_path: Path) -> None:
             run(tmp_path / "store.db", parts, 5)
 
 
+def test_upload_that_keeps_failing_is_given_up(tmp_path: Path) -> None:
+    failures = [*[TimeoutError("the gateway is away")] * 8, SimulatedKill]
+    given_up = pytest.raises(CollectionError, match=r"refuses a batch.*gateway is away.*was not charged")
+    failing = mock.patch.object(AsyncFiles, "create", side_effect=failures)
+    with serve(Provider()) as url, failing, given_up:
+        run(tmp_path / "store.db", make_components(url), 2)
+
+
+def test_file_is_uploaded_once_although_the_submission_is_repeated(tmp_path: Path) -> None:
+    provider, create = Provider(), AsyncBatches.create
+    failures = [TimeoutError("away"), TimeoutError("away")]
+
+    async def fail_twice(*given: Any, **more: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await create(*given, **more)
+
+    with serve(provider) as url, mock.patch.object(AsyncBatches, "create", fail_twice):
+        run(tmp_path / "store.db", make_components(url), 2)
+    assert len(provider.log.submitted) == provider.log.control["POST files"] == 1
+
+
 @mostly_long(
     ("kind", "where"),
     [
-        *(("openai", where) for where in ("create", "retrieve", *KILLED_AT_START)),
+        *(("openai", where) for where in ("upload", "create", "retrieve", *KILLED_AT_START)),
         *(("anthropic", where) for where in ("create", "read_results")),
     ],
     quick=4,

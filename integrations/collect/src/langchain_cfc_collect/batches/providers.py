@@ -185,9 +185,16 @@ class Provider(ABC):
         # No retries when creating a batch: first look whether it was created despite the failure.
         self._single_try_client = official.copy(max_retries=0)
 
+    async def upload(self, key: str, bodies: Sequence[Body], endpoint: str) -> str:
+        """Upload a batch's file of requests, and return its id; empty if there is nothing to upload."""
+        del key, bodies, endpoint
+        return ""
+
     @abstractmethod
-    async def create(self, key: str, bodies: Sequence[Body], endpoint: str, headers: Headers) -> str:
-        """Create a batch without any retry, and return the provider's id of it."""
+    async def create(
+        self, key: str, bodies: Sequence[Body], file: str, endpoint: str, headers: Headers
+    ) -> str:
+        """Create a batch without any retry, from requests and what `upload` returned; return its id."""
 
     @abstractmethod
     async def find(self, key: str, created_at: int, size: int, known: Collection[str | None]) -> str | None:
@@ -298,20 +305,23 @@ class OpenAIBatches(Provider):
         "/responses": "/v1/responses",
     }
 
-    async def create(self, key: str, bodies: Sequence[Body], endpoint: str, headers: Headers) -> str:
-        """Upload the file of requests, create a batch from it, and return its id."""
-        del headers
+    async def upload(self, key: str, bodies: Sequence[Body], endpoint: str) -> str:
+        """Upload the file of requests, and return its id."""
         route = {"method": "POST", "url": endpoint}
         lines = (
             {"custom_id": make_id(key, number), **route, "body": body} for number, body in enumerate(bodies)
         )
         content = b"".join(json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines)
         file = await self._retrying_client.files.create(file=(f"{key}.jsonl", content), purpose="batch")
+        return _read_id(file)
+
+    async def create(
+        self, key: str, bodies: Sequence[Body], file: str, endpoint: str, headers: Headers
+    ) -> str:
+        """Create a batch from the uploaded file, and return its id."""
+        del bodies, headers
         batch = await self._single_try_client.batches.create(
-            completion_window="24h",
-            endpoint=endpoint,
-            input_file_id=_read_id(file),
-            metadata={_METADATA_KEY: key},
+            completion_window="24h", endpoint=endpoint, input_file_id=file, metadata={_METADATA_KEY: key}
         )
         return _read_id(batch)
 
@@ -362,9 +372,11 @@ class AnthropicBatches(Provider):
     endpoints: ClassVar[Mapping[str, str]] = {"/v1/messages": "/v1/messages"}
     meaningful_headers = ("anthropic-beta",)
 
-    async def create(self, key: str, bodies: Sequence[Body], endpoint: str, headers: Headers) -> str:
+    async def create(
+        self, key: str, bodies: Sequence[Body], file: str, endpoint: str, headers: Headers
+    ) -> str:
         """Create a message batch, and return its id."""
-        del endpoint
+        del file, endpoint
         items = [{"custom_id": make_id(key, number), "params": body} for number, body in enumerate(bodies)]
         batch = await self._single_try_client.messages.batches.create(
             requests=items, extra_headers=dict(headers)

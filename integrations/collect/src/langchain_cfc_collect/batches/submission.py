@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 # Number of digits of a batch's key, which is the prefix of the id of each of its requests.
 _KEY_DIGITS = 16
-# Attempts to get a reply that can be read.
+# Attempts to upload a batch, and to get a reply that can be read.
 _MAX_ATTEMPTS = 8
 _MAX_REREADS = 3
 
@@ -161,20 +161,21 @@ class Submissions:
         """Submit a batch exactly once, and return the provider's id of it."""
         provider, row = batch.provider, batch.row
         bodies = [one.body for one in batch.requests.values() if one.body is not None]
-        waits, unreadable = _list_waits(), 0
+        waits, attempts, file = _list_waits(), 0, None
         while True:
             try:
-                return await provider.create(row.key, bodies, row.endpoint, headers)
+                if file is None:
+                    file = await provider.upload(row.key, bodies, row.endpoint)
+                return await provider.create(row.key, bodies, file, row.endpoint, headers)
             except Exception as error:  # noqa: BLE001 - any failure of a client
                 failure = error
             if not is_permanent(failure):  # the batch may have been created despite it
                 self._last_problem = f"; the provider does not answer: {describe_error(failure)}"
                 await asyncio.sleep(next(waits))
-                found = await self._find(batch)
-                if found is not None:
+                if file is not None and (found := await self._find(batch)) is not None:
                     return found
-                unreadable += not is_transient(failure)
-            if is_permanent(failure) or unreadable == _MAX_ATTEMPTS:
+                attempts += file is None or not is_transient(failure)
+            if is_permanent(failure) or attempts == _MAX_ATTEMPTS:
                 raise await self._refuse(batch, describe_error(failure)) from failure
 
     async def _find(self, batch: OpenBatch) -> str | None:
