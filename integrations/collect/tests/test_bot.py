@@ -15,6 +15,7 @@ import pytest
 from langchain_cfc_collect import Budget, CollectionOptions, Price, abuild_bot, build_bot, calibrate_chain
 from langchain_cfc_collect.bot import _explain_limit
 from langchain_cfc_collect.store import Store
+from langchain_cfc_collect.store.configurations import CHOICE
 from langchain_core.output_parsers import StrOutputParser
 from langchain_openai import ChatOpenAI
 
@@ -22,6 +23,7 @@ from integrations.collect.tests.sharing import make_recorded_model
 from langchain_cfc import CalibrationArtifact, CFCRunnable
 from langchain_cfc.errors import CFCError, CollectionError, InputError, StoreError, UnattainableTargetError
 from langchain_cfc.labelers import NormalisedMatch, NumericMatch
+from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
 from tests.cli.running import run
 from tests.serving.openai_bodies import Answer
@@ -132,6 +134,24 @@ def test_build_bot_again_asks_nothing_and_serves_under_the_same_digest(
     )
     assert artifact.bot is not None
     assert len(script.requests) == N * SIZE + 5
+
+
+def test_build_bot_goes_on_with_a_choice_of_an_earlier_version(
+    model: ChatOpenAI, script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = CollectionOptions(budget=Budget(max_tokens=300), on_progress=lambda _: None)
+    with pytest.raises(CollectionError, match="were not started"):
+        build(model, collection=few)
+    with Store("bot.db") as store, store.begin_write() as connection:
+        settings = store.configuration
+        total = settings[CHOICE].pop("calls")[0]
+        tokens = {name: total[name] // 5 for name in ("input_tokens", "output_tokens")}
+        settings[CHOICE]["calls"] = [{**total, **tokens, "answered": 1}] * settings[CHOICE].pop("answers")
+        store.write_facts(connection, {"configuration": canonical_json(settings)})
+    capsys.readouterr()
+    build(model)
+    assert len(script.requests) == N * SIZE + 5
+    assert "for 5 trial answers" in capsys.readouterr().err
 
 
 def test_build_bot_asks_by_a_prompt_and_names_its_defaults_alone(

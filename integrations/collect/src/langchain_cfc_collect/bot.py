@@ -251,6 +251,11 @@ def _read_trial(choice: Mapping[str, Any]) -> Usage:
     return Usage(tuple(calls))
 
 
+def _count_trial(choice: Mapping[str, Any]) -> int:
+    """Return the number of trial answers; earlier versions stored one call for each."""
+    return int(choice.get("answers", len(choice.get("calls", ()))))
+
+
 def _charge(budget: Budget, trial: Usage) -> Budget:
     """Return what a budget leaves after the trial, whose requests the store does not count."""
     used = budget.count(trial)
@@ -315,7 +320,7 @@ def _describe_plan(plan: ChainPlan, passed: Collection[str], done: int) -> Itera
             yield f"{name}: {format_part(choice[name])}, because {reasons[f'{name}.factory']}"
         tokens = _read_trial(choice).tokens
         if tokens and requests:
-            cost = f", about {tokens * requests // choice['answers']:,} tokens"
+            cost = f", about {tokens * requests // _count_trial(choice):,} tokens"
     yield (
         f"n: {plan.components.n} answers to each of {pluralize(len(plan.examples), 'question')}"
         f"{f', {done:,} of them done' if done else ''}: {pluralize(requests, 'request')}{cost}"
@@ -356,7 +361,7 @@ def _summarize(
     kept, tokens = plan.collection.settings.get(CHOICE, {}), ended.status.usage.tokens
     if tokens:
         price = "" if ended.status.cost is None else f", {format_cost(ended.status.cost)}"
-        tried = kept.get("answers", 0)
+        tried = _count_trial(kept)
         asked = f", and {_read_trial(kept).tokens:,} for {tried} trial answers" if tried else ""
         yield f"cost: {tokens:,} tokens{price}{asked}"
     yield f"use it: bot.invoke(question).best; kept in {plan.out}"
