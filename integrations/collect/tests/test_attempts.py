@@ -310,8 +310,8 @@ def show(*statuses: CollectionStatus) -> str:
             ],
         ),
         (
-            [{"unit": "claims", "waiting": "1 batch, 20 requests"}],
-            ["8 claims, 0.38 of them supported", "unsupported 0.80", "1 batch, 20 requests"],
+            [{"unit": "claims", "waiting": "1 batch [/v1], 20 requests"}],
+            ["8 claims, 0.38 of them supported", "unsupported 0.80", "1 batch [/v1], 20 requests"],
         ),
     ],
 )

@@ -346,7 +346,7 @@ def show_progress(console: Console | None = None) -> Iterator[Callable[[Collecti
     if not console.is_terminal:
         yield _make_line_printer(console)
         return
-    columns = SpinnerColumn(), BarColumn(bar_width=20), TextColumn("{task.description}")
+    columns = SpinnerColumn(), BarColumn(bar_width=20), TextColumn("{task.description}", markup=False)
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=None)
 
