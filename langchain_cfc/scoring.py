@@ -65,9 +65,9 @@ def compute_auroc(scores: FloatArray, correct: BoolArray, confidence: float = 0.
     wrong = correct.size - right
     if right == 0 or wrong == 0:
         return None
-    # Twice the number of pairs won: integers, so the AUROC does not depend on the order of summation.
-    beaten = 2 * wrong - _count_twice_below(scores[correct], scores[~correct])
-    beating = _count_twice_below(scores[~correct], scores[correct])
+    # Twice the number of pairs won or lost: integers, so the AUROC does not depend on the order of summation.
+    wrong_below, right_below = _count_twice_below(scores, correct)
+    beaten, beating = 2 * wrong - wrong_below[correct], right_below[~correct]
     auroc = int(beaten.sum()) / (2 * right * wrong)
     size = len(scores)
     right_sums = _sum_by_prompt(correct, beaten / (2 * wrong) - auroc)
@@ -96,10 +96,18 @@ def _check_scores(scores: FloatArray, correct: BoolArray, confidence: float) -> 
         raise InputError(msg)
 
 
-def _count_twice_below(scores: FloatArray, others: FloatArray) -> IntArray:
-    """Return for each score twice the number of others below it, plus the number of equal ones."""
-    ascending = np.sort(others)
-    return ascending.searchsorted(scores, "left") + ascending.searchsorted(scores, "right")
+def _count_twice_below(scores: FloatArray, correct: BoolArray) -> tuple[IntArray, IntArray]:
+    """Return for each score twice the number of wrong scores below it plus the number equal; and of right."""
+    order = np.argsort(scores, axis=None)
+    ascending, wrong = scores.ravel()[order], ~correct.ravel()[order]
+    is_new = np.append(True, ascending[1:] > ascending[:-1])
+    starts = np.append(np.flatnonzero(is_new), len(order))
+    wrong_before = np.append(0, np.cumsum(wrong))[starts]
+    counts = np.empty((2, len(order)), dtype=np.int64)
+    for of_kind, before in zip(counts, (wrong_before, starts - wrong_before), strict=True):
+        of_kind[order] = (before[:-1] + before[1:])[np.cumsum(is_new) - 1]
+    of_wrong, of_right = counts.reshape(2, *scores.shape)
+    return of_wrong, of_right
 
 
 def _sum_by_prompt(members: BoolArray, deviations: FloatArray) -> FloatArray:
