@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_cfc_collect import Columns, read_examples
-from langchain_cfc_collect.sources.detection import detect_columns
+from langchain_cfc_collect.sources.detection import describe_lists, detect_columns
 from langchain_cfc_collect.sources.files import BadRow, read_rows
 
 from integrations.collect.tests.sources.writing import (
@@ -145,6 +145,15 @@ def test_read_examples_yields_nothing_after_a_bad_row() -> None:
     assert next(examples).input == "a"
     with pytest.raises(RecordError, match="1 bad row;"):
         next(examples)
+
+
+def test_row_without_any_column_is_a_bad_row(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{}\n{"question": "a", "ref": "b"}\n')
+    columns = Columns(input="question", reference="ref")
+    examples = read_examples(path, columns, "set_aside")
+    assert [one.input for one in examples] == ["a"]
+    assert "no column 'question'; there are none" in str(examples.bad_rows[0])
+    assert list(describe_lists(read_rows(path), columns)) == []
 
 
 @pytest.mark.parametrize("policy", ["refuse", "set_aside"])

@@ -279,7 +279,7 @@ class Columns(BaseModel):
 
 def _explain_missing(row: Mapping[str, Any], name: str) -> str:
     names = list(map(str, row))
-    listed = join_names(names, _MAX_LISTED)
+    listed = join_names(names, _MAX_LISTED) if names else "none"
     head = name.partition(".")[0]
     if head != name and isinstance(row.get(head), str):
         setting = shlex.quote(f"source.cells.{head}=json")

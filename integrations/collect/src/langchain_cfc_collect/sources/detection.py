@@ -113,9 +113,9 @@ def format_key(name: str) -> str:
 
 def read_sample(rows: Rows) -> list[Mapping[str, Any]]:
     """Return the first rows that can be read, at most 50; raise `RecordError` if there are none."""
-    good = (row for row in rows if not isinstance(row, BadRow))
-    sample = [row for _, row in islice(good, _SAMPLE_ROWS)]
-    if not sample or not sample[0]:
+    good = (row[1] for row in rows if not isinstance(row, BadRow) and row[1])
+    sample = list(islice(good, _SAMPLE_ROWS))
+    if not sample:
         bad = next((row for row in rows if isinstance(row, BadRow)), None)
         if bad is not None:
             raise RecordError(rows.name, bad.number, bad.field, f"no row can be used: {bad.problem}")
