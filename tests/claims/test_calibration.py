@@ -157,7 +157,7 @@ def test_adaptive_levels_of_claims_are_reproduced_from_the_artifact(monkeypatch:
     assert reload_artifact(made).digest == made.digest
     given = calibrate(records, adaptive_alpha="0.3", **{**options, "features": made.feature_map})
     assert given.feature_map == made.feature_map
-    with pytest.raises(InputError, match="the share that the levels"):
+    with pytest.raises(InputError, match="the share that they were fitted to keep"):
         calibrate(records, adaptive_alpha="0.5", **{**options, "features": made.feature_map})
 
 
