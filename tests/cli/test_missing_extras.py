@@ -34,11 +34,11 @@ def test_commands_without_their_extra_name_what_to_install(
         "('cvxpy', 'cryptography'))); "
         "from langchain_cfc.cli import main; main()"
     )
-    (tmp_path / "key.pem").write_text("-----BEGIN PRIVATE KEY-----\n")
+    (key := tmp_path / "key.pem").write_text("-----BEGIN PRIVATE KEY-----\n")
     given = [str(artifact) if word == "ARTIFACT" else word for word in words]
     command = [sys.executable, "-c", code, *given]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert ran.returncode == 2
     assert "Traceback" not in ran.stderr
     assert f"pip install 'langchain-cfc[{extra}]'" in " ".join(ran.stderr.split())
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [key]
