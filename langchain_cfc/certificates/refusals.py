@@ -2,7 +2,8 @@
 
 A refusal prints no figure that depends on certification labels. The next attempt may change the model, the
 verifier or any setting, and a choice that follows such figures would void its certificate; see
-`artifact.attempts`. How many prompts would be enough is therefore stated for given shares of wrong answers.
+`artifact.attempts`. How many prompts would be enough is therefore stated for given shares of wrong answers,
+and every refusal says which scores are better, as only the labels show that scores are reversed.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def make_refusal(
     advice = f", or allow more: max_wrong_rate={float(larger):g} (in Python with after=error)"
     msg = (
         f"{reason}.\nThis was test {attempt.number} on these labels. Add {traits.prompt}s"
-        f"{advice if larger < _LARGEST_RATE else ''}"
+        f"{advice if larger < _LARGEST_RATE else ''}.\n"
+        "Smaller scores must be better: if the verifier returns a confidence p, use 1 - p"
     )
     return UnattainableTargetError(msg, attempts=attempt.end(certified=False))

@@ -44,6 +44,13 @@ def test_attempt_after_a_refusal_has_a_tenth_of_delta() -> None:
     assert [(one.number, one.certified) for one in third.attempts] == [(1, False), (2, True), (3, True)]
 
 
+def test_following_the_advice_of_a_refusal_of_confidences_certifies() -> None:
+    confidences = [change_candidates(one, lambda each: {"score": 1 - each.score}) for one in MORE]
+    with pytest.raises(UnattainableTargetError, match="confidence p, use 1 - p") as caught:
+        calibrate(confidences, features="1", max_wrong_rate="0.2")
+    assert get_number(calibrate(MORE, features="1", max_wrong_rate="0.2", after=caught.value)) == 2
+
+
 @pytest.mark.parametrize(("n", "rates"), [(10, ["0.05"]), (20, ["0.05", "0.4"]), (100, ["0.02", "0.08"])])
 def test_refusal_advises_a_rate_only_if_the_next_attempt_can_certify_it(n: int, rates: list[str]) -> None:
     right = [change_candidates(one, correct=True) for one in KNOWN[:n]]
