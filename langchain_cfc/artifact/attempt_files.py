@@ -19,7 +19,7 @@ from langchain_cfc.artifact.facts import Attempt
 from langchain_cfc.artifact.model import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import ArtifactError, InputError, UnattainableTargetError
-from langchain_cfc.support.files import atomic_writer, lock_folders
+from langchain_cfc.support.files import atomic_writer, check_target, lock_folders
 from langchain_cfc.support.serialization import canonical_json, compute_sha256
 
 _SUFFIX = ".attempts.json"
@@ -38,6 +38,15 @@ class AttemptFiles:
 
     paths: tuple[Path, ...]
     ledger: AttemptLedger
+
+    def check(self) -> None:
+        """Check that the files can be written, before a long computation whose outcome they must record.
+
+        Raises:
+            InputError: If a file cannot be written.
+        """
+        for path in self.paths:
+            check_target(path)
 
     def record(self, made: Previous) -> None:
         """Add attempts to the files, before their outcome is shown.

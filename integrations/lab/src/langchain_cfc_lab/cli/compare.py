@@ -202,6 +202,7 @@ def compare(
             raise InputError(msg)
         make_figure_folder(figures)
         with open_attempts(records) as kept, open_records(records) as dataset:
+            kept.check()
             found = lab.compare(
                 dataset,
                 alpha=alpha or None,

@@ -183,6 +183,7 @@ def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
                 found = run(samples)
             else:
                 with open_attempts(records or []) as kept, open_records(records or []) as dataset:
+                    kept.check()
                     found = run(tabulate(dataset, provenance=dataset.provenance))
                     record_comparison(kept, dataset, "paper")
         print_result(found, _print_study, as_json=as_json)

@@ -109,6 +109,7 @@ def suggest(
             raise InputError(msg)
         # A terminal shows one progress bar at a time: read all records before trying options.
         with open_attempts(records) as kept, open_records(records) as dataset:
+            kept.check()
             table = tabulate(dataset, provenance=dataset.provenance)
         shared["provenance"] = dataset.provenance
         try:
