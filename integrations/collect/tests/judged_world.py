@@ -63,7 +63,7 @@ def count_labels(
     """
     rng = np.random.default_rng(seed)
     alone = labels == "people"
-    state = JudgedEProcess.start(1.0 if alone else share, np.array([target]), (sequences,))
+    state = JudgedEProcess.start(1.0 if alone else share, np.array([target]))
     spent, certified = np.zeros(sequences), np.zeros(sequences, dtype=np.bool_)
     for _ in range(prompts):
         kept, judged, doubt, hard = world.draw(rng, sequences)

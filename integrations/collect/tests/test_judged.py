@@ -79,7 +79,7 @@ def test_mean_wealth_over_all_labels_and_samples_is_one() -> None:
     for strata in product(kinds, repeat=4):
         paths = np.array(list(product((True, False), repeat=8)))
         chance = np.ones(len(paths))
-        state = JudgedEProcess.start(share, np.array([target]), (len(paths),))
+        state = JudgedEProcess.start(share, np.array([target]))
         # Bets change with labels, which fitting after every prompt makes sure of.
         for place, stratum in enumerate(strata):
             sampled, kept = paths[:, 2 * place], paths[:, 2 * place + 1]

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from langchain_cfc_collect import HumanLabels, review
 from langchain_cfc_collect.human import MAX_CELL_SIZE
 from langchain_cfc_collect.review import (
-    IntervalEstimate,
+    ErrorRate,
     ReviewReport,
     create_review_report,
     format_candidate,
@@ -344,7 +344,7 @@ def report_on_rows(records: list[PromptRecord], rows: list[Row], folder: Path) -
     return create_review_report(records, write_rows(folder / "a.csv", [header, *rows]))
 
 
-def covers(estimate: IntervalEstimate, truth: float) -> bool:
+def covers(estimate: ErrorRate, truth: float) -> bool:
     return estimate.low <= truth <= estimate.high
 
 
@@ -398,9 +398,8 @@ def test_review_report_equals_figures_worked_out_by_hand(tmp_path: Path) -> None
     rows = [[f"p{number}", "a", "yes" if number in {0, 1, 2, 3, 9} else "no"] for number in range(10)]
     report = report_on_rows(given, rows, tmp_path)
     assert (report.rows, report.unfilled, report.prompts) == (10, 0, 10)
-    assert (report.correct_called_correct, report.correct_called_wrong) == (4, 1)
-    assert (report.wrong_called_correct, report.wrong_called_wrong) == (2, 3)
     for rate, part, size in ((report.error_on_wrong, 2, 5), (report.error_on_correct, 1, 5)):
+        assert (rate.mistakes, rate.rows) == (part, size)
         assert (rate.value, rate.low, rate.high) == (part / size, *clopper_pearson(part, size))
 
 
@@ -436,7 +435,7 @@ def test_intervals_cover_with_several_candidates_of_a_prompt(tmp_path: Path) -> 
         rows = [[name, text, "no"] for name, text in given.truth]
         report = report_on_rows(given.records, rows, tmp_path)
         hits += covers(report.error_on_wrong, 0.3)
-        low, high = clopper_pearson(report.wrong_called_correct, prompts * N)
+        low, high = clopper_pearson(report.error_on_wrong.mistakes, prompts * N)
         naive += low <= 0.3 <= high
     chance = chance_to_cover(0.3, prompts)
     assert hits >= binom.ppf(FALSE_ALARM, repetitions, chance)
@@ -518,7 +517,7 @@ def test_agreement_prints_the_report(records: Path, sheet: Path) -> None:
     assert e0.value is not None
     for words in (
         "review.csv: 290 of 300 rows filled in, from 290 independent prompts",
-        f"wrong ones labelled correct {report.wrong_called_correct} of ",
+        f"wrong ones labelled correct {e0.mistakes} of {e0.rows}",
         f" {100 * e0.value:.1f} {100 * e0.low:.1f} to {100 * e0.high:.1f}",
         "Empty rows are left out",
     ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,20 @@ class Sheet:
         if found is not None and make_key(found) != make_key(format_cell(format_input(prompt))):
             problem = f"{found!r:.80} is not the input of {name!r:.80}: does the sheet belong to others?"
             raise RecordError(self.source, line, "input", problem)
+
+    def check_rows(self, known: Collection[tuple[str, str]], item: str, missing: str) -> None:
+        """Raise a `RecordError` for rows that are not `known`, given the noun for one that is.
+
+        `missing` says of an id what is wrong if no known row has it.
+        """
+        unknown = [(row.line, key) for key, row in self.rows.items() if key not in known]
+        if unknown:
+            line, (name, text) = unknown[0]
+            more = f"; {len(unknown)} such rows in all" if len(unknown) > 1 else ""
+            if name not in {one for one, _ in known}:
+                raise RecordError(self.source, line, "id", f"{name!r:.80} is {missing}{more}")
+            problem = f"{text!r:.80} is not a {item} of {name!r:.80}: was the text changed?{more}"
+            raise RecordError(self.source, line, "text", problem)
 
 
 def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:

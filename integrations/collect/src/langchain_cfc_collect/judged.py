@@ -131,7 +131,10 @@ class JudgedPrompts(NamedTuple):
 
 @dataclass(frozen=True)
 class JudgedEProcess:
-    """The evidence of one or several sequences of prompts that a promise is kept often enough."""
+    """The evidence that a promise is kept often enough.
+
+    It is of one sequence of prompts, until `update` is given the labels of several.
+    """
 
     targets: FloatArray  # (g,) hypotheses, ascending
     wealth: FloatArray  # (..., g) logarithm of the wealth against each of them
@@ -145,23 +148,20 @@ class JudgedEProcess:
     prompts: int = 0  # number of prompts so far
 
     @classmethod
-    def start(
-        cls, share: float, targets: FloatArray = _HYPOTHESES, shape: tuple[int, ...] = ()
-    ) -> JudgedEProcess:
-        """Start an array of sequences, before any prompt, with ascending hypotheses.
+    def start(cls, share: float, targets: FloatArray = _HYPOTHESES) -> JudgedEProcess:
+        """Start before any prompt, with ascending hypotheses.
 
         Those by default do not depend on what is to be certified, so the target may change on the way.
         """
-        by_stratum = np.zeros((*shape, len(_PRIOR_LABELS)))
         return cls(
             targets=targets,
-            wealth=np.zeros((*shape, len(targets))),
-            peak=np.zeros((*shape, len(targets))),
-            fractions=np.zeros((*shape, len(targets))),
-            kept=by_stratum + _PRIOR_LABELS[:, 0],
-            labelled=by_stratum + _PRIOR_LABELS.sum(axis=1),
-            prompts_met=by_stratum + _PRIOR_PROMPTS,
-            included=by_stratum + share * _PRIOR_PROMPTS,
+            wealth=np.zeros(len(targets)),
+            peak=np.zeros(len(targets)),
+            fractions=np.zeros(len(targets)),
+            kept=_PRIOR_LABELS[:, 0],
+            labelled=_PRIOR_LABELS.sum(axis=1),
+            prompts_met=_PRIOR_PROMPTS,
+            included=share * _PRIOR_PROMPTS,
             refit_every=max(1, round(1.0 / share)),
         )
 
@@ -237,28 +237,14 @@ class JudgedEProcess:
             The number of labels; None if these prompts are not expected to suffice.
         """
         place = int(np.searchsorted(self.targets, target))
-        rng = np.random.default_rng(0)
-
-        def repeat(values: FloatArray) -> FloatArray:
-            return np.repeat(values[np.newaxis], _FORECASTS, axis=0)
-
-        one = slice(place, place + 1)
-        state = replace(
-            self,
-            targets=self.targets[one],
-            wealth=repeat(self.wealth[one]),
-            peak=repeat(self.peak[one]),
-            fractions=repeat(self.fractions[one]),
-            kept=repeat(self.kept),
-            labelled=repeat(self.labelled),
-            prompts_met=repeat(self.prompts_met),
-            included=repeat(self.included),
-        )
-        truth = rng.beta(state.kept, state.labelled - state.kept)
         needed = math.log(1.0 / delta) + _ROUND_OFF
-        spent = 0
         if self.peak[place] >= needed:
             return 0
+        names = ("targets", "wealth", "peak", "fractions")
+        state = replace(self, **{name: getattr(self, name)[place : place + 1] for name in names})
+        rng = np.random.default_rng(0)
+        truth = rng.beta(self.kept, self.labelled - self.kept, (_FORECASTS, len(_PRIOR_LABELS)))
+        spent = 0
         for row in range(min(len(upcoming.strata), _FORECAST_STEPS)):
             chance = truth[:, int(upcoming.strata[row])]
             state = state.update(*upcoming.get(row), rng.random(_FORECASTS) < chance)

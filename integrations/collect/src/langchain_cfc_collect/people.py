@@ -19,7 +19,7 @@ of the prompt's candidates, or of the answer's claims, that the judge calls wron
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -45,15 +45,7 @@ from langchain_cfc_collect.judged import (
     assign_strata,
     compute_inclusion,
 )
-from langchain_cfc_collect.review import (
-    check_all_found,
-    check_sheet_path,
-    list_labels,
-    write_rows,
-)
-
-# Number of prompts to label next that a report lists.
-_MAX_NEXT_IDS = 10
+from langchain_cfc_collect.review import check_sheet_path, list_labels, write_rows
 
 
 class PeopleReport(BaseModel):
@@ -71,7 +63,6 @@ class PeopleReport(BaseModel):
         agreed: Number of labelled prompts for which the judge's labels give the same outcome.
         expected_labels: Expected number of further prompts to label; 0 once certified, None if the sheet is
             not expected to suffice. Before the first label, it rests on a guess of how good the judge is.
-        next_ids: The next prompts to label.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -86,7 +77,6 @@ class PeopleReport(BaseModel):
     waiting: int
     agreed: int
     expected_labels: int | None
-    next_ids: tuple[str, ...]
 
     @property
     def is_certified(self) -> bool:
@@ -112,8 +102,8 @@ class PeopleSample:
     ids: tuple[str, ...]  # (m,)
     prompts: JudgedPrompts  # (m,)
     by_judge: BoolArray  # (m,) whether the promise is kept by the judge's labels, or needs no label
-    slots: BoolArray  # (m, n) answers or claims whose labels decide the outcome
-    records: Mapping[str, LabelledRecord | None]  # by id; None for prompts that people need not label
+    # The records to label, by id in this order, with the slots whose labels decide the outcome.
+    sheet: Mapping[str, tuple[LabelledRecord, Sequence[int]]]
 
     @classmethod
     def draw(
@@ -168,12 +158,12 @@ class PeopleSample:
         labelled, _ = tabulate_held_out(artifact, source)
         digest = compute_records_digest(labelled)
         ids, prompts, by_judge, slots = _sample_prompts(artifact, labelled, level, bot, share)
-        needed = set(np.array(ids)[prompts.needs_label].tolist())
+        chosen = np.flatnonzero(prompts.needs_label).tolist()
+        wanted = {ids[row]: np.flatnonzero(slots[row]).tolist() for row in chosen}
         every = source.read_all() if isinstance(source, Records) else source
-        texts: dict[str, LabelledRecord | None] = {
-            record.id: record if record.id in needed else None for record in every
-        }
-        return cls(artifact, level, bot, target, share, digest, ids, prompts, by_judge, slots, texts)
+        texts = {record.id: record for record in every if record.id in wanted}
+        sheet = {name: (texts[name], several) for name, several in wanted.items()}
+        return cls(artifact, level, bot, target, share, digest, ids, prompts, by_judge, sheet)
 
     def write_sheet(self, path: str | os.PathLike[str]) -> None:
         """Write the sheet, in the order in which people must label it, from the top.
@@ -186,14 +176,13 @@ class PeopleSample:
                 long for a cell.
         """
         target = check_sheet_path(path)
-        rows = [(record, slots) for _, record, slots in self._list_rows()]
-        if not rows:
+        if not self.sheet:
             msg = (
                 f"none of {len(self.ids)} prompts is to be labelled at a share of {self.share:g}: "
                 "add more judged prompts, or raise share (on the command line --share)"
             )
             raise InputError(msg)
-        write_rows(target, rows)
+        write_rows(target, list(self.sheet.values()))
 
     def certify(
         self, sheet: str | os.PathLike[str], *, delta: Level = "0.05"
@@ -228,7 +217,6 @@ class PeopleSample:
                 agreed += kept == bool(self.by_judge[row])
             state = state.update(*prompts.get(row), np.array(kept))
         at_least = float(state.compute_bound(float(text)))
-        rest = [one for one in np.array(self.ids)[row:][needs[row:]].tolist() if outcomes[one] is None]
         report = PeopleReport(
             about="sets" if self.bot is None else "answers",
             delta=text,
@@ -237,29 +225,25 @@ class PeopleSample:
             prompts=len(self.ids),
             to_label=int(needs.sum()),
             labelled=labelled,
-            waiting=int(needs.sum()) - labelled - len(rest),
+            waiting=sum(outcome is not None for outcome in outcomes.values()) - labelled,
             agreed=agreed,
             expected_labels=state.forecast_labels(self.target, float(text), prompts.get(slice(row, None))),
-            next_ids=tuple(rest[:_MAX_NEXT_IDS]),
         )
         return (self._certify(report, row) if report.is_certified else self.artifact), report
 
     def _read_outcomes(self, sheet: Sheet) -> dict[str, bool | None]:
         """Return whether the promise is kept, by id of the prompts on the sheet; None if still open."""
         texts: dict[str, list[str]] = {}
-        for record_id, record, slots in self._list_rows():
-            sheet.check_input(record_id, record.input)
+        for name, (record, slots) in self.sheet.items():
+            sheet.check_input(name, record.input)
             labels_of = list_labels(record)
-            texts[record_id] = [labels_of[slot][0] for slot in slots]
-        keys = {(name, text) for name, several in texts.items() for text in several}
-        for (name, _), row in sheet.rows.items():
-            if name in self.records and name not in texts:
-                problem = (
-                    f"{name!r:.80} is not in the sample of prompts to label: only prompts drawn at random "
-                    "count. Was the sheet written for another share, level or target?"
-                )
-                raise RecordError(sheet.source, row.line, "id", problem)
-        check_all_found(sheet, keys, self.records, "text to label")
+            texts[name] = [labels_of[slot][0] for slot in slots]
+        sheet.check_rows(
+            {(name, text) for name, several in texts.items() for text in several},
+            "text to label",
+            "not in the sample of prompts to label: only prompts drawn at random count. Was the sheet "
+            "written for other records, or for another share, level or target?",
+        )
         outcomes: dict[str, bool | None] = {}
         rule = self.artifact.parsed_set_rule
         for name, wanted in texts.items():
@@ -275,13 +259,6 @@ class PeopleSample:
                 kept.add(all(filled) if self.bot else bool(rule.covers(np.array([filled]), shown)[0]))
             outcomes[name] = kept.pop() if len(kept) == 1 else None
         return outcomes
-
-    def _list_rows(self) -> Iterator[tuple[str, LabelledRecord, list[int]]]:
-        """Yield the id and record of each prompt to label, and the slots whose labels decide its outcome."""
-        for record_id, needs, slots in zip(self.ids, self.prompts.needs_label, self.slots, strict=True):
-            record = self.records[record_id]
-            if needs and record is not None:
-                yield record_id, record, np.flatnonzero(slots).tolist()
 
     def _certify(self, report: PeopleReport, prompts: int) -> CalibrationArtifact:
         """Return the artifact with a certificate by so many prompts, in place of one from no more labels."""

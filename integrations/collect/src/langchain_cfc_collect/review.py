@@ -35,13 +35,13 @@ import hashlib
 import io
 import os
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.certificates.bounds import clopper_pearson
-from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.errors import InputError
 from langchain_cfc.records import (
     Candidate,
     ClaimsRecord,
@@ -95,8 +95,7 @@ def write_review(records: Iterable[LabelledRecord], k: int, path: str | os.PathL
         raise InputError(msg)
     target = check_sheet_path(path)
     sample = _sample_records(records, k)
-    of_claims = bool(sample) and isinstance(sample[0], ClaimsRecord)
-    what = "answers" if of_claims else "candidates"
+    what = "answers" if isinstance(sample[0], ClaimsRecord) else "candidates"
     if len(sample) < k:
         msg = (
             f"asked for {k} {what}, but the records hold {len(sample)} independent prompts, and several "
@@ -119,12 +118,12 @@ def check_sheet_path(path: str | os.PathLike[str]) -> Path:
 
 
 def write_rows(target: Path, sample: Sequence[tuple[LabelledRecord, Sequence[int]]]) -> None:
-    """Write a sheet with the given slots of each record, in the order of the sample."""
+    """Write a sheet with the given slots of each record, at least one, in the order of the sample."""
     table = io.StringIO(newline="")
     lines = csv.writer(table)
-    of_claims = bool(sample) and isinstance(sample[0][0], ClaimsRecord)
-    columns, label = (CLAIM_COLUMNS, "supported") if of_claims else (COLUMNS, "correct")
-    lines.writerow([*(TEXT_MARK + name for name in columns), label])
+    first = sample[0][0]
+    columns = CLAIM_COLUMNS if isinstance(first, ClaimsRecord) else COLUMNS
+    lines.writerow([*(TEXT_MARK + name for name in columns), _find_unit(first).correct])
     for record, slots in sample:
         for cells in _list_rows(record, slots):
             lines.writerow([*(TEXT_MARK + cell for cell in cells), ""])
@@ -220,13 +219,15 @@ def _make_contradiction_error(record: LabelledRecord, text: str) -> InputError:
     return InputError(f"record {record.id!r} labels the {unit.item} {text!r:.80} {words}")
 
 
-class IntervalEstimate(BaseModel):
-    """Estimated share with its two-sided confidence interval at 95 %."""
+class ErrorRate(BaseModel):
+    """Share of the correct or of the wrong candidates whose label is a mistake."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    value: float | None  # the observed share; None without any observation
-    low: float
+    mistakes: int
+    rows: int  # correct or wrong candidates
+    value: float | None  # the observed share; None without any row
+    low: float  # of its two-sided confidence interval at 95 %
     high: float
 
 
@@ -238,11 +239,7 @@ class ReviewReport(BaseModel):
             instead of correct or wrong.
         rows: Number of different candidates on the sheet.
         unfilled: Number of candidates on the sheet that are not judged yet.
-        correct_called_correct: Number of correct candidates that are labelled correct.
-        correct_called_wrong: Number of correct candidates that are labelled wrong.
-        wrong_called_correct: Number of wrong candidates that are labelled correct.
-        wrong_called_wrong: Number of wrong candidates that are labelled wrong.
-        prompts: Number of independent prompts that these candidates are from.
+        prompts: Number of independent prompts that the judged candidates are from.
         error_on_correct: Share of the correct candidates that are labelled wrong, e1.
         error_on_wrong: Share of the wrong candidates that are labelled correct, e0.
     """
@@ -252,13 +249,9 @@ class ReviewReport(BaseModel):
     unit: Unit
     rows: int
     unfilled: int
-    correct_called_correct: int
-    correct_called_wrong: int
-    wrong_called_correct: int
-    wrong_called_wrong: int
     prompts: int
-    error_on_correct: IntervalEstimate
-    error_on_wrong: IntervalEstimate
+    error_on_correct: ErrorRate
+    error_on_wrong: ErrorRate
 
 
 def create_review_report(records: Iterable[LabelledRecord], sheet: str | Path) -> ReviewReport:
@@ -270,7 +263,7 @@ def create_review_report(records: Iterable[LabelledRecord], sheet: str | Path) -
             those of `write_review`; rows that people chose to judge say little about the others.
 
     Returns:
-        The confusion table and the rates of mistakes.
+        The mistakes of the labels.
 
     Raises:
         InputError: If the sheet cannot be read or no row is filled in, or a record labels a reviewed
@@ -285,40 +278,31 @@ def create_review_report(records: Iterable[LabelledRecord], sheet: str | Path) -
         msg = f"no row of {people.source} is filled in: write yes or no in its last column"
         raise InputError(msg)
     labelled, unit = _find_labels(records, people)
-    counts = Counter((labelled[key][0], truth) for key, truth in truths.items())
-    on_correct, on_wrong = (
-        _estimate_rate(counts[not side, side], [labelled[key][1] for key in truths if truths[key] is side])
-        for side in (True, False)
-    )
-    prompts = len({labelled[key][1] for key in truths})
+    judged = {truth: [labelled[key] for key in truths if truths[key] is truth] for truth in (True, False)}
     return ReviewReport(
         unit=unit,
         rows=len(people.rows),
         unfilled=len(people.rows) - len(truths),
-        correct_called_correct=counts[True, True],
-        correct_called_wrong=counts[False, True],
-        wrong_called_correct=counts[True, False],
-        wrong_called_wrong=counts[False, False],
-        prompts=prompts,
-        error_on_correct=on_correct,
-        error_on_wrong=on_wrong,
+        prompts=len({labelled[key][1] for key in truths}),
+        error_on_correct=_estimate_rate(judged[True], truth=True),
+        error_on_wrong=_estimate_rate(judged[False], truth=False),
     )
 
 
-def _estimate_rate(part: int, prompts: Sequence[str]) -> IntervalEstimate:
-    """Return the share `part` / number of candidates with its interval, given each candidate's prompt.
+def _estimate_rate(labelled: Sequence[tuple[bool, str]], *, truth: bool) -> ErrorRate:
+    """Return the share of labels that differ from the truth, given each candidate's label and its prompt.
 
     The interval is that of Clopper and Pearson. If prompts have several candidates, the i-th m_i, the
     variance of the share is largest if mistakes come together. Then it equals the variance of
     (sum m_i)^2 / sum m_i^2 independent ones (Kish 1965, "Survey Sampling"), and the interval for that number
     is used as an approximation.
     """
-    total = len(prompts)
+    total, mistakes = len(labelled), sum(label is not truth for label, _ in labelled)
     if total == 0:
-        return IntervalEstimate(value=None, low=0.0, high=1.0)
-    size = total**2 / sum(count**2 for count in Counter(prompts).values())
-    low, high = clopper_pearson(part * size / total, size)
-    return IntervalEstimate(value=part / total, low=low, high=high)
+        return ErrorRate(mistakes=0, rows=0, value=None, low=0.0, high=1.0)
+    size = total**2 / sum(count**2 for count in Counter(prompt for _, prompt in labelled).values())
+    low, high = clopper_pearson(mistakes * size / total, size)
+    return ErrorRate(mistakes=mistakes, rows=total, value=mistakes / total, low=low, high=high)
 
 
 def _find_labels(
@@ -327,7 +311,6 @@ def _find_labels(
     """Return the recorded label and the independent prompt of each row, and the records' unit."""
     names = {name for name, _ in sheet.rows}
     found: dict[tuple[str, str], tuple[bool, str]] = {}
-    met: set[str] = set()
     unit: Unit = "answers"
     for record in check_records(records):
         if isinstance(record, ClaimsRecord):
@@ -335,26 +318,11 @@ def _find_labels(
         name = record.id
         if name not in names:
             continue
-        met.add(name)
         sheet.check_input(name, record.input)
         prompt = f"prompt {name}" if record.cluster is None else f"cluster {record.cluster}"
         for text, label in list_labels(record):
             key = (name, text)
-            if key in sheet.rows and found.setdefault(key, (label, prompt))[0] != label:
+            if found.setdefault(key, (label, prompt))[0] != label and key in sheet.rows:
                 raise _make_contradiction_error(record, text)
-    check_all_found(sheet, found, met, "claim" if unit == "claims" else "candidate")
+    sheet.check_rows(found, UNITS[unit].item, "in none of the records: does the sheet belong to others?")
     return found, unit
-
-
-def check_all_found(sheet: Sheet, found: Container[tuple[str, str]], met: Container[str], what: str) -> None:
-    """Raise a `RecordError` for rows that the records lack, given the keys and prompts that were found."""
-    unknown = [(row.line, key) for key, row in sheet.rows.items() if key not in found]
-    if not unknown:
-        return
-    line, (name, text) = unknown[0]
-    more = f"; {len(unknown)} such rows in all" if len(unknown) > 1 else ""
-    if name not in met:
-        problem = f"{name!r:.80} is in none of the records: does the sheet belong to others?{more}"
-        raise RecordError(sheet.source, line, "id", problem)
-    problem = f"{text!r:.80} is not a {what} of {name!r:.80}: was the text changed?{more}"
-    raise RecordError(sheet.source, line, "text", problem)

@@ -39,13 +39,13 @@ def _print_report(console: Console, report: ReviewReport, *, sheet: str) -> None
         "prompts\n"
     )
     table = make_table("mistakes of the labels", "count", "%", "95 % interval")
-    for truth, label, missed, met, rate in (
-        (wrong, right, report.wrong_called_correct, report.wrong_called_wrong, report.error_on_wrong),
-        (right, wrong, report.correct_called_wrong, report.correct_called_correct, report.error_on_correct),
+    for truth, label, rate in (
+        (wrong, right, report.error_on_wrong),
+        (right, wrong, report.error_on_correct),
     ):
         share = "unknown" if rate.value is None else f"{100 * rate.value:.1f}"
         interval = f"{100 * rate.low:.1f} to {100 * rate.high:.1f}"
-        table.add_row(f"{truth} ones labelled {label}", f"{missed} of {missed + met}", share, interval)
+        table.add_row(f"{truth} ones labelled {label}", f"{rate.mistakes} of {rate.rows}", share, interval)
     console.print(table, "")
     console.print(
         f"A promise counts what these labels call {wrong}: {wrong} ones labelled {right} make it look better "

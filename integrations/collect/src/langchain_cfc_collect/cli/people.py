@@ -59,7 +59,6 @@ def certify(
                 max_wrong_rate=max_wrong_rate,
                 alpha=alpha,
                 share=share,
-                provenance=dataset.provenance,
             )
         if not sheet.exists():
             sample.write_sheet(sheet)
@@ -97,5 +96,3 @@ def _print_people(
         )
     else:
         console.print(f"About {report.expected_labels} more labels are expected to be enough.")
-    if report.next_ids:
-        console.print(f"Next to label: {escape(', '.join(report.next_ids))}", soft_wrap=True)
