@@ -16,7 +16,7 @@ from langchain_cfc.errors import StoreError
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.costs import Usage
 from langchain_cfc_collect.sources.columns import Columns
-from langchain_cfc_collect.sources.samples import Sample, read_samples
+from langchain_cfc_collect.sources.samples import Sample, gather_answers, open_answers
 from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.store import Store, rows
 from langchain_cfc_collect.store.configurations import IMPORTED
@@ -82,29 +82,32 @@ def import_samples(
     given = columns.model_dump(exclude_defaults=True) if isinstance(columns, Columns) else columns or {}
     several = isinstance(samples, list | tuple) and samples and isinstance(samples[0], str | os.PathLike)
     parts = {"answer": answer or None, "score": score, "label": label}
-    read = read_samples(samples if several else [samples], given, parts, n)
-    answers = [one for _, several in read.prompts for one in several]
+    tables = [open_answers(one, given, parts) for one in (samples if several else [samples])]
+    prompts = gather_answers(tables, n)
+    answers = [one for _, several in prompts for one in several]
     has_scores = any(one.score is not None for one in answers)
     has_labels = any(one.label is not None for one in answers)
-    origin = [f"{one['format']} in {one['file']}" for one in read.sources]
-    unnamed = {"unnamed": origin}
+    unnamed = {"unnamed": [f"{one.format} in {one.file}" for one in tables]}
+    n = len(prompts[0][1])
     configuration = {
-        "n": read.n,
+        "n": n,
         "generator": unnamed if generator_id is None else {"id": generator_id},
         # Labels follow scores in a store, so they come with the scores of no verifier.
         **({"verifier": unnamed} if has_scores or has_labels else {}),
         **({"labeler": unnamed} if has_labels else {}),
     }
-    makers = ((one, _make_writer(several, has_scores, has_labels)) for one, several in read.prompts)
+    makers = ((one, _make_writer(several, has_scores, has_labels)) for one, several in prompts)
     with Store(store, create=True) as opened, opened.lock():
         if opened.configuration and IMPORTED not in opened.configuration:
             msg = f"{opened.name} holds answers that were collected: import others into another store"
             raise StoreError(msg)
         known = opened.configuration.get(IMPORTED, [])
-        new = [one for one in map(dict, read.sources) if one not in known]
+        read = [{"file": one.file, "format": one.format} for one in tables]
+        new = [one for one in read if one not in known]
         opened.set_configuration({**configuration, IMPORTED: [*known, *new]})
         added = opened.add_with_stages(makers)
-    return ImportReport(added, read.n, read.read_from, has_scores, has_labels)
+    read_from = "; ".join(one.describe() for one in tables)
+    return ImportReport(added, n, read_from, has_scores, has_labels)
 
 
 def _make_writer(samples: Sequence[Sample], has_scores: bool, has_labels: bool) -> MakeWrites:

@@ -1,4 +1,4 @@
-"""`read_samples`: answers that another tool drew, with scores and labels where it has some.
+"""`AnswerTable`: answers that another tool drew, with scores and labels where it has some.
 
 What is read is recognised by the columns of the first row, in this order:
 
@@ -24,9 +24,9 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from langchain_core.messages import AIMessage
 from pydantic import ValidationError
@@ -75,8 +75,7 @@ _LIMITS = ("latency", "cost")
 _MOST_LISTED = 5
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """One answer, with its score and its label if they are known."""
 
     draw: DrawnCandidate
@@ -85,45 +84,65 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Samples:
-    """Questions with answers that were drawn elsewhere.
+class AnswerTable:
+    """A table of answers.
 
     Attributes:
-        prompts: Each prompt with its n answers.
-        sources: For each file, its name and format.
-        n: Number of answers of each prompt.
-        read_from: What was recognised, and the columns.
+        rows: Its rows.
+        format: What wrote it.
+        parts: The columns of answer (or lists of answers), score and label, None or empty for none. Scores
+            are in [0, 1], smaller is better unless their column is named `confidence`.
+        columns: The columns of question, reference and metadata.
+        has_lists: Whether each cell of the answers is text that holds a list of them, as in CSV.
     """
-
-    prompts: Sequence[tuple[Example, Sequence[Sample]]]
-    sources: Sequence[Mapping[str, str]]
-    n: int
-    read_from: str
-
-
-@dataclass(frozen=True)
-class _Table:
-    """A table of answers."""
 
     rows: Rows
     format: str
-    # Names of columns that are not to be guessed, empty for none, by part: question, reference, answer (or
-    # lists of answers), label, and score: in [0, 1], smaller is better unless it is named `confidence`.
-    columns: Mapping[str, str | None]
-    has_lists: bool = False  # whether each cell of the answers is text that holds a list of them, as in CSV
+    parts: Mapping[str, str | None]
+    columns: Columns
+    has_lists: bool
 
-    def describe(self, columns: Columns) -> str:
-        """Return in one line what was recognised, given the columns of question and reference."""
-        answer, score = self.columns["answer"], self.columns["score"]
+    @property
+    def file(self) -> str:
+        """The name of the file."""
+        return Path(self.rows.name).name
+
+    def describe(self) -> str:
+        """Return in one line what was recognised."""
+        answer, score, known = self.parts["answer"], self.parts["score"], self.columns
         parts = {
-            "question": columns.input or columns.prompt or columns.inputs,
+            "question": known.input or known.prompt or known.inputs,
             "answer": f"{answer} (lists)" if self.has_lists else answer,
-            "reference": columns.reference,
+            "reference": known.reference,
             "score": score and f"{score} ({'larger' if _is_confidence(score) else 'smaller'} is better)",
-            "label": self.columns["label"],
+            "label": self.parts["label"],
         }
         read = ", ".join(f"{part} from {one}" for part, one in parts.items() if one)
-        return f"{Path(self.rows.name).name}: {self.format}: {read}"
+        return f"{self.file}: {self.format}: {read}"
+
+    def read_answers(self, row: Mapping[str, Any], number: int) -> list[Sample]:
+        """Return the answers of a row, with their scores and labels; raise `RecordError` if it has none."""
+        source = self.rows.name
+        made: list[list[Any]] = []
+        for part in ("answer", "score", "label"):
+            column = self.parts[part]
+            if not column:
+                made.append([None] * len(made[0]))
+                continue
+            value = self.columns.read_value(row, column, source, number)
+            try:
+                if _is_written_list(value) and (self.has_lists or column.endswith("s")):
+                    value = parse_cell(value, "json")  # a list in a cell of text
+                made.append([_read_cell(part, slot, one) for slot, one in enumerate(_unpack(value))])
+            except (ValueError, DrawError) as error:
+                raise RecordError(source, number, column, str(error)) from error
+            if len(made[-1]) != len(made[0]):
+                answers = pluralize(len(made[0]), "answer")
+                problem = f"found {len(made[-1])} values for {answers}; expected one for each"
+                raise RecordError(source, number, column, problem)
+        if _is_confidence(self.parts["score"]):
+            made[1] = [None if one is None else 1.0 - one for one in made[1]]
+        return list(map(Sample, *made))
 
 
 def holds_records(path: str | os.PathLike[str]) -> bool:
@@ -140,38 +159,24 @@ def holds_records(path: str | os.PathLike[str]) -> bool:
     )
 
 
-def read_samples(
-    sources: Sequence[Any], columns: Mapping[str, Any], parts: Mapping[str, str | None], n: int | None
-) -> Samples:
-    """Read answers that were drawn elsewhere; rows of one question belong together, also in several files.
+def gather_answers(tables: Sequence[AnswerTable], n: int | None) -> list[tuple[Example, list[Sample]]]:
+    """Return the first n answers of each question, whose rows may stand in several tables.
 
-    `columns` are the fields of `Columns` that are not to be guessed, `parts` the columns of answer, score and
-    label; for these, n and the errors see `import_samples`.
+    `n` is the most frequent number of answers by default. Raises `RecordError` if a row cannot be read, and
+    `InputError` if a question has fewer answers.
     """
     found: dict[str, tuple[Example, list[Sample]]] = {}
-    read: list[dict[str, str]] = []
-    described: list[str] = []
-    for source in sources:
-        table, known = _choose_columns(_open_table(source), columns, parts)
-        read.append({"file": Path(table.rows.name).name, "format": table.format})
-        described.append(table.describe(known))
+    for table in tables:
         for number, row in table.rows:  # type: ignore[misc]  # none is bad
-            example = known.create_example(row, table.rows.name, number)
+            example = table.columns.create_example(row, table.rows.name, number)
             first, gathered = found.setdefault(example.id, (example, []))
             if first != example:
                 problem = (
                     f"the question {example.id!r} stands in an earlier row with another input or metadata"
                 )
                 raise RecordError(table.rows.name, number, "", problem)
-            gathered += _read_row(row, table, known, number)
-    prompts, n = _take_n(list(found.values()), n)
-    return Samples(prompts, read, n, "; ".join(described))
-
-
-def _take_n(
-    prompts: Sequence[tuple[Example, list[Sample]]], n: int | None
-) -> tuple[list[tuple[Example, list[Sample]]], int]:
-    """Return the first n answers of each question; refuse questions that have fewer."""
+            gathered += table.read_answers(row, number)
+    prompts = list(found.values())
     counts = Counter(len(samples) for _, samples in prompts)
     wanted = n or max(counts, key=lambda size: (counts[size], size))
     few = [(example, len(samples)) for example, samples in prompts if len(samples) < wanted]
@@ -184,10 +189,13 @@ def _take_n(
             f"{min(counts)} of each: n={min(counts)} (on the command line --set n={min(counts)})"
         )
         raise InputError(msg)
-    return [(example, samples[:wanted]) for example, samples in prompts], wanted
+    return [(example, samples[:wanted]) for example, samples in prompts]
 
 
 # Tables
+
+# Rows with their format, and the names of columns that are not to be guessed, empty for none, by part.
+_Table: TypeAlias = tuple[Rows, str, Mapping[str, str | None]]
 
 
 def _open_table(source: Any) -> _Table:
@@ -209,8 +217,8 @@ def _open_table(source: Any) -> _Table:
         what = "results of uqlm, without its first responses"
         asked = next((one for one in ("prompt", "prompts") if one in names), "")
         columns = {"question": asked, "answer": "sampled_responses", "score": "", "label": ""}
-        return _Table(rows, what, columns)
-    return _Table(rows, "a table of answers", {})
+        return rows, what, columns
+    return rows, "a table of answers", {}
 
 
 def _prepare_rows(rows: Rows, prepare: Callable[[Mapping[str, Any], int], Mapping[str, Any] | None]) -> Rows:
@@ -257,13 +265,14 @@ def _open_harness(rows: Rows, sample: Sequence[Mapping[str, Any]]) -> _Table:
 
     asked = "prompt" if question is None else f"doc.{question}"
     columns = {"question": asked, "answer": answer, "reference": "target", "score": score, "label": label}
-    return _Table(_prepare_rows(rows, prepare), "samples of lm-evaluation-harness", columns)
+    return _prepare_rows(rows, prepare), "samples of lm-evaluation-harness", columns
 
 
-def _unpack(answers: Any) -> list[Any]:
-    """Return the answers of a row of the harness, which lists them by request."""
-    listed = answers if isinstance(answers, list) else [answers]
-    return listed[0] if len(listed) == 1 and isinstance(listed[0], list) else listed
+def _unpack(value: Any) -> list[Any]:
+    """Return the values of a cell, one or a list of them, which tools may put into lists of one."""
+    while isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
+        value = value[0]
+    return value if isinstance(value, list) else [value]
 
 
 def _read_arguments(arguments: Any) -> tuple[Any, Any]:
@@ -320,8 +329,7 @@ def _open_promptfoo(rows: Rows, sample: Sequence[Mapping[str, Any]]) -> _Table:
     label = "success" if is_graded else ""
     asked = "prompt" if question is None else f"vars.{question}"
     columns = {"question": asked, "answer": "response.output", "reference": reference}
-    known = {**columns, "score": "", "label": label}
-    return _Table(_prepare_rows(rows, prepare), "results of promptfoo", known)
+    return _prepare_rows(rows, prepare), "results of promptfoo", {**columns, "score": "", "label": label}
 
 
 def _find_asserted(row: Mapping[str, Any]) -> Any:
@@ -339,42 +347,44 @@ def _list_checks(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 # Columns
 
 
-def _choose_columns(
-    table: _Table, given: Mapping[str, Any], parts: Mapping[str, str | None]
-) -> tuple[_Table, Columns]:
-    """Return a table with its columns: those given, those that its tool writes, or by usual names."""
-    sample = read_sample(table.rows)
-    found = {**table.columns, **{part: one for part, one in parts.items() if one is not None}}
+def open_answers(source: Any, given: Mapping[str, Any], parts: Mapping[str, str | None]) -> AnswerTable:
+    """Open a table of answers with its columns: those given, those that its tool writes, or by usual names.
+
+    `given` are the fields of `Columns` that are not to be guessed, `parts` the columns of answer, score and
+    label; for these, and the errors, see `import_samples`.
+    """
+    rows, form, known = _open_table(source)
+    sample = read_sample(rows)
+    found = {**known, **{part: one for part, one in parts.items() if one is not None}}
     found = {**{part: _find_part(sample, part, given) for part in _USUAL_NAMES if part not in found}, **found}
     answer = found["answer"]
     left = [{name: one for name, one in row.items() if name not in found.values()} for row in sample]
-    reference = given.get("reference") or table.columns.get("reference")
+    reference = given.get("reference") or known.get("reference")
     if reference is None:
         reference = find_usual_name(left, REFERENCE_NAMES)
     is_asked = any(given.get(name) for name in ("input", "prompt", "inputs"))
-    question = table.columns.get("question")
+    question = known.get("question")
     if question is None:
         question = find_usual_name(left, QUESTION_NAMES, reference or "")
     for part, column in (("answer", answer), ("question", is_asked or question)):
         if not column:
             listed = join_names(list(sample[0]), 20)
             hint = ", or save the table of uqlm's to_df()" if answer == "sampled_responses" else ""
-            where = f"{table.rows.name}: which column holds the {part}? There are {listed}"
+            where = f"{rows.name}: which column holds the {part}? There are {listed}"
             msg = f"{where}. Name it (--{part}){hint}"
             raise InputError(msg)
     fields: dict[str, Any] = {**given, **({} if is_asked else {"input": question})}
     if reference:
         fields["reference"] = reference
         cells = [row.get(reference) for row in sample] if isinstance(reference, str) else []
-        if table.format.endswith("harness") and cells and all(map(_is_written_list, cells)):
+        if form.endswith("harness") and cells and all(map(_is_written_list, cells)):
             fields["cells"] = {reference: "json", **(given.get("cells") or {})}
     try:
         columns = Columns(**fields)
     except ValidationError as error:
-        msg = f"the columns of {table.rows.name} cannot be used: {error.errors()[0]['msg']}"
+        msg = f"the columns of {rows.name} cannot be used: {error.errors()[0]['msg']}"
         raise InputError(msg) from error
-    lists = _hold_lists(sample, str(answer), columns.input)
-    return replace(table, columns=found, has_lists=lists), columns
+    return AnswerTable(rows, form, found, columns, _hold_lists(sample, str(answer), columns.input))
 
 
 def _find_part(sample: Sequence[Mapping[str, Any]], part: str, given: Mapping[str, Any]) -> str | None:
@@ -400,56 +410,26 @@ def _is_written_list(value: Any) -> bool:
 def _hold_lists(sample: Sequence[Mapping[str, Any]], answer: str, question: str | None) -> bool:
     """Return whether all cells of the answers are text that holds a list, in one row for each question."""
     cells = [row.get(answer) for row in sample]
-    if not all(map(_is_written_list, cells)) or len({str(row.get(question or "")) for row in sample}) < len(
-        cells
-    ):
-        return False
-    try:
-        return all(isinstance(parse_cell(one, "json"), list) for one in cells)
-    except ValueError:
-        return False
+    questions = {str(row.get(question or "")) for row in sample}
+    with suppress(ValueError):
+        is_written = all(map(_is_written_list, cells)) and len(questions) == len(cells)
+        return is_written and all(isinstance(parse_cell(one, "json"), list) for one in cells)
+    return False
 
 
 # Rows
 
 
-def _read_row(row: Mapping[str, Any], table: _Table, known: Columns, number: int) -> list[Sample]:
-    source, answer = table.rows.name, str(table.columns["answer"])
-    answers = _list_cells(row, answer, table, known, number)
-    others: list[list[Any]] = []
-    for part, read in (("score", _read_score), ("label", read_label)):
-        column = table.columns[part]
-        cells = _list_cells(row, column, table, known, number) if column else [None] * len(answers)
-        if len(cells) != len(answers):
-            problem = (
-                f"found {len(cells)} values for {pluralize(len(answers), 'answer')}; expected one for each"
-            )
-            raise RecordError(source, number, str(column), problem)
-        try:
-            others.append([None if one is None or one == "" else read(one) for one in cells])
-        except ValueError as error:
-            raise RecordError(source, number, str(column), str(error)) from error
-    if _is_confidence(table.columns["score"]):
-        others[0] = [None if one is None else 1.0 - one for one in others[0]]
-    try:
-        draws = [make_candidate(slot, one) for slot, one in enumerate(answers)]
-    except DrawError as error:
-        raise RecordError(source, number, answer, str(error)) from error
-    return list(map(Sample, draws, *others))
+def _read_cell(part: str, slot: int, value: Any) -> Any:
+    """Return an answer as a candidate, or its score or label, None for an empty cell.
 
-
-def _list_cells(row: Mapping[str, Any], column: str, table: _Table, known: Columns, number: int) -> list[Any]:
-    """Return the values of a column for the answers of a row: one, or a list of them."""
-    source = table.rows.name
-    value = known.read_value(row, column, source, number)
-    if _is_written_list(value) and (table.has_lists or column.endswith("s")):  # a list in a cell of text
-        try:
-            value = parse_cell(value, "json")
-        except ValueError as error:
-            raise RecordError(source, number, column, str(error)) from error
-    while isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
-        value = value[0]
-    return value if isinstance(value, list) else [value]
+    Raises `DrawError` or `ValueError` if it is neither.
+    """
+    if part == "answer":
+        return make_candidate(slot, value)
+    if value is None or value == "":
+        return None
+    return _read_score(value) if part == "score" else read_label(value)
 
 
 def _is_confidence(column: str | None) -> bool:
