@@ -85,7 +85,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class AnswerTable:
-    """A table of answers.
+    """A table of answers that another tool drew, with what its columns mean.
 
     Attributes:
         rows: Its rows.
