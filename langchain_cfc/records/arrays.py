@@ -26,7 +26,7 @@ from langchain_cfc.support.units import UNITS
 # Number of records turned into arrays at a time.
 _BATCH_SIZE = 256
 _read_claim = attrgetter("score", "supported")
-_read_candidate = attrgetter("score", "correct", "answer", "no_verdict")
+_read_candidate = attrgetter("score", "correct", "answer", "no_verdict", "text")
 
 
 def tabulate(
@@ -96,10 +96,12 @@ def _list_values(record: LabelledRecord) -> tuple[Any, ...]:
     values = record.id, record.cluster, record.metadata, record.input
     if isinstance(record, ClaimsRecord):
         return *values, *zip(*map(_read_claim, record.claims), strict=True)
-    scores, correct, answers, no_verdict = zip(*map(_read_candidate, record.candidates), strict=True)
+    scores, correct, answers, no_verdict, texts = zip(*map(_read_candidate, record.candidates), strict=True)
     missing = answers.count(None)
     extracted = missing == 0 if missing in {0, len(answers)} else None
-    if missing:
+    if extracted is False and None not in texts:
+        answers = texts
+    elif missing:
         answers = tuple([one.answer_key for one in record.candidates])
     return *values, scores, correct, answers, no_verdict, extracted
 

@@ -73,6 +73,8 @@ def _check_judged(one: Candidate | Claim, *, label: bool) -> None:
 
 
 _RARE_FIELDS = frozenset({"message", "no_answer", "no_verdict", "no_label"})
+# Of most candidates, whose text is the only text.
+_PLAIN_FIELDS = frozenset({"text", "score", "correct"})
 
 
 class Candidate(_Model):
@@ -220,11 +222,12 @@ def count_texts(record: LabelledRecord) -> int:
         texts += sum(len(one.model_fields_set) + 1 + len(one.scores or ()) for one in record.claims)
         return texts + (record.answer is not None)
     for one in record.candidates:
-        texts += len(one.__pydantic_fields_set__) + (one.answer is not None)
-        # What is no answer has no text.
-        texts += 1 if one.text else _count_json_texts([one.text, one.message, one.no_answer])
-        if scores := one.scores:
-            texts += len(scores)
+        given = one.__pydantic_fields_set__
+        texts += len(given)
+        if given == _PLAIN_FIELDS:
+            texts += 1
+        else:
+            texts += _count_json_texts([one.text, one.message, one.no_answer, one.answer, one.scores])
     return texts
 
 
