@@ -238,7 +238,7 @@ def check_run(
     with Store(path) as store:
         store.check()
         usage = store.read_usage()
-        unanswered = sum(store.read_request_history().unanswered.values())
+        unanswered = store.track_budget(Budget()).unanswered
         assert unanswered == ended.status.unanswered == unread
     if is_counted:
         assert usage.tokens == ended.status.usage.tokens

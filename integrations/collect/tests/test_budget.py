@@ -17,9 +17,7 @@ from langchain_cfc_collect.costs import (
     BudgetTracker,
     ModelCalls,
     Price,
-    RequestHistory,
     Stage,
-    TokensUsed,
     Usage,
 )
 from langchain_cfc_collect.store import Store
@@ -64,19 +62,27 @@ ONE = {ANY_MODEL: Price(input=1.0, output=1.0)}
 def test_budget_allows_a_prompt_only_if_the_dearest_would_fit(
     spent: int, dearest: int | None, under_way: int, allowed: bool
 ) -> None:
-    largest = {} if dearest is None else {Stage.LABELLED: make_usage(dearest)}
-    history = RequestHistory({}, frozenset(largest), largest, {})
     for budget in (Budget(max_tokens=100), Budget(max_cost=1e-4, prices=ONE)):
-        assert BudgetTracker(budget, make_usage(spent), Usage(), history).allows(under_way) == allowed
+        finished = [] if dearest is None else [Stage.LABELLED]
+        tracker = BudgetTracker(budget, make_usage(spent), Usage(), finished)
+        if dearest is not None:
+            tracker.add_earlier(Stage.LABELLED, make_usage(dearest), 0)
+        assert tracker.allows(under_way) == allowed
 
 
 def test_budget_keeps_token_and_cost_limits_of_different_prompts() -> None:
     # Most tokens and highest cost need not be of one prompt.
-    dearest = TokensUsed(90, 1.0).maximum(TokensUsed(10, 9.0))
-    assert dearest == TokensUsed(90, 9.0)
-    assert not Budget(max_tokens=80).is_kept_by(dearest)
-    assert not Budget(max_cost=8.0, prices=ONE).is_kept_by(dearest)
-    assert Budget(max_tokens=90, max_cost=9.0, prices=ONE).is_kept_by(dearest)
+    prices = {"cheap": Price(input=0.0, output=0.0), "dear": Price(input=1e6, output=1e6)}
+
+    def allows(**limits: Any) -> bool:
+        tracker = BudgetTracker(Budget(prices=prices, **limits), Usage(), Usage(), [Stage.LABELLED])
+        for usage in (make_usage(90, "cheap"), make_usage(9, "dear")):
+            tracker.add_earlier(Stage.LABELLED, usage, 0)
+        return tracker.allows(0)
+
+    assert not allows(max_tokens=80)
+    assert not allows(max_cost=8.0)
+    assert allows(max_tokens=90, max_cost=9.0)
 
 
 def test_budget_prices_a_model_by_its_longest_matching_prefix() -> None:
@@ -114,7 +120,7 @@ def test_answers_that_a_stage_does_not_use_count_once() -> None:
     )
     unused = paid - seen
     assert (unused.tokens, (seen - paid).tokens) == (30, 0)
-    tracker = BudgetTracker(Budget(), paid, paid, RequestHistory({}, frozenset(), {}, {}))
+    tracker = BudgetTracker(Budget(), paid, paid, ())
     tracker.add_stage(Stage.DRAWN, seen + unused, 0, paid)
     assert tracker.usage.tokens == 120
 

@@ -17,6 +17,7 @@ from langchain_cfc_collect.calibrating import calibrate_chain
 from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.executor import Executor
 from langchain_cfc_collect.status import CollectionStatus
+from langchain_cfc_collect.store.calls import read_stages
 from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage
 
@@ -252,7 +253,8 @@ def test_splitter_tokens_are_counted_but_not_as_a_drawing_model(path: Path) -> N
     assert (ended.complete, ended.status.failed, ended.status.unanswered) == (True, 0, 0)
     with Store(path) as store:
         assert store.read_models() == []
-        assert store.read_request_history().prompts.keys() == {Stage.SCORED}
+        with store.begin_read() as connection:
+            assert {stage for stage, usage, _ in read_stages(connection) if usage} == {Stage.SCORED}
         assert store.read_usage().tokens == ended.status.usage.tokens == 25 * SIZE
         assert {one.text for record in store.read_claims() for one in record.claims} == {"It is right"}
 

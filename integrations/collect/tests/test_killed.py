@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from langchain_cfc_collect.costs import Stage
+from langchain_cfc_collect.costs import Budget, Stage
 from langchain_cfc_collect.store import Store
 
 from integrations.collect.tests.killed import CONCURRENCY, Break, N, collect_by_command
@@ -169,7 +169,7 @@ def test_signals_cost_a_collection_only_calls_in_flight(tmp_path: Path) -> None:
     assert found.bound < found.kills * found.size * N / 2 / 4
     # What was announced and never received is at most as much, and no less than what was paid for again.
     with Store(found.path) as store:
-        unanswered = sum(store.read_request_history().unanswered.values())
+        unanswered = store.track_budget(Budget()).unanswered
     assert found.answered - found.size * N <= unanswered
     # What the store holds was answered, and what failed was asked again.
     assert len(found.script.requests) >= found.answered + struck.total() >= found.size * N

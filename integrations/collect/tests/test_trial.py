@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from langchain_cfc_collect import Components, Executor, Store, collect, collecting
+from langchain_cfc_collect import Budget, Components, Executor, Store, collect, collecting
 from langchain_cfc_collect.trial import MOST_WITHOUT_ANSWER, try_first
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
@@ -90,7 +90,7 @@ def test_kill_during_the_trial_repeats_its_two_requests_at_most(tmp_path: Path, 
         # Their usage is lost with the process, and they count as requests without an answer.
         provider.log.live.subtract({next(iter(provider.log.live)): 2})
         with Store(path) as store:
-            assert sum(store.read_request_history().unanswered.values()) == 2
+            assert store.track_budget(Budget()).unanswered == 2
     check_collection(path, provider, ended, SIZE, in_flight=2 * (where == "draw"))
 
 

@@ -258,8 +258,8 @@ def _count_trial(choice: Mapping[str, Any]) -> int:
 
 def _charge(budget: Budget, trial: Usage) -> Budget:
     """Return what a budget leaves after the trial, whose requests the store does not count."""
-    used = budget.count(trial)
-    limits = {"max_tokens": (budget.max_tokens, used.tokens), "max_cost": (budget.max_cost, used.cost)}
+    cost = budget.compute_cost(trial) or 0.0
+    limits = {"max_tokens": (budget.max_tokens, trial.tokens), "max_cost": (budget.max_cost, cost)}
     left: dict[str, Any] = {
         name: limit - spent for name, (limit, spent) in limits.items() if limit is not None
     }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from langchain_cfc.errors import CollectionError, InputError
@@ -32,17 +35,12 @@ class ModelCalls:
     output_tokens: int  # tokens of the answers; 0 if the model does not report them
     answered: int = 0  # number of answered requests
 
-    def add(self, other: ModelCalls) -> ModelCalls:
-        """Return these calls with the counts of `other` added."""
-        return self._combine(other, int.__add__)
-
-    def subtract(self, other: ModelCalls) -> ModelCalls:
-        """Return these calls without the counts of `other`, none of them below 0."""
-        return self._combine(other, lambda mine, theirs: max(0, mine - theirs))
-
-    def _combine(self, other: ModelCalls, count: Callable[[int, int], int]) -> ModelCalls:
+    def add(self, other: ModelCalls, factor: int = 1) -> ModelCalls:
+        """Return these calls with `factor` times the counts of `other` added, none of them below 0."""
         names = ("input_tokens", "output_tokens", "answered")
-        counts: dict[str, Any] = {one: count(getattr(self, one), getattr(other, one)) for one in names}
+        counts: dict[str, Any] = {
+            one: max(0, getattr(self, one) + factor * getattr(other, one)) for one in names
+        }
         return replace(self, **counts)
 
 
@@ -94,7 +92,7 @@ class Usage:
         rest = []
         for one in self.calls:
             before = known.get(one.model)
-            left = one if before is None else one.subtract(before)
+            left = one if before is None else one.add(before, -1)
             is_first_draw = one.drew and before is not None and not before.drew
             if is_first_draw or left.answered or left.input_tokens or left.output_tokens:
                 rest.append(left)
@@ -118,6 +116,8 @@ CHARACTERS_PER_TOKEN = 4
 _ASSUMED_OUTPUT = 250
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 _MILLION = 1_000_000
+# What a budget counts: tokens of requests and answers together, and their cost, which is 0 without prices.
+Charge: TypeAlias = npt.NDArray[np.float64]
 # Key of the price for models without a price of their own.
 ANY_MODEL = "*"
 # Assumed tokens of a request and its answer together, if no request was ever answered.
@@ -146,28 +146,6 @@ class Price(BaseModel):
     input: float = Field(ge=0, allow_inf_nan=False)
     output: float = Field(ge=0, allow_inf_nan=False)
     batch: float = Field(default=0.5, ge=0, le=1, allow_inf_nan=False)
-
-
-@dataclass(frozen=True)
-class TokensUsed:
-    """Usage as a number of tokens and a cost, as a budget counts it."""
-
-    tokens: int = 0  # tokens of requests and answers together
-    cost: float = 0.0  # cost of these tokens; 0 without prices
-
-    def __add__(self, other: TokensUsed) -> TokensUsed:
-        return TokensUsed(self.tokens + other.tokens, self.cost + other.cost)
-
-    def __mul__(self, factor: int) -> TokensUsed:
-        return TokensUsed(self.tokens * factor, self.cost * factor)
-
-    def __truediv__(self, number: int) -> TokensUsed:
-        """Return one of so many equal parts, rounded up to whole tokens."""
-        return TokensUsed(-(-self.tokens // number), self.cost / number)
-
-    def maximum(self, other: TokensUsed) -> TokensUsed:
-        """Return the element-wise maximum: the larger number of tokens and the larger cost."""
-        return TokensUsed(max(self.tokens, other.tokens), max(self.cost, other.cost))
 
 
 @dataclass(frozen=True)
@@ -222,21 +200,20 @@ class Budget:
             saved += (1.0 - price.batch) * self._price_calls(one, price)
         return max(0.0, full - saved)
 
-    def count(self, usage: Usage, batched: Usage | None = None) -> TokensUsed:
-        """Return usage in tokens and cost; raises `CollectionError` if a model has no price."""
-        return TokensUsed(usage.tokens, self.compute_cost(usage, batched) or 0.0)
+    def count(self, usage: Usage, batched: Usage | None = None) -> Charge:
+        """Return the charge of usage; raises `CollectionError` if a model has no price."""
+        return np.array([usage.tokens, self.compute_cost(usage, batched) or 0.0])
 
-    def is_kept_by(self, used: TokensUsed, *, is_used_up: bool = True) -> bool:
-        """Return whether this usage is within the limits, or below them unless they may be used up."""
-        pairs = ((used.tokens, self.max_tokens), (used.cost, self.max_cost))
-        limits = [(amount, limit) for amount, limit in pairs if limit is not None]
-        return all(amount <= limit if is_used_up else amount < limit for amount, limit in limits)
+    def is_kept_by(self, charge: Charge, *, is_used_up: bool = True) -> bool:
+        """Return whether a charge is within the limits, or below them unless they may be used up."""
+        limits = np.array([self.max_tokens or np.inf, self.max_cost or np.inf])
+        return bool(np.all(charge <= limits if is_used_up else charge < limits))
 
     @property
-    def assumed_request(self) -> TokensUsed:
+    def assumed_request(self) -> Charge:
         """Assumed charge of a request without an answer, if no request was ever answered."""
         highest = max((max(one.input, one.output) for one in self.prices.values()), default=0.0)
-        return TokensUsed(_ASSUMED_TOKENS, _ASSUMED_TOKENS * highest / _MILLION)
+        return _ASSUMED_TOKENS * np.array([1.0, highest / _MILLION])
 
     def check_reported(self, usage: Usage, *, drew: bool = False) -> None:
         """Raise `CollectionError` if there is a limit and a model did not report its tokens.
@@ -269,57 +246,63 @@ class Budget:
         return (calls.input_tokens * price.input + calls.output_tokens * price.output) / _MILLION
 
 
-@dataclass(frozen=True)
-class RequestHistory:
-    """Requests of all runs so far and their usage, by stage."""
-
-    unanswered: Mapping[Stage, int]  # announced requests without an answer
-    finished: frozenset[Stage]  # stages that at least one prompt has finished
-    prompts: Mapping[Stage, Usage]  # largest usage of each model for one prompt
-    calls: Mapping[Stage, Usage]  # largest usage of each model per request, a mean over those stored together
-
-
-_STAGES = (Stage.DRAWN, Stage.SCORED, Stage.LABELLED)
-
-
 class BudgetTracker:
     """Tracks the usage of all prompts of a store, in this run and earlier ones, against a budget.
 
     A request whose answer was not received is charged like the most expensive answered request of its stage.
     So a run that is killed again and again cannot spend without limit.
+
+    Args:
+        budget: The budget.
+        usage: Usage of earlier runs.
+        batched: The part of it that is charged at batch prices.
+        finished: Stages that at least one prompt has finished.
     """
 
-    def __init__(self, budget: Budget, usage: Usage, batched: Usage, history: RequestHistory) -> None:
+    def __init__(self, budget: Budget, usage: Usage, batched: Usage, finished: Iterable[Stage]) -> None:
         self._budget = budget
-        self.usage = usage
-        self.batched = batched  # the part of it that is charged at batch prices
-        self._lost = {stage: history.unanswered.get(stage, 0) for stage in _STAGES}
-        self._finished = {stage: stage in history.finished for stage in _STAGES}
-        prompts = {stage: history.prompts.get(stage, Usage()) for stage in _STAGES}
-        self._requests = {stage: largest.answered for stage, largest in prompts.items()}
-        self._largest_prompt = {stage: budget.count(largest) for stage, largest in prompts.items()}
-        self._largest_request = {stage: budget.count(history.calls.get(stage, Usage())) for stage in _STAGES}
+        self.usage, self.batched = usage, batched
+        self._finished = set(finished)
+        self._lost: Counter[Stage] = Counter()
+        # The largest number of requests of a prompt, and the largest charges, by stage.
+        self._requests: Counter[Stage] = Counter()
+        self._largest_prompt = {stage: np.zeros(2) for stage in Stage}
+        self._largest_request = {stage: np.zeros(2) for stage in Stage}
+
+    def add_earlier(self, stage: Stage, usage: Usage, lost: int) -> None:
+        """Count `lost` requests of a stage of a prompt in earlier runs, and learn from its usage."""
+        self._lost[stage] += lost
+        self._keep_largest(stage, usage, 0)
+
+    def _keep_largest(self, stage: Stage, usage: Usage, lost: int) -> None:
+        if not usage and not lost:
+            return
+        self._requests[stage] = max(self._requests[stage], usage.answered)
+        charge, request = self._budget.count(usage), self._largest_request
+        if usage.answered:
+            request[stage] = np.maximum(request[stage], charge / usage.answered)
+        charge += request[stage] * lost
+        self._largest_prompt[stage] = np.maximum(self._largest_prompt[stage], charge)
 
     def expected_requests(self, stage: Stage) -> int:
         """Return the largest number of requests of a stage so far; at least 1 if it was never finished."""
-        return self._requests[stage] if self._finished[stage] else max(1, self._requests[stage])
+        return max(self._requests[stage], 0 if stage in self._finished else 1)
 
     def allows(self, in_progress: int) -> bool:
         """Return whether one more prompt may be started."""
         if not self._budget.is_limited:
             return True
         so_far = self._budget.count(self.usage) + self._estimate_lost()
-        if not self._finished[Stage.LABELLED]:
+        if Stage.LABELLED not in self._finished:
             return in_progress == 0 and self._budget.is_kept_by(so_far, is_used_up=False)
-        largest = sum(self._largest_prompt.values(), TokensUsed())
-        return self._budget.is_kept_by(so_far + largest * (in_progress + 1))
+        return self._budget.is_kept_by(so_far + sum(self._largest_prompt.values()) * (in_progress + 1))
 
-    def _estimate_lost(self) -> TokensUsed:
-        charged = TokensUsed()
+    def _estimate_lost(self) -> Charge:
+        charged = np.zeros(2)
         for stage, count in self._lost.items():
             largest = self._largest_request[stage]
             # A stage that has finished without using any tokens makes no requests.
-            is_known = largest.tokens or self._finished[stage]
+            is_known = largest[0] or stage in self._finished
             charged += (largest if is_known else self._budget.assumed_request) * count
         return charged
 
@@ -348,15 +331,8 @@ class BudgetTracker:
         self._budget.check_reported(usage)
         self.usage += usage - paid
         self._lost[stage] += lost
-        self._finished[stage] = True
-        if not usage and not lost:
-            return
-        self._requests[stage] = max(self._requests[stage], usage.answered)
-        used = self._budget.count(usage)
-        if usage.answered:
-            self._largest_request[stage] = self._largest_request[stage].maximum(used / usage.answered)
-        used += self._largest_request[stage] * lost
-        self._largest_prompt[stage] = self._largest_prompt[stage].maximum(used)
+        self._finished.add(stage)
+        self._keep_largest(stage, usage, lost)
 
     @property
     def cost(self) -> float | None:

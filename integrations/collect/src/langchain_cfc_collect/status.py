@@ -101,7 +101,7 @@ class CollectionStatus:
             failed=len(store.read_failures()),
             usage=store.read_usage(),
             unit=store.unit,
-            unanswered=sum(store.read_request_history().unanswered.values()),
+            unanswered=store.track_budget(Budget()).unanswered,
         )
         for prompt in store.read_finished(Stage.DRAWN, messages=False):
             status.add_stored(prompt)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from math import ceil
+from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Integer, Select, func, insert, select
 
-from langchain_cfc_collect.costs import ModelCalls, RequestHistory, Stage, Usage
+from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc_collect.store import schema
 from langchain_cfc_collect.store.schema import Write
 
@@ -49,34 +49,16 @@ def read_usage(connection: Connection, *, batched: bool = False) -> Usage:
     return Usage(tuple(ModelCalls(model, bool(drew), *counts) for model, drew, *counts in rows))
 
 
-def read_history(connection: Connection) -> RequestHistory:
-    """Read the requests of all runs so far and their usage, by stage."""
-    tokens = (_calls.input_tokens, _calls.output_tokens)
-    by_prompt = (_calls.stage, _calls.prompt, _calls.model)
-    query = select(
-        *by_prompt,
-        *map(func.sum, (_calls.announced, *tokens, _calls.answered)),
-        # Null if no request was answered.
-        *(func.max(1.0 * one / func.nullif(_calls.answered, 0)) for one in tokens),
-    ).where(_calls.batched.is_(False))
-    # Counted per prompt: unannounced requests of one prompt must not offset unanswered ones of another.
-    left: Counter[tuple[Stage, int]] = Counter()
-    largest: dict[tuple[Stage, str], list[int]] = {}
-    for stage, prompt, model, announced, *counts in connection.execute(query.group_by(*by_prompt)):
-        tokens_in, tokens_out, answered, *means = (ceil(one or 0) for one in counts)
-        left[Stage(stage), prompt] += int(announced) - answered
-        if answered:
-            known = largest.setdefault((Stage(stage), model), [0] * len(counts))
-            known[:] = map(max, known, (tokens_in, tokens_out, answered, *means))
-    unanswered: Counter[Stage] = Counter()
-    for (stage, _), requests in (+left).items():
-        unanswered[stage] += requests
-    prompts: dict[Stage, Usage] = {}
-    calls: dict[Stage, Usage] = {}
-    for (stage, model), (tokens_in, tokens_out, answered, *means) in largest.items():
-        one = Usage((ModelCalls(model, False, tokens_in, tokens_out, answered),))
-        prompts[stage] = prompts.get(stage, Usage()) + one
-        calls[stage] = calls.get(stage, Usage()) + Usage((ModelCalls(model, False, *means),))
-    last = connection.execute(select(func.max(schema.prompts.c.stage))).scalar() or 0
-    finished = frozenset(stage for stage in Stage if Stage.OPEN < stage <= last)
-    return RequestHistory(unanswered, finished, prompts, calls)
+def read_stages(connection: Connection) -> Iterator[tuple[Stage, Usage, int]]:
+    """Yield the usage of each stage of each prompt, with the number of its requests without an answer."""
+    keys = (_calls.stage, _calls.prompt, _calls.model)
+    sums = map(func.sum, (_calls.announced, _calls.input_tokens, _calls.output_tokens, _calls.answered))
+    query = select(*keys, *sums).where(_calls.batched.is_(False)).group_by(*keys).order_by(*keys)
+    for (stage, _), rows in groupby(connection.execute(query).all(), lambda row: row[:2]):
+        announced, calls = 0, []
+        for _, _, model, requests, *counts in rows:
+            announced += int(requests)
+            if any(counts):
+                calls.append(ModelCalls(model, False, *map(int, counts)))
+        usage = Usage(tuple(calls))
+        yield Stage(stage), usage, max(0, announced - usage.answered)

@@ -30,7 +30,7 @@ from langchain_cfc.records import (
 from langchain_cfc.support.database import DatabaseStore, StoreBusyError
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.support.units import Unit
-from langchain_cfc_collect.costs import Budget, BudgetTracker, RequestHistory, Stage, Usage
+from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage, Usage
 from langchain_cfc_collect.provenance import MODEL_VERSION, PROVENANCE_FIELDS, make_provenance
 from langchain_cfc_collect.store import calls, rows, schema
 from langchain_cfc_collect.store.configurations import (
@@ -372,15 +372,15 @@ class Store(DatabaseStore):
         with report_damage(self.name), self.begin_read() as connection:
             return calls.read_usage(connection, batched=batched)
 
-    def read_request_history(self) -> RequestHistory:
-        """Return the requests of all runs so far and their usage, by stage."""
-        with report_damage(self.name), self.begin_read() as connection:
-            return calls.read_history(connection)
-
     def track_budget(self, budget: Budget) -> BudgetTracker:
-        """Return the tracker of a budget, which counts the usage so far."""
-        batched = self.read_usage(batched=True)
-        return BudgetTracker(budget, self.read_usage(), batched, self.read_request_history())
+        """Return the tracker of a budget, which counts all requests so far."""
+        last = max((stage for stage, count in self.count_stages().items() if count), default=Stage.OPEN)
+        finished = (stage for stage in Stage if Stage.OPEN < stage <= last)
+        tracker = BudgetTracker(budget, self.read_usage(), self.read_usage(batched=True), finished)
+        with report_damage(self.name), self.begin_read() as connection:
+            for stage, usage, lost in calls.read_stages(connection):
+                tracker.add_earlier(stage, usage, lost)
+        return tracker
 
     def connect_without_sync(self) -> Connection:
         """Return a connection of its own, whose commits do not wait for the disk in SQLite.
