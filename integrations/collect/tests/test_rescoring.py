@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -287,9 +288,9 @@ def test_interrupted_copy_leaves_no_prompt_and_is_made_again(
 ) -> None:
     old, new = tmp_path / "old.db", tmp_path / "new.db"
     collect_to(old, score_by_length)
-    monkeypatch.setattr("langchain_cfc_collect.store.store.PAGE_SIZE", 2)
+    monkeypatch.setattr("langchain_cfc_collect.rescoring.PAGE_SIZE", 2)
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "read_pages", _break_off)
+        patch.setattr(Store, "read_finished", _break_off)
         patch.setattr("langchain_cfc_collect.rescoring.Rescorer.try_verifier", _do_nothing)
         with pytest.raises(KeyboardInterrupt):
             rescore(old, SelfConsistency(), new, make_silent_options())
@@ -302,13 +303,12 @@ async def _do_nothing(*_: Any) -> None:
     pass
 
 
-_read_pages = Store.read_pages
+_read_finished = Store.read_finished
 
 
 def _break_off(store: Store, *given: Any, **options: Any) -> Any:
-    pages = _read_pages(store, *given, **options)
-    yield next(pages)
-    yield next(pages)
+    prompts = _read_finished(store, *given, **options)
+    yield from islice(prompts, 5)
     raise KeyboardInterrupt
 
 

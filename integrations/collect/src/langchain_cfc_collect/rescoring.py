@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
+from itertools import islice
 from typing import Any, NoReturn
 
 from langchain_core.runnables import RunnableConfig
@@ -26,6 +27,7 @@ from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.fingerprints import CLASS
 from langchain_cfc.support.database import StoreNotFoundError
 from langchain_cfc.support.files import check_target
+from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble, VerifierInput
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierScores
 from langchain_cfc_collect.collecting import explain_unverified_parts, run_executor, run_in_kept_loop
@@ -40,7 +42,7 @@ from langchain_cfc_collect.run import (
 )
 from langchain_cfc_collect.stages import Journal, Labels, Outcome
 from langchain_cfc_collect.status import CollectionStatus, EarlyWarnings
-from langchain_cfc_collect.store import Store, StoredPrompt, calls, rows, schema
+from langchain_cfc_collect.store import PAGE_SIZE, Store, StoredPrompt, calls, dataset, rows, schema
 from langchain_cfc_collect.store.configurations import VERIFIER_KEYS, replace_parts
 
 # Stored scores of the prompt that is being scored, for verifiers that return what was recorded.
@@ -236,20 +238,22 @@ class Rescorer(Executor):
         with target.begin_write() as connection:
             query = select(func.coalesce(func.max(prompts.c.position) + 1, 0))
             first = position = int(connection.execute(query).scalar_one())
-            for page in source.read_pages(prompts.c.stage >= stage):
+            stored = source.read_finished(stage)
+            while page := list(islice(stored, PAGE_SIZE)):
                 # The models are the same for all prompts, and the store names them once.
                 writes = [] if position else [calls.insert_calls(0, Stage.DRAWN, usage)]
-                same = select(prompts).where(prompts.c.id.in_([row.id for _, row, _ in page]))
+                ids = [canonical_json(prompt.example.id) for prompt in page]
+                same = select(prompts).where(prompts.c.id.in_(ids))
                 known = {row.id: row for row in connection.execute(same)} if first else {}
-                for prompt, row, draw_rows in page:
+                for id_, prompt in zip(ids, page, strict=True):
                     scores = None
-                    if row.id in known:
-                        rows.check_same_draws(target.name, row, known[row.id])
+                    if (row := known.get(id_)) is not None:
+                        drawn = rows.insert_draws(row.position, prompt.draws or (), Usage())
+                        dataset.check_same_draws(target.name, row, drawn)
                     else:
                         scores = None if options.config else self._score_here(prompt)
                         are_kept = scores is None or prompt.labels is None or options.keep_payloads
-                        kept = draw_rows if are_kept else ()
-                        writes.append(rows.copy_prompt(source.name, row, kept, position, scores))
+                        writes.append(rows.copy_prompt(prompt, position, scores, keep_messages=are_kept))
                         position += 1
                     if scores is None:
                         is_complete = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, func, select
@@ -77,7 +77,7 @@ def add_prompts(
                 _check_unchanged(name, example, stored, ("input", "reference"))
                 _check_unchanged(name, example, stored, ("metadata", "cluster") if is_recent else ())
                 if make_writes is not None:
-                    _check_same_draws(name, row, make_writes)
+                    check_same_draws(name, row, chain.from_iterable(make_writes(row.position)))
                 writes.append(_update_example(row.position, stored, example))
             else:
                 new[key] = example
@@ -194,10 +194,10 @@ def make_record_writes(models: Sequence[str], record: PromptRecord, position: in
     ]
 
 
-def _check_same_draws(name: str, row: Any, make_writes: MakeWrites) -> None:
-    """Refuse a prompt that is stored with other candidates."""
-    drawn = [rows for writes in make_writes(row.position) for made, rows in writes if made is SET_DRAWN]
-    if row.draws is not None and [one["set_draws"] for rows in drawn for one in rows] != [row.draws]:
+def check_same_draws(name: str, row: Any, writes: Iterable[Write]) -> None:
+    """Raise a `StoreError` if a prompt is stored with other candidates than these writes have."""
+    drawn = [one["set_draws"] for made, rows in writes for one in rows if made is SET_DRAWN]
+    if row.draws is not None and drawn != [row.draws]:
         msg = f"the prompt {row.id} has other candidates in {name}: add it to another store"
         raise StoreError(msg)
 

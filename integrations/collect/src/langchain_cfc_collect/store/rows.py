@@ -17,7 +17,7 @@ from langchain_core.messages import messages_from_dict
 from sqlalchemy import bindparam, delete, insert, literal_column, null
 
 from langchain_cfc.claims import Span
-from langchain_cfc.errors import CFCError, CollectionError, StoreError
+from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.records import Example, LabelledRecord
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import StrippedCandidate
@@ -128,11 +128,7 @@ def make_draw_row(position: int, slot: int, draw: DrawnCandidate) -> Row:
         packed = _MESSAGE_ENCODER.encode(content).encode()
         if len(packed) > _MAX_UNCOMPRESSED:
             packed = zlib.compress(packed)
-    return _make_sealed_row(position, slot, schema.seal_bytes(position, slot, packed))
-
-
-def _make_sealed_row(position: int, slot: int, sealed: bytes) -> Row:
-    number = schema.number_draw(position, slot)
+    number, sealed = schema.number_draw(position, slot), schema.seal_bytes(position, slot, packed)
     return {"number": number, "prompt": position, "slot": slot, "packed": sealed}
 
 
@@ -292,40 +288,22 @@ def insert_scores(position: int, scores: VerifierScores, usage: Usage) -> list[W
 
 
 def copy_prompt(
-    store: str, row: Any, draw_rows: Iterable[Any], position: int, scores: VerifierScores | None
+    prompt: StoredPrompt, position: int, scores: VerifierScores | None, *, keep_messages: bool
 ) -> list[Write]:
     """Return the writes that add a prompt of another store at a position, with other scores.
 
-    Args:
-        store: Name of the other store.
-        row: Row of a prompt that is drawn.
-        draw_rows: Those rows of its candidates that are to be copied.
-        position: The new position.
-        scores: The new scores; None if there are none yet, and the labels are then left out.
-
-    Returns:
-        The writes.
-
-    Raises:
-        StoreError: If the row is damaged.
+    Labels follow scores, so without scores they are left out.
     """
-    columns = ("example", "draws", "claims") if scores is None else ("example", "draws", "claims", "labels")
-    copied: Row = dict.fromkeys(_prompts.c.keys())
-    copied |= {name: schema.reseal(store, row, name, position) for name in columns}
+    draws = prompt.draws or ()
+    writes: list[Write] = [(ADD_PROMPTS, [make_prompt_row(position, prompt.example)])]
+    writes += insert_draws(position, draws, Usage(), stored=() if keep_messages else range(len(draws)))
+    if prompt.claims is not None:
+        writes += insert_claims(position, prompt.claims)
     if scores is not None:
-        (_, [scored]), *_ = insert_scores(position, scores, Usage())
-        copied["scores"] = scored["set_scores"]
-    stage = Stage.DRAWN if scores is None else Stage.SCORED if row.labels is None else Stage.LABELLED
-    copied |= {"position": position, "id": row.id, "stage": int(stage)}
-    kept = [_make_sealed_row(position, one.slot, schema.reseal_bytes(one, position)) for one in draw_rows]
-    return [(ADD_PROMPTS, [copied]), (_ADD_DRAWS, kept)]
-
-
-def check_same_draws(store: str, row: Any, known: Any) -> None:
-    """Raise a `StoreError` if a prompt of another store has other candidates in this one."""
-    if schema.reseal(store, row, "draws", known.position) != known.draws:
-        msg = f"the prompt {row.id} has other candidates in {store}: add it to another store"
-        raise StoreError(msg)
+        writes += insert_scores(position, scores, Usage())
+        if prompt.labels is not None:
+            writes += insert_labels(position, prompt.labels, Usage(), keep_messages=True)
+    return writes
 
 
 def insert_labels(position: int, labels: Labels, usage: Usage, *, keep_messages: bool = False) -> list[Write]:

@@ -149,36 +149,19 @@ def seal(position: int, column: str, value: Any) -> str:
 def unseal(store: str, row: Any, column: str) -> Any:
     """Return the value of a column of a prompt, None if it is null; `StoreError` if it was changed."""
     text = getattr(row, column)
-    return None if text is None else json.loads(_check_content(store, row, column, text))
-
-
-def reseal(store: str, row: Any, column: str, position: int) -> str | None:
-    """Return a column of a prompt as another position has it; errors as in `unseal`."""
-    text = getattr(row, column)
     if text is None:
         return None
-    content = _check_content(store, row, column, text)
-    return _hash(content.encode(), position, column).hex() + content
-
-
-def _check_content(store: str, row: Any, column: str, text: Any) -> str:
-    """Return a text without its digest; raise a `StoreError` if it was changed."""
     if not isinstance(text, str):
         raise_damage(store, row)
     digest, content = text[:_DIGITS], text[_DIGITS:]
     if _hash(content.encode(), row.position, column).hex() != digest:
         raise_damage(store, row)
-    return content
+    return json.loads(content)
 
 
 def seal_bytes(position: int, slot: int, content: bytes) -> bytes:
     """Return the bytes of a candidate after their digest."""
     return _hash(content, position, slot) + content
-
-
-def reseal_bytes(row: Any, position: int) -> bytes:
-    """Return the bytes of a candidate, which `unseal_bytes` has checked, as another prompt has them."""
-    return seal_bytes(position, row.slot, bytes(row.packed[_DIGEST_BYTES:]))
 
 
 def unseal_bytes(row: Any) -> bytes | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -255,14 +255,6 @@ class Store(DatabaseStore):
 
     def _read_prompts(self, *conditions: Any, messages: bool = True) -> Iterator[StoredPrompt]:
         """Yield the prompts that satisfy conditions in order, with their messages if these are wanted."""
-        for page in self.read_pages(*conditions, messages=messages):
-            for prompt, _, _ in page:
-                yield prompt
-
-    def read_pages(
-        self, *conditions: Any, messages: bool = True
-    ) -> Iterator[list[tuple[StoredPrompt, Any, Sequence[Any]]]]:
-        """Yield pages of prompts in order, each prompt with its row and the rows of its candidates."""
         after = -1
         with report_damage(self.name):
             while page := self.read_rows(
@@ -279,8 +271,7 @@ class Store(DatabaseStore):
                     query = select(_draws).where(within, _draws.c.prompt.in_(positions))
                     kept = self.read_rows(query.order_by(_draws.c.number))
                     found = {at: list(group) for at, group in groupby(kept, key=lambda row: row.prompt)}
-                drawn = [(row, found.get(row.position, [])) for row in page]
-                yield [(read_prompt(self.name, row, of), row, of) for row, of in drawn]
+                yield from (read_prompt(self.name, row, found.get(row.position, ())) for row in page)
 
     def write(self, writes: Iterable[Write]) -> None:
         """Write rows in one transaction, durable on return; on failure, nothing is written."""
