@@ -14,6 +14,7 @@ from typing import Any
 from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.store import Store, rows
+from langchain_cfc_collect.store.calls import insert_calls
 from langchain_core.messages import AIMessage
 
 from integrations.collect.tests.sharing import tabulate_store
@@ -65,7 +66,7 @@ def make_store(path: Path, size: int) -> None:
         for number in range(size):
             some = draws(number)
             if number % 20 == 3:
-                store.write(rows.add_draws(number, [rows.make_draw_row(number, 1, some[1])], paid))
+                store.write([rows.insert_draw(number, 1, some[1]), *insert_calls(number, Stage.DRAWN, paid)])
                 continue
             if number % 20 == 7:
                 store.write(rows.set_error(number, Stage.DRAWN, DrawError("no"), paid))

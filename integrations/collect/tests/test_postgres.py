@@ -22,7 +22,6 @@ from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store, rows, schema
-from langchain_cfc_collect.store.schema import Write
 from sqlalchemy import create_engine, select
 
 from integrations.collect.tests import batching
@@ -76,17 +75,13 @@ def store(where: str) -> Iterator[Store]:
         yield opened
 
 
-def write_nonempty(store: Store, writes: list[Write]) -> None:
-    store.write([(statement, some) for statement, some in writes if some])
-
-
 def finish(store: Store, position: int, draws: Sequence[DrawnCandidate], paid: Usage | None = None) -> None:
     """Take a prompt through its stages; the first candidate is correct."""
     n = len(draws)
-    write_nonempty(store, rows.insert_draws(position, draws, paid or Usage()))
-    write_nonempty(store, rows.insert_scores(position, VerifierScores([0.25] * n), Usage()))
+    store.write(rows.insert_draws(position, draws, paid or Usage()))
+    store.write(rows.insert_scores(position, VerifierScores([0.25] * n), Usage()))
     labels = Labels([slot == 0 for slot in range(n)])
-    write_nonempty(store, rows.insert_labels(position, labels, Usage(), keep_messages=True))
+    store.write(rows.insert_labels(position, labels, Usage(), keep_messages=True))
 
 
 # Both kinds of stores
@@ -106,7 +101,7 @@ def test_store_writes_a_stage_once_and_all_of_a_transaction_or_nothing(store: St
         stage: rows.set_error(0, stage, LabelerError("no"), Usage()) for stage in Stage if stage > Stage.OPEN
     }
     refused = [
-        rows.combine_writes([rows.insert_draws(1, [DrawnCandidate("x")], Usage.from_models(["m"])), first]),
+        [*rows.insert_draws(1, [DrawnCandidate("x")], Usage.from_models(["m"])), *first],
         rows.insert_draws(7, [DrawnCandidate("of no prompt")], Usage()),
         # Another run, which should not be there, has finished the stage meanwhile, or not the one before it.
         late[Stage.DRAWN],

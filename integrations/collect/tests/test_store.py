@@ -314,8 +314,7 @@ async def open_writer(path: Path, size: int, calls: int | None = None) -> AsyncI
 
 
 def draw_text(position: int, slot: int = 0, text: str = "a") -> list[Write]:
-    added = [rows.make_draw_row(position, slot, DrawnCandidate(text))]
-    return rows.add_draws(position, added, Usage())
+    return [rows.insert_draw(position, slot, DrawnCandidate(text))]
 
 
 def draw_prompt(position: int) -> list[Write]:
@@ -354,8 +353,7 @@ def test_candidate_of_any_size_is_read_as_it_was_written(path: Path, size: int) 
     text = "".join(chr(0x41 + number * number % 997) for number in range(size))
     with Store(path, create=True) as store:
         store.add(make_numbered_examples(1))
-        added = [rows.make_draw_row(0, 0, DrawnCandidate(text))]
-        store.write(rows.add_draws(0, added, Usage()))
+        store.write([rows.insert_draw(0, 0, DrawnCandidate(text))])
     with Store(path) as store:
         (prompt,) = store.read_unfinished()
     assert prompt.partial[0].text == text

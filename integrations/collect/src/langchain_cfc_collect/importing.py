@@ -111,14 +111,14 @@ def import_samples(
 
 
 def _make_writer(samples: Sequence[Sample], has_scores: bool, has_labels: bool) -> MakeWrites:
-    def make_writes(position: int) -> list[list[Write]]:
-        writes = [rows.insert_draws(position, [one.draw for one in samples], Usage())]
+    def make_writes(position: int) -> list[Write]:
+        writes = rows.insert_draws(position, [one.draw for one in samples], Usage())
         if has_scores or has_labels:
             verdicts = [None if one.draw.no_answer else one.score for one in samples]
-            writes.append(rows.insert_scores(position, VerifierScores(verdicts), Usage()))
+            writes += rows.insert_scores(position, VerifierScores(verdicts), Usage())
         if has_labels:
             labels = Labels([False if one.draw.no_answer else one.label for one in samples])
-            writes.append(rows.insert_labels(position, labels, Usage()))
+            writes += rows.insert_labels(position, labels, Usage())
         return writes
 
     return make_writes

@@ -16,7 +16,7 @@ from langchain_cfc_collect.batches.requests import OpenRequests
 from langchain_cfc_collect.costs import Stage, Usage
 from langchain_cfc_collect.stages import Journal, Outcome
 from langchain_cfc_collect.store import StoredPrompt, Writer, batches, calls, rows
-from langchain_cfc_collect.store.schema import Row, Write
+from langchain_cfc_collect.store.schema import Write
 
 
 class StoreJournal(Journal):
@@ -36,7 +36,7 @@ class StoreJournal(Journal):
         self._writer = writer
         self._announced_requests = 0
         self._written_usage = Usage()
-        self._unwritten: list[Row] = []  # rows of candidates for the next transaction
+        self._unwritten: list[Write] = []  # candidates for the next transaction
         self.announce(requests)
 
     def load(self, prepared: Any) -> Mapping[int, DrawnCandidate]:
@@ -58,18 +58,19 @@ class StoreJournal(Journal):
     def save(self, slot: int, draw: DrawnCandidate) -> None:
         """Write a candidate, and with the next transaction the usage of the stage since the last one."""
         try:
-            row = rows.make_draw_row(self.position, slot, draw)
+            added = rows.insert_draw(self.position, slot, draw)
         except CollectionError:  # `finish` raises it again, once all candidates are drawn
             return
         self.drawn[slot] = draw
         if not self._unwritten:
             self._writer.submit(self._take_unwritten)
-        self._unwritten.append(row)
+        self._unwritten.append(added)
 
     def _take_unwritten(self) -> list[Write]:
         """Return the writes of the candidates that were drawn since the last ones, and of their usage."""
         added, self._unwritten = self._unwritten, []
-        return rows.add_draws(self.position, added, self._count_new(Usage.from_recorder(self.recorder)))
+        usage = self._count_new(Usage.from_recorder(self.recorder))
+        return [*added, *calls.insert_calls(self.position, self.stage, usage)]
 
     def _count_new(self, usage: Usage) -> Usage:
         """Return the part of the usage of the stage that is not written yet, which the caller then writes."""
@@ -200,6 +201,5 @@ class BatchJournal(StoreJournal):
         # Keep the candidates of a failed stage, so that the next run draws only the others.
         for slot, draw in self._unsaved_draws.items() if failed else ():
             with suppress(CollectionError):  # a candidate that cannot be stored made the stage fail
-                added = [rows.make_draw_row(self.position, slot, draw)]
-                writes += rows.add_draws(self.position, added, Usage())
+                writes.append(rows.insert_draw(self.position, slot, draw))
         return writes

@@ -241,7 +241,7 @@ class Rescorer(Executor):
             stored = source.read_finished(stage)
             while page := list(islice(stored, PAGE_SIZE)):
                 # The models are the same for all prompts, and the store names them once.
-                writes = [] if position else [calls.insert_calls(0, Stage.DRAWN, usage)]
+                writes = [] if position else calls.insert_calls(0, Stage.DRAWN, usage)
                 ids = [canonical_json(prompt.example.id) for prompt in page]
                 same = select(prompts).where(prompts.c.id.in_(ids))
                 known = {row.id: row for row in connection.execute(same)} if first else {}
@@ -253,7 +253,7 @@ class Rescorer(Executor):
                     else:
                         scores = None if options.config else self._score_here(prompt)
                         are_kept = scores is None or prompt.labels is None or options.keep_payloads
-                        writes.append(rows.copy_prompt(prompt, position, scores, keep_messages=are_kept))
+                        writes += rows.copy_prompt(prompt, position, scores, keep_messages=are_kept)
                         position += 1
                     if scores is None:
                         is_complete = False
@@ -265,7 +265,7 @@ class Rescorer(Executor):
                         given = prompt.example, prompt.items, scores.scores, prompt.labels
                         for notice in early.check_labels(status, *given):
                             options.on_notice(notice)
-                target.execute(connection, rows.combine_writes(writes))
+                target.execute(connection, writes)
             target.count_prompts(connection)
         return status if is_complete and not first else None
 

@@ -23,14 +23,14 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
-    delete,
     insert,
     select,
+    text,
 )
 
 from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc_collect.store import schema
-from langchain_cfc_collect.store.schema import Write, define_update, match_keys
+from langchain_cfc_collect.store.schema import Write
 
 HTTP_OK = 200
 
@@ -71,12 +71,15 @@ requests = Table(
 
 _ADD_BATCH = insert(batches)
 _ADD_REQUESTS = insert(requests)
-_SET_ID = define_update(batches, ("number",), "id")
-_SET_ENDED = define_update(batches, ("number",), "ended")
-_RESULT_COLUMNS = ("status", "live", "packed", "model", "input_tokens", "output_tokens")
-_SET_RESULT = define_update(requests, ("prompt", "stage", "digest", "occurrence"), *_RESULT_COLUMNS)
-_DELETE_UNANSWERED = delete(requests).where(*match_keys(requests, "batch"), requests.c.status.is_(None))
-_DELETE_STAGE = delete(requests).where(*match_keys(requests, "prompt", "stage"))
+_SET_ID = text("UPDATE batches SET id = :id WHERE number = :number")
+_SET_ENDED = text("UPDATE batches SET ended = TRUE WHERE number = :number")
+_SET_RESULT = text(
+    "UPDATE batch_requests SET status = :status, live = :live, packed = :packed, model = :model, "
+    "input_tokens = :input_tokens, output_tokens = :output_tokens "
+    "WHERE prompt = :prompt AND stage = :stage AND digest = :digest AND occurrence = :occurrence"
+)
+_DELETE_UNANSWERED = text("DELETE FROM batch_requests WHERE batch = :batch AND status IS NULL")
+_DELETE_STAGE = text("DELETE FROM batch_requests WHERE prompt = :prompt AND stage = :stage")
 # In the order in which one transaction may execute them.
 STATEMENTS = (
     _ADD_BATCH,
@@ -149,40 +152,29 @@ class BatchRow:
 
 def insert_batch(row: BatchRow, keys: Sequence[RequestKey]) -> list[Write]:
     """Return the writes that store a batch before it is submitted, with its requests in line order."""
-    lines = [
-        {**key.columns, "batch": row.number, "line": line, "live": False} for line, key in enumerate(keys)
-    ]
-    return [(_ADD_BATCH, [{**vars(row), "ended": False}]), (_ADD_REQUESTS, lines)]
+    of = {"batch": row.number, "live": False}
+    lines = [(_ADD_REQUESTS, {**key.columns, **of, "line": line}) for line, key in enumerate(keys)]
+    return [(_ADD_BATCH, {**vars(row), "ended": False}), *lines]
 
 
 def set_id(number: int, provider_id: str) -> list[Write]:
     """Return the writes that store the provider's id of a batch."""
-    return [(_SET_ID, [{"where_number": number, "set_id": provider_id}])]
+    return [(_SET_ID, {"number": number, "id": provider_id})]
 
 
 def set_answers(answers: Sequence[tuple[RequestKey, Answer]]) -> list[Write]:
     """Return the writes that store the results of requests."""
-    rows = [
-        {
-            **{f"where_{name}": value for name, value in key.columns.items()},
-            **{f"set_{name}": value for name, value in answer.columns.items()},
-        }
-        for key, answer in answers
-    ]
-    return [(_SET_RESULT, rows)]
+    return [(_SET_RESULT, {**key.columns, **answer.columns}) for key, answer in answers]
 
 
 def end_batch(number: int) -> list[Write]:
     """Return the writes that end a batch; those of its requests that have no result are deleted."""
-    return [
-        (_DELETE_UNANSWERED, [{"where_batch": number}]),
-        (_SET_ENDED, [{"where_number": number, "set_ended": True}]),
-    ]
+    return [(_DELETE_UNANSWERED, {"batch": number}), (_SET_ENDED, {"number": number})]
 
 
 def finish_stage(position: int, stage: Stage) -> list[Write]:
     """Return the writes that delete the answers of a stage."""
-    return [(_DELETE_STAGE, [{"where_prompt": position, "where_stage": int(stage)}])]
+    return [(_DELETE_STAGE, {"prompt": position, "stage": int(stage)})]
 
 
 # Reads

@@ -18,18 +18,16 @@ ADD_CALLS = insert(schema.calls)
 
 def insert_calls(position: int, stage: Stage, usage: Usage, *, batched: bool = False) -> list[Write]:
     """Return the writes that store usage of a stage, or the part of it that is at batch prices."""
-    if not usage:
-        return []
     of = {"prompt": position, "stage": int(stage), "announced": 0, "batched": batched}
-    return [(ADD_CALLS, [{**of, **vars(one)} for one in usage.calls])]
+    return [(ADD_CALLS, {**of, **vars(one)}) for one in usage.calls]
 
 
 def announce_requests(position: int, stage: Stage, requests: int) -> list[Write]:
     """Return the writes that announce requests, or take back those that were not made (if negative)."""
     if not requests:
         return []
-    (statement, [row]) = insert_calls(position, stage, Usage((ModelCalls("", False, 0, 0),)))[0]
-    return [(statement, [{**row, "announced": requests}])]
+    ((statement, row),) = insert_calls(position, stage, Usage((ModelCalls("", False, 0, 0),)))
+    return [(statement, {**row, "announced": requests})]
 
 
 def read_usage(connection: Connection, *, batched: bool = False) -> Usage:

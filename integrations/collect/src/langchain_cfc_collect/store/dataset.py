@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, func, select
@@ -22,7 +22,6 @@ from langchain_cfc_collect.store.rows import (
     PAGE_SIZE,
     SET_DRAWN,
     SET_EXAMPLE,
-    combine_writes,
     insert_draws,
     insert_labels,
     insert_scores,
@@ -31,8 +30,8 @@ from langchain_cfc_collect.store.rows import (
 )
 from langchain_cfc_collect.store.schema import Write
 
-# Makes the writes of a prompt's finished stages for its position, draws first.
-MakeWrites: TypeAlias = Callable[[int], list[list[Write]]]
+# Makes the writes of a prompt's finished stages for its position.
+MakeWrites: TypeAlias = Callable[[int], list[Write]]
 # Executes writes in the transaction of a connection.
 Execute: TypeAlias = Callable[[Connection, Iterable[Write]], None]
 
@@ -66,7 +65,7 @@ def add_prompts(
         query = select(_prompts).where(_prompts.c.id.in_(ids))
         known = {row.id: (row, read_example(name, row)) for row in connection.execute(query)}
         new: dict[str, Example] = {}
-        writes: list[list[Write]] = []
+        writes: list[Write] = []
         for key, (example, make_writes) in zip(ids, page, strict=True):
             seen.add(key)
             if key in new:  # it was added a moment ago
@@ -77,17 +76,17 @@ def add_prompts(
                 _check_unchanged(name, example, stored, ("input", "reference"))
                 _check_unchanged(name, example, stored, ("metadata", "cluster") if is_recent else ())
                 if make_writes is not None:
-                    check_same_draws(name, row, chain.from_iterable(make_writes(row.position)))
-                writes.append(_update_example(row.position, stored, example))
+                    check_same_draws(name, row, make_writes(row.position))
+                writes += _update_example(row.position, stored, example)
             else:
                 new[key] = example
-                writes.append([(ADD_PROMPTS, [make_prompt_row(position, example)])])
+                writes.append((ADD_PROMPTS, make_prompt_row(position, example)))
                 if make_writes is not None:
                     writes += make_writes(position)
                 elif first:
                     inputs[canonical_json(example.input)] = example.id
                 position += 1
-        execute(connection, combine_writes(writes))
+        execute(connection, writes)
     if inputs:
         _check_inputs_are_new(name, connection, first, seen, inputs)
     return position - first
@@ -118,12 +117,12 @@ def update_examples(
     """
     stored = read_examples(name, connection)
     matched = match_examples(stored, examples)
-    corrected, writes = 0, []
+    corrected, writes = 0, list[Write]()
     for position, example in matched.items():
         _check_unchanged(name, example, stored[position], ("input",))
         corrected += bool(_list_differing(example, stored[position], ("reference",)))
-        writes.append(_update_example(position, stored[position], example))
-    execute(connection, combine_writes(writes))
+        writes += _update_example(position, stored[position], example)
+    execute(connection, writes)
     return corrected, len(stored) - len(matched)
 
 
@@ -166,11 +165,10 @@ def _update_example(position: int, stored: Example, example: Example) -> list[Wr
     if not _list_differing(example, stored, ("id", "reference", "metadata", "cluster")):
         return []
     row = make_prompt_row(position, example)
-    changed = {"set_id": row["id"], "set_example": row["example"]}
-    return [(SET_EXAMPLE, [{"where_position": position, **changed}])]
+    return [(SET_EXAMPLE, {name: row[name] for name in ("position", "id", "example")})]
 
 
-def make_record_writes(models: Sequence[str], record: PromptRecord, position: int) -> list[list[Write]]:
+def make_record_writes(models: Sequence[str], record: PromptRecord, position: int) -> list[Write]:
     """Return the writes of all stages of a finished prompt, whose candidates were drawn by `models`."""
     candidates = record.candidates
     draws = [
@@ -188,15 +186,15 @@ def make_record_writes(models: Sequence[str], record: PromptRecord, position: in
         raise CollectionError(msg)
     labels = Labels([None if one.no_label else one.correct for one in candidates], answers or None)
     return [
-        insert_draws(position, draws, Usage.from_models(models)),
-        insert_scores(position, scores, Usage()),
-        insert_labels(position, labels, Usage()),
+        *insert_draws(position, draws, Usage.from_models(models)),
+        *insert_scores(position, scores, Usage()),
+        *insert_labels(position, labels, Usage()),
     ]
 
 
 def check_same_draws(name: str, row: Any, writes: Iterable[Write]) -> None:
     """Raise a `StoreError` if a prompt is stored with other candidates than these writes have."""
-    drawn = [one["set_draws"] for made, rows in writes for one in rows if made is SET_DRAWN]
+    drawn = [values["draws"] for statement, values in writes if statement is SET_DRAWN]
     if row.draws is not None and drawn != [row.draws]:
         msg = f"the prompt {row.id} has other candidates in {name}: add it to another store"
         raise StoreError(msg)

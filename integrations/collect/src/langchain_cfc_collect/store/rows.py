@@ -1,7 +1,6 @@
 """Convert examples, candidates, scores and labels to rows of a store, and back.
 
-A `Write` is a statement with its rows. Most functions below return the writes of one prompt, and
-`combine_writes` merges those of many prompts.
+Most functions below return the writes of one prompt, and `group_writes` brings those of many into order.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.messages import messages_from_dict
-from sqlalchemy import bindparam, delete, insert, literal_column, null
+from sqlalchemy import insert, text
 
 from langchain_cfc.claims import Span
 from langchain_cfc.errors import CFCError, CollectionError
@@ -28,7 +27,7 @@ from langchain_cfc_collect.costs import Stage, Usage
 from langchain_cfc_collect.stages import Labels, make_record
 from langchain_cfc_collect.store import batches, schema
 from langchain_cfc_collect.store.calls import ADD_CALLS, insert_calls
-from langchain_cfc_collect.store.schema import Row, Statement, Write, define_update, seal, unseal
+from langchain_cfc_collect.store.schema import Row, Statement, Write, seal, unseal
 
 # Number of prompts that are read at a time.
 PAGE_SIZE = 500
@@ -40,26 +39,22 @@ _MESSAGE_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 _prompts, _draws = schema.prompts, schema.draws
 ADD_PROMPTS = insert(_prompts)
-SET_EXAMPLE = define_update(_prompts, ("position",), "id", "example")
-_SET_CONTEXT = define_update(_prompts, ("position",), "context")
-_SET_CLAIMS = define_update(_prompts, ("position",), "claims")
-_SET_ERROR = define_update(_prompts, ("position", "stage"), "error")
-# A stage follows the one before it, once. Numbers are literal, because rows go to the driver directly.
-SET_DRAWN, _SET_SCORED, _SET_LABELLED = (
-    define_update(_prompts, ("position",), column, stage=literal_column(str(int(stage))), **more).where(
-        _prompts.c.stage == literal_column(str(int(stage) - 1))
-    )
-    for stage, column, more in (
-        (Stage.DRAWN, "draws", {"context": null()}),
-        (Stage.SCORED, "scores", {}),
-        (Stage.LABELLED, "labels", {}),
-    )
+SET_EXAMPLE = text("UPDATE prompts SET id = :id, example = :example WHERE position = :position")
+_SET_CONTEXT = text("UPDATE prompts SET context = :context WHERE position = :position")
+_SET_CLAIMS = text("UPDATE prompts SET claims = :claims WHERE position = :position")
+_SET_ERROR = text("UPDATE prompts SET error = :error WHERE position = :position AND stage = :stage")
+# A stage follows the one before it, once; the numbers are those of `Stage`.
+SET_DRAWN = text(
+    "UPDATE prompts SET stage = 1, draws = :draws, context = NULL WHERE position = :position AND stage = 0"
+)
+_SET_SCORED = text("UPDATE prompts SET stage = 2, scores = :scores WHERE position = :position AND stage = 1")
+_SET_LABELLED = text(
+    "UPDATE prompts SET stage = 3, labels = :labels WHERE position = :position AND stage = 2"
 )
 STAGE_UPDATES = (SET_DRAWN, _SET_SCORED, _SET_LABELLED, _SET_ERROR)
 _ADD_DRAWS = insert(_draws)
 _DELETE_DRAWS, _STRIP_DRAWS = (
-    delete(_draws).where(_draws.c.number.between(bindparam("where_first"), bindparam("where_last")))
-    for _ in range(2)
+    text("DELETE FROM draws WHERE number BETWEEN :first AND :last") for _ in range(2)
 )
 
 # Rows are added before rows that refer to them, and candidates are deleted before they are drawn again.
@@ -114,8 +109,8 @@ def make_prompt_row(position: int, example: Example) -> Row:
     return row | known | {"example": sealed}
 
 
-def make_draw_row(position: int, slot: int, draw: DrawnCandidate) -> Row:
-    """Return the row of a candidate; raises `CollectionError` if the candidate cannot be stored."""
+def insert_draw(position: int, slot: int, draw: DrawnCandidate) -> Write:
+    """Return the write that adds a candidate; raises `CollectionError` if it cannot be stored."""
     with _refuse_candidate(slot):
         content: Row = {"text": draw.text, "data": draw.data, "no_answer": draw.no_answer}
         if draw.message is not None:
@@ -129,7 +124,7 @@ def make_draw_row(position: int, slot: int, draw: DrawnCandidate) -> Row:
         if len(packed) > _MAX_UNCOMPRESSED:
             packed = zlib.compress(packed)
     number, sealed = schema.number_draw(position, slot), schema.seal_bytes(position, slot, packed)
-    return {"number": number, "prompt": position, "slot": slot, "packed": sealed}
+    return _ADD_DRAWS, {"number": number, "prompt": position, "slot": slot, "packed": sealed}
 
 
 def _has_message(draw: DrawnCandidate) -> bool:
@@ -221,7 +216,7 @@ def make_stored_record(prompt: StoredPrompt) -> LabelledRecord | None:
 
 
 def _set(statement: Statement, position: int, column: str, value: Any) -> Write:
-    return statement, [{"where_position": position, f"set_{column}": seal(position, column, value)}]
+    return statement, {"position": position, column: seal(position, column, value)}
 
 
 def insert_draws(
@@ -233,7 +228,7 @@ def insert_draws(
     be stored.
     """
     missing = [
-        make_draw_row(position, slot, draw)
+        insert_draw(position, slot, draw)
         for slot, draw in enumerate(draws)
         if slot not in stored and not isinstance(draw, StrippedCandidate) and draw.message is not None
     ]
@@ -249,12 +244,7 @@ def insert_draws(
             with _refuse_candidate(slot):
                 seal(position, "draws", one)
         raise
-    return [(_ADD_DRAWS, missing), drawn, *insert_calls(position, Stage.DRAWN, usage)]
-
-
-def add_draws(position: int, added: list[Row], usage: Usage) -> list[Write]:
-    """Return the writes that store single candidates of a prompt, given by their rows, and their usage."""
-    return [(_ADD_DRAWS, added), *insert_calls(position, Stage.DRAWN, usage)]
+    return [*missing, drawn, *insert_calls(position, Stage.DRAWN, usage)]
 
 
 def set_context(position: int, digest: str) -> list[Write]:
@@ -264,11 +254,11 @@ def set_context(position: int, digest: str) -> list[Write]:
 
 def delete_draws(position: int) -> list[Write]:
     """Return the writes that delete the candidates of a prompt."""
-    return [(_DELETE_DRAWS, [_match_prompt(position)])]
+    return [(_DELETE_DRAWS, _match_prompt(position))]
 
 
 def _match_prompt(position: int) -> Row:
-    return {"where_first": schema.number_draw(position), "where_last": schema.number_draw(position + 1) - 1}
+    return {"first": schema.number_draw(position), "last": schema.number_draw(position + 1) - 1}
 
 
 def insert_claims(position: int, spans: Sequence[Span]) -> list[Write]:
@@ -295,7 +285,7 @@ def copy_prompt(
     Labels follow scores, so without scores they are left out.
     """
     draws = prompt.draws or ()
-    writes: list[Write] = [(ADD_PROMPTS, [make_prompt_row(position, prompt.example)])]
+    writes: list[Write] = [(ADD_PROMPTS, make_prompt_row(position, prompt.example))]
     writes += insert_draws(position, draws, Usage(), stored=() if keep_messages else range(len(draws)))
     if prompt.claims is not None:
         writes += insert_claims(position, prompt.claims)
@@ -318,7 +308,7 @@ def insert_labels(position: int, labels: Labels, usage: Usage, *, keep_messages:
         labelled = _set(_SET_LABELLED, position, "labels", [correct, labels.answers, labels.metadata or None])
     return [
         labelled,
-        (_STRIP_DRAWS, [] if keep_messages else [_match_prompt(position)]),
+        *([] if keep_messages else [(_STRIP_DRAWS, _match_prompt(position))]),
         *insert_calls(position, Stage.LABELLED, usage),
     ]
 
@@ -326,15 +316,14 @@ def insert_labels(position: int, labels: Labels, usage: Usage, *, keep_messages:
 def set_error(position: int, stage: Stage, error: CFCError, usage: Usage) -> list[Write]:
     """Return the writes that mark a prompt as failed in a stage; its finished stages stay."""
     # Characters that cannot be encoded are escaped.
-    text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
-    statement, [failed] = _set(_SET_ERROR, position, "error", text)
-    return [(statement, [failed | {"where_stage": int(stage) - 1}]), *insert_calls(position, stage, usage)]
+    said = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
+    statement, failed = _set(_SET_ERROR, position, "error", said)
+    return [(statement, {**failed, "stage": int(stage) - 1}), *insert_calls(position, stage, usage)]
 
 
-def combine_writes(many: Iterable[Iterable[Write]]) -> list[Write]:
-    """Merge the writes of several prompts into one write per statement, in a valid order."""
+def group_writes(writes: Iterable[Write]) -> Iterator[tuple[Statement, list[Row]]]:
+    """Yield each statement of some writes with all its rows, in a valid order."""
     rows: dict[Statement, list[Row]] = {statement: [] for statement in _STATEMENT_ORDER}
-    for writes in many:
-        for statement, parameters in writes:
-            rows[statement].extend(parameters)
-    return [(statement, parameters) for statement, parameters in rows.items() if parameters]
+    for statement, row in writes:
+        rows[statement].append(row)
+    return ((statement, parameters) for statement, parameters in rows.items() if parameters)

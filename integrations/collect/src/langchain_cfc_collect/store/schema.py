@@ -22,7 +22,6 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    Delete,
     ForeignKey,
     Insert,
     Integer,
@@ -31,23 +30,21 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
-    Update,
-    bindparam,
+    TextClause,
     case,
     func,
     select,
     true,
-    update,
 )
 
 from langchain_cfc.errors import CFCError, StoreError
 from langchain_cfc.support.database import ROW_NUMBER, define_facts
 from langchain_cfc.support.serialization import canonical_json
 
-# A statement, and the rows that it is executed with.
-Statement: TypeAlias = Insert | Update | Delete
+# A statement, and the values of its parameters, which go to the driver directly.
+Statement: TypeAlias = Insert | TextClause
 Row: TypeAlias = dict[str, Any]
-Write: TypeAlias = tuple[Statement, list[Row]]
+Write: TypeAlias = tuple[Statement, Row]
 
 FORMAT = "langchain-cfc/collection"
 # Version of the tables below.
@@ -117,17 +114,6 @@ calls = Table(
     # Whether this is the part at batch prices of calls that other rows count.
     Column("batched", Boolean, nullable=False),
 )
-
-
-def match_keys(table: Table, *keys: str) -> list[Any]:
-    """Return the conditions that the columns `keys` equal the parameters `where_KEY`."""
-    return [table.c[name] == bindparam(f"where_{name}") for name in keys]
-
-
-def define_update(table: Table, keys: tuple[str, ...], *columns: str, **fixed: Any) -> Update:
-    """Define the statement that sets columns to the parameters `set_COLUMN`, in rows as in `match_keys`."""
-    values: dict[str, Any] = {name: bindparam(f"set_{name}") for name in columns}
-    return update(table).where(*match_keys(table, *keys)).values(values | fixed)
 
 
 # Digests

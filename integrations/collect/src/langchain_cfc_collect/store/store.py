@@ -279,15 +279,13 @@ class Store(DatabaseStore):
             self.execute(connection, writes)
 
     def execute(self, connection: Connection, writes: Iterable[Write]) -> None:
-        """Write rows in the transaction of a connection, skipping statements without rows.
+        """Write rows in the transaction of a connection, in a valid order.
 
         Rows go to the driver directly: SQLAlchemy's processing would take longer than the write.
         """
         cursor = connection.connection.cursor()
         models: set[str] = set()
-        for statement, parameters in writes:
-            if not parameters:
-                continue
+        for statement, parameters in rows.group_writes(writes):
             cursor.executemany(_compile_sql(statement, connection.dialect, tuple(parameters[0])), parameters)
             if statement in rows.STAGE_UPDATES and cursor.rowcount != len(parameters):
                 msg = f"cannot write {self.name}: a stage was written before, or the one before it was not"
@@ -491,7 +489,8 @@ class Writer:
             self._gathered.clear()
             waiting, self._waiting, transaction = self._waiting, [], self._last
             try:
-                await self._write(rows.combine_writes(one() if callable(one) else one for one in waiting))
+                made = (one() if callable(one) else one for one in waiting)
+                await self._write([write for writes in made for write in writes])
             except Exception as failure:  # noqa: BLE001 - raised for every caller that waits
                 self._error = failure
             finally:
