@@ -67,15 +67,15 @@ class Sheet:
 
     source: str  # name of the file
     rows: Mapping[tuple[str, str], SheetRow]  # by id of the record, and text as `make_key` gives it
-    inputs: Mapping[str, tuple[int, str]]  # line and input of a row, by id, where there are inputs
+    inputs: Mapping[str, Mapping[str, int]]  # inputs by id, where there are inputs, with a line of each
     digest: str  # SHA-256 of the file
 
     def check_input(self, name: str, prompt: Any) -> None:
         """Raise a `RecordError` if the file has another input for a record: it belongs to others."""
-        line, found = self.inputs.get(name, (0, None))
-        if found is not None and make_key(found) != make_key(format_cell(format_input(prompt))):
-            problem = f"{found!r:.80} is not the input of {name!r:.80}: does the sheet belong to others?"
-            raise RecordError(self.source, line, "input", problem)
+        for found, line in self.inputs.get(name, {}).items():
+            if make_key(found) != make_key(format_cell(format_input(prompt))):
+                problem = f"{found!r:.80} is not the input of {name!r:.80}: does the sheet belong to others?"
+                raise RecordError(self.source, line, "input", problem)
 
     def check_rows(self, known: Collection[tuple[str, str]], item: str, missing: str) -> None:
         """Raise a `RecordError` for rows that are not `known`, given the noun for one that is.
@@ -107,7 +107,7 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
         raise InputError(msg)
     check_regular_file(path)
     rows: dict[tuple[str, str], SheetRow] = {}
-    inputs: dict[str, tuple[int, str]] = {}
+    inputs: dict[str, dict[str, int]] = {}
     # Spreadsheet programs of some countries write Windows-1252 unless asked for UTF-8.
     for line, found in read_csv(path, fallback="cp1252"):
         if isinstance(found, str):
@@ -120,7 +120,7 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
         except ValueError as error:
             raise RecordError(source, line, column, str(error)) from error
         if "input" in cells:
-            inputs[key[0]] = line, cells["input"]
+            inputs.setdefault(key[0], {}).setdefault(cells["input"], line)
         earlier = rows.get(key)
         if earlier is None or earlier.correct is None:
             rows[key] = SheetRow(line, label)

@@ -54,9 +54,12 @@ def test_human_labels_names_a_missing_label(tmp_path: Path, invoke: Invoke) -> N
         invoke(labeler, make_input("peru", "Lima ", " Lima"))
     with pytest.raises(LabelerError, match="no label for id 'bolivia', text 'Lima'"):
         invoke(labeler, make_input("bolivia", "Lima"))
-    other = HumanLabels(write_file(tmp_path, "a.csv", "id,input,text,correct\nperu,Which town?,Lima,yes\n"))
-    with pytest.raises(LabelerError, match="'Which town\\?' is not the input of 'peru'"):
-        invoke(other, make_input("peru", "Lima"))
+    rows = "id,input,text,correct\nperu,Which town?,Lima,yes\n"
+    # Another row of this id with the right input does not hide it.
+    for number, more in enumerate(("", "peru,?,Quito,no\n")):
+        other = HumanLabels(write_file(tmp_path, f"{number}.csv", rows + more))
+        with pytest.raises(LabelerError, match=r"line 2: input: 'Which town\?' is not the input of 'peru'"):
+            invoke(other, make_input("peru", "Lima"))
     with pytest.raises(LabelerError, match="prompts by id, but this prompt came without one"):
         invoke(labeler, labeler_input(None, "Lima"))
 
