@@ -451,23 +451,18 @@ class Examples:
     def _check(self) -> Iterator[Example]:
         """Yield the good rows; raise at the end if there is none, or bad rows are refused."""
         bad = self.bad_rows = []
-        good = 0
-        for example in self._read():
+        first_seen: dict[str, int] = {}  # rows of good examples, by id
+        for row in self._rows:
+            example = row if isinstance(row, BadRow) else self._create_example(row, first_seen)
             if isinstance(example, BadRow):
                 bad.append(example)
             elif self._policy == "set_aside" or not bad:
-                good += 1
                 yield example
-        if not bad and not good:
+        if not bad and not first_seen:
             again = " (an iterator gives its rows only once)" if self.source == IN_MEMORY else ""
             raise RecordError(self.source, 0, "", f"no rows; expected at least one{again}")
-        if bad and (self._policy != "set_aside" or not good):
+        if bad and (self._policy != "set_aside" or not first_seen):
             raise self._make_error(bad)
-
-    def _read(self) -> Iterator[Example | BadRow]:
-        first_seen: dict[str, int] = {}
-        for row in self._rows:
-            yield row if isinstance(row, BadRow) else self._create_example(row, first_seen)
 
     def _create_example(self, row: Row, first_seen: dict[str, int]) -> Example | BadRow:
         number, values = row
