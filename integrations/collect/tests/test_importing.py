@@ -398,7 +398,12 @@ UNREADABLE: dict[str, tuple[str, Any, str]] = {
         change([{**row, "topic": "a"} for row in LONG], 1, topic="b"),
         "line 3: .*another input or metadata",
     ),
-    "unequal columns": ("s.json", {"prompts": ["a"], "responses": ["a", "b"]}, ".*equal length"),
+    "unequal columns": ("s.json", {"prompts": ["a"], "responses": ["a", "b"]}, ".*the same rows"),
+    "rows in another order": (
+        "s.json",
+        {"prompts": {"0": "a", "1": "b"}, "responses": {"1": "b", "0": "a"}},
+        ".*the same rows",
+    ),
 }
 
 

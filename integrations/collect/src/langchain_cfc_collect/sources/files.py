@@ -232,8 +232,9 @@ def _turn_columns(columns: Mapping[str, Any], source: str) -> list[dict[str, Any
         if isinstance(one, Mapping | list)
     }
     is_splits = all(isinstance(cell, Mapping) for one in cells.values() for cell in one)
-    if is_splits or len({len(one) for one in cells.values()}) > 1:
-        problem = f"found {short_repr(columns)}; expected one list of objects, or columns of equal length"
+    names = {tuple(one) for one in columns.values() if isinstance(one, Mapping)}
+    if is_splits or len(names) > 1 or len({len(one) for one in cells.values()}) > 1:
+        problem = f"found {short_repr(columns)}; expected one list of objects, or columns of the same rows"
         raise RecordError(source, 0, "", problem)
     return [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
 
