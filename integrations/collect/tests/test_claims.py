@@ -108,7 +108,7 @@ def test_claims_that_were_not_found_are_collected_served_and_replayed_alike(path
         store.check()
         records, header = list(store.read_claims()), store.read_provenance()
         seen = CollectionStatus.from_store(store)
-    assert (seen.unscored, seen.mostly_no_answers) == ({"not_located": claiming.count("score")}, False)
+    assert (seen.unscored, seen.no_answers.total()) == ({"not_located": claiming.count("score")}, 0)
     artifact = calibrate(records, unit="claims", at_most=1, alpha=0.2, features="1", provenance=header)
     write_records(copy := path.with_name("copy.jsonl"), records, header)
     parts = {

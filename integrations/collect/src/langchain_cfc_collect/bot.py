@@ -14,7 +14,6 @@ the gaps, the one to 100 % included, names what to improve: labels, verifier or 
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -165,7 +164,7 @@ async def abuild_bot(
     _print_lines(_describe_plan(plan, passed, done))
     ended = await plan.collect()
     if ended.complete:
-        _print_lines(_describe_labels(plan.store))
+        _print_lines(_describe_labels(ended.status, str(plan.store)))
     try:
         artifact, seen = await asyncio.to_thread(plan.finish, ended)
     except UnattainableTargetError as error:
@@ -328,15 +327,13 @@ def _describe_plan(plan: ChainPlan, passed: Collection[str], done: int) -> Itera
     yield f"store: {plan.store} keeps everything; the same call resumes"
 
 
-def _describe_labels(store: str | os.PathLike[str]) -> Iterator[str]:
+def _describe_labels(status: CollectionStatus, store: str) -> Iterator[str]:
     """Say how many answers are labelled right, with the labels that the scores contradict most."""
-    with Store(store) as opened:
-        status = CollectionStatus.from_store(opened)
     wrong, correct = status.candidates
     yield f"labels: {correct:,} of {pluralize(wrong + correct, 'answer')} are labelled correct. In doubt:"
     for one in status.doubtful_labels[::_EVERY_SHOWN]:
         yield f"  {_show_answer(one.answer, one.reference, 'correct' if one.correct else 'wrong')}"
-    yield f"  to see more: langchain-cfc store status {shlex.quote(str(store))}"
+    yield f"  to see more: langchain-cfc store status {shlex.quote(store)}"
 
 
 def _summarize(

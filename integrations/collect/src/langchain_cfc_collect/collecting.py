@@ -37,7 +37,7 @@ from langchain_cfc_collect.sources.columns import Examples
 from langchain_cfc_collect.sources.files import is_frame
 from langchain_cfc_collect.status import CollectionStatus, mask_numbers
 from langchain_cfc_collect.store import Store
-from langchain_cfc_collect.trial import make_trial_executor, try_first
+from langchain_cfc_collect.store.batches import read_open_batches
 
 T = TypeVar("T")
 
@@ -45,6 +45,8 @@ T = TypeVar("T")
 _MOST_LISTED = 5
 # Number of causes of failures to list at the end.
 _MOST_CAUSES = 3
+# Candidates of a trial: some verifiers compare them.
+_TRIAL_SIZE = 2
 
 
 def collect(
@@ -163,7 +165,8 @@ async def acollect(
                 "ChatAnthropic support batches"
             )
         executor = Executor(components, policy, options.config, batcher.make_calls)
-        trial = make_trial_executor(components, policy, options.config)
+        few = replace(components, n=min(components.n or _TRIAL_SIZE, _TRIAL_SIZE), draws=None)
+        trial = Executor(few, policy, options.config)
         return await run_executor(examples, executor, store, options, batcher=batcher, trial=trial)
     finally:
         await batcher.models.close()
@@ -236,7 +239,7 @@ async def run_executor(
 ) -> CollectionResult:
     """Take all prompts of a store and of the examples through the stages that they have not finished.
 
-    With batches, the first prompt of a new store is tried live by `trial` before.
+    With batches, the first prompt of a new store is tried live by `trial` before, see `try_first`.
     """
     configuration = executor.configuration
     suspicion = find_shared_judge(configuration["verifier"], configuration["labeler"] or {})
@@ -253,7 +256,7 @@ async def run_executor(
         if options.retry_failed:
             opened.retry_failed()
         if trial is not None:
-            await try_first(opened, trial)
+            await try_first(opened, trial, options)
         run = Run(opened, executor, options, on_progress, batcher)
         doubt = explain_unverified_parts(configuration)
         if doubt is not None and run.status.remaining:
@@ -264,6 +267,27 @@ async def run_executor(
         if run.status.failed:
             options.on_notice(_explain_failures(run.status, [one.error for one in opened.read_failures()]))
     return CollectionResult(run.status, complete)
+
+
+async def try_first(store: Store, trial: Executor, options: CollectionOptions) -> None:
+    """Draw, score and label a prompt live, before batches are paid for that may take a day.
+
+    What a setting gets wrong (a model that returns no log-probabilities, a parser that drops them, a judge
+    that cannot be read, a limit that cuts every answer off) is wrong for every prompt. Live runs find it at
+    their first prompt; batches would find it once all draws are paid for.
+
+    Args:
+        store: The store, which holds the prompts; if it holds candidates or batches, nothing is tried.
+        trial: Makes live calls, for few candidates.
+        options: Of the collection.
+
+    Raises:
+        CollectionError: If a stage fails, or no candidate of the first three prompts is an answer.
+    """
+    with store.begin_read() as connection:
+        is_begun = bool(read_open_batches(connection))
+    if not is_begun and not sum(count for stage, count in store.count_stages().items() if stage):
+        await Run(store, trial, options, lambda _: None, is_trial=True).run()
 
 
 def _explain_failures(status: CollectionStatus, errors: Sequence[str]) -> str:

@@ -16,18 +16,13 @@ from sqlalchemy import null, update
 
 from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.records import Example
-from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.support.text import pluralize
 from langchain_cfc_collect.costs import Stage
 from langchain_cfc_collect.executor import Executor
 from langchain_cfc_collect.failures import is_transient
 from langchain_cfc_collect.journal import StoreJournal
-from langchain_cfc_collect.run import (
-    MAX_CONSECUTIVE_FAILURES,
-    CollectionOptions,
-    list_candidates_to_score,
-)
+from langchain_cfc_collect.run import MAX_CONSECUTIVE_FAILURES, CollectionOptions
 from langchain_cfc_collect.stages import Outcome
 from langchain_cfc_collect.store import Store, StoredPrompt, Writer, calls, dataset, schema
 from langchain_cfc_collect.store.configurations import LABEL_KEYS, replace_parts
@@ -105,9 +100,10 @@ async def _try_labeler(store: Store, examples: Sequence[Example], executor: Exec
         matched = dataset.match_examples(dataset.read_examples(store.name, connection), examples)
     writer = Writer(store)
 
-    async def label(prompt: StoredPrompt, candidates: Sequence[DrawnCandidate]) -> Outcome:
+    async def label(prompt: StoredPrompt) -> Outcome:
         journal = StoreJournal(writer, prompt, Stage.LABELLED, 0)
-        outcome = await executor.label(matched.get(prompt.position, prompt.example), candidates, journal)
+        example = matched.get(prompt.position, prompt.example)
+        outcome = await executor.label(example, prompt.candidates, journal)
         await writer.write(calls.insert_calls(prompt.position, Stage.LABELLED, outcome.usage))
         return outcome
 
@@ -121,7 +117,7 @@ async def _try_labeler(store: Store, examples: Sequence[Example], executor: Exec
 async def try_stage(
     store: Store,
     prompts: Iterable[StoredPrompt],
-    run_stage: Callable[[StoredPrompt, Sequence[DrawnCandidate]], Awaitable[Outcome]],
+    run_stage: Callable[[StoredPrompt], Awaitable[Outcome]],
     most: int,
     what: str,
 ) -> None:
@@ -130,9 +126,10 @@ async def try_stage(
     Raises `CollectionError`, which begins with `what`, if none does. Prompts without claims are left out.
     """
     error: CFCError | None = None
-    listed = ((one, list_candidates_to_score(store.unit, one.draws or (), one.claims)) for one in prompts)
-    for prompt, candidates in islice((one for one in listed if one[1]), most):
-        outcome = await run_stage(prompt, candidates)
+    is_split = store.unit == "claims"
+    usable = (one for one in prompts if one.items and (one.claims is not None) == is_split)
+    for prompt in islice(usable, most):
+        outcome = await run_stage(prompt)
         if not isinstance(outcome.result, CFCError):
             return
         error = outcome.result

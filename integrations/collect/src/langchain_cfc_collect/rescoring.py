@@ -38,7 +38,6 @@ from langchain_cfc_collect.run import (
     MAX_FAILURES_AT_START,
     CollectionOptions,
     CollectionResult,
-    list_candidates_to_score,
 )
 from langchain_cfc_collect.stages import Journal, Labels, Outcome
 from langchain_cfc_collect.status import CollectionStatus, EarlyWarnings
@@ -199,12 +198,11 @@ class Rescorer(Executor):
 
         Raises `CollectionError` if none succeeds.
         """
-        source, unit, score_prompt = self._source, self._unit, super().score
+        source, score_prompt = self._source, super().score
 
-        async def score(prompt: StoredPrompt, candidates: Sequence[DrawnCandidate]) -> Outcome:
-            answers = prompt.draws if unit == "claims" else None
+        async def score(prompt: StoredPrompt) -> Outcome:
             _STORED.set(prompt.scores)
-            outcome = await score_prompt(prompt.example, candidates, Journal(), answers)
+            outcome = await score_prompt(prompt.example, prompt.candidates, Journal(), prompt.answers)
             self._tried[prompt.example.id] = outcome
             return outcome
 
@@ -232,8 +230,8 @@ class Rescorer(Executor):
         """
         source, prompts = self._source, schema.prompts
         usage = Usage.from_models(source.read_models())
-        early = EarlyWarnings(self.configuration["n"], self._unit)
         status = CollectionStatus(total=0, failed=0, usage=usage, unit=self._unit)
+        early = EarlyWarnings(self.configuration["n"], status)
         is_complete = True
         with target.begin_write() as connection:
             query = select(func.coalesce(func.max(prompts.c.position) + 1, 0))
@@ -260,26 +258,22 @@ class Rescorer(Executor):
                         self._left[prompt.example.id] = prompt.labels, prompt.scores
                         continue
                     status.total += 1
-                    status.add_stored(replace(prompt, scores=scores))
-                    if prompt.labels is not None:
-                        given = prompt.example, prompt.items, scores.scores, prompt.labels
-                        for notice in early.check_labels(status, *given):
-                            options.on_notice(notice)
+                    scored = replace(prompt, scores=scores)
+                    status.add_prompt(scored)
+                    for notice in early.check_labels(scored):
+                        options.on_notice(notice)
                 target.execute(connection, writes)
             target.count_prompts(connection)
         return status if is_complete and not first else None
 
     def _score_here(self, prompt: StoredPrompt) -> VerifierScores | None:
         """Return the scores of a prompt; None if the verifier makes calls, or the answer is not split yet."""
-        is_claims = self._unit == "claims"
-        if is_claims and prompt.claims is None:
+        if self._unit == "claims" and prompt.claims is None:
             return None
         _STORED.set(prompt.scores)
-        draws = prompt.draws or ()
-        candidates = list_candidates_to_score(self._unit, draws, prompt.claims)
-        if not candidates:
+        if not prompt.candidates:
             return VerifierScores([])
-        return self.score_without_calls(prompt.example, candidates, draws if is_claims else None)
+        return self.score_without_calls(prompt.example, prompt.candidates, prompt.answers)
 
     async def score(
         self,

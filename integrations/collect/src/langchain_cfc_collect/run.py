@@ -18,18 +18,17 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc.claims import Span, make_claim_candidates
+from langchain_cfc.claims import Span
 from langchain_cfc.draw_rules import parse_draw_rule
 from langchain_cfc.errors import CFCError, CollectionError, CollectionWarning, StoreError
-from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.no_answers import describe_unscored
 from langchain_cfc.sampling.fingerprints import CLASS
-from langchain_cfc.support.units import Unit
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.batches.batcher import Batcher
 from langchain_cfc_collect.calls import CallPolicy
@@ -40,7 +39,8 @@ from langchain_cfc_collect.journal import BatchJournal, StoreJournal
 from langchain_cfc_collect.stages import Labels, Outcome
 from langchain_cfc_collect.status import CollectionStatus, EarlyWarnings
 from langchain_cfc_collect.store import PAGE_SIZE, Store, StoredPrompt, Writer
-from langchain_cfc_collect.trial import MOST_WITHOUT_ANSWER, make_no_answers_error
+from langchain_cfc_collect.store.calls import ADD_CALLS
+from langchain_cfc_collect.store.schema import Write
 
 # This many consecutive failures mean an outage, a revoked key or an empty account. Continuing would mark all
 # remaining prompts as failed.
@@ -48,15 +48,12 @@ MAX_CONSECUTIVE_FAILURES = 25
 # Prompts run one at a time until one is labelled. The first failure ends a new collection, because a wrong
 # setting is likelier than an odd prompt. This many do in a store with candidates, where prompts are retried.
 MAX_FAILURES_AT_START = 3
+# Prompts without any answer after which a run stops: one may be refused or filtered for itself.
+MOST_WITHOUT_ANSWER = 3
+# What a stage adds to a prompt.
+_RESULTS = {Stage.DRAWN: "draws", Stage.SCORED: "scores", Stage.LABELLED: "labels"}
 # More prompts at once mean fewer, larger batches; a waiting request takes about 50 kB of memory.
 _BATCHED_PROMPTS, _BATCHED_REQUESTS = 2000, 20_000
-
-
-def list_candidates_to_score(
-    unit: Unit, draws: Sequence[DrawnCandidate], spans: Sequence[Span] | None
-) -> Sequence[DrawnCandidate]:
-    """Return what is scored and labelled for a prompt: its candidates, or the claims of the first one."""
-    return draws if unit == "answers" else make_claim_candidates(draws[0], spans or ())
 
 
 @dataclass(frozen=True)
@@ -117,6 +114,13 @@ class _StageFailedError(Exception):
     """Raised once a failed stage is stored and reported, to leave the other stages of its prompt out."""
 
 
+class _TrialWriter(Writer):
+    """Writer of a trial, of which a store keeps the requests and their usage alone."""
+
+    def _execute(self, writes: list[Write]) -> None:
+        super()._execute([one for one in writes if one[0] is ADD_CALLS])
+
+
 class Run:
     """Run of a collection, which processes all unfinished prompts of a store.
 
@@ -126,6 +130,9 @@ class Run:
         options: Options of the run, of which `relabel` and `settings` are dealt with before.
         on_progress: Called with the status whenever a prompt is finished or has failed.
         batcher: Answers the models' requests from batches; None for live calls.
+        is_trial: Whether to take only the first prompts through all stages, until one is labelled, and to
+            store nothing but what they used. A record holds candidates of one way of drawing, so those of a
+            live trial cannot stay beside candidates from batches.
     """
 
     def __init__(
@@ -135,8 +142,9 @@ class Run:
         options: CollectionOptions,
         on_progress: Callable[[CollectionStatus], None],
         batcher: Batcher | None = None,
+        *,
+        is_trial: bool = False,
     ) -> None:
-        self._store = store
         self._executor = executor
         self._options = options
         self._on_progress = on_progress
@@ -149,21 +157,22 @@ class Run:
         if batcher is not None:  # prompts in progress wait for batches together
             self._prompts_at_once = max(1, min(_BATCHED_PROMPTS, _BATCHED_REQUESTS // n))
         self._budget = store.track_budget(options.budget)
-        self._unit = store.unit
-        self._warnings = EarlyWarnings(n, store.unit)
-        self._writer = Writer(store, options.call_policy.concurrency)
+        self._is_trial = is_trial
+        self._writer = (_TrialWriter if is_trial else Writer)(store, options.call_policy.concurrency)
         self._consecutive_failures = 0
         # With batches, all prompts must start before the first can succeed.
         self._has_succeeded = batcher is not None
         self._is_stopping = self._all_started = False
-        self._unfinished = store.read_unfinished()
+        self._unfinished = islice(store.read_unfinished(), MOST_WITHOUT_ANSWER if is_trial else None)
         self._page: deque[StoredPrompt] = deque()
         self._in_progress = 0
         self._start_lock = asyncio.Lock()
         self._prompt_ended = asyncio.Event()
         self.status = CollectionStatus.from_store(store)
+        self._warnings = EarlyWarnings(n, self.status)
+        self._is_new = not self.status.drawn
         # Whether the model is known to answer; batches begin only after a trial.
-        self._has_answered = batcher is not None or self.status.drawn > 0
+        self._has_answered = batcher is not None or not self._is_new
         self._update_costs()
         self._batcher = batcher
         if batcher is not None:
@@ -210,6 +219,11 @@ class Run:
         """Process prompts, many at a time once one has succeeded."""
         while not self._has_succeeded and (prompt := await self._start_next_prompt()) is not None:
             await self._process(prompt)
+            is_last = self.status.labelled == MOST_WITHOUT_ANSWER
+            if is_last and self.status.remaining and not self._has_answered:
+                raise CollectionError(self._explain_no_answers())
+        if self._is_trial:
+            return
         size = max(1, min(self._prompts_at_once, self.status.remaining))
         workers = [asyncio.ensure_future(self._run_worker()) for _ in range(size)]
         try:
@@ -267,45 +281,39 @@ class Run:
 
     async def _run_stages(self, prompt: StoredPrompt) -> None:
         """Take a prompt through all stages that are not finished yet."""
-        draws, known = prompt.draws, None
-        if draws is None:
-            draws, known = await self._draw(prompt)
+        known = None
+        if prompt.draws is None:
+            prompt, known = await self._draw(prompt)
         if prompt.scores is None:
-            candidates, scores = await self._score(prompt, draws, known)
-        else:
-            candidates = list_candidates_to_score(self._unit, draws, prompt.claims)
-            scores = prompt.scores.scores
-        await self._label(prompt, candidates, scores)
+            prompt = await self._score(prompt, known)
+        await self._label(prompt)
 
-    async def _draw(self, prompt: StoredPrompt) -> tuple[Sequence[DrawnCandidate], VerifierScores | None]:
-        """Draw a prompt's candidates; return them, with scores if the draw rule used any."""
-        journal = self._open_journal(prompt, Stage.DRAWN, self._requests_per_prompt - len(prompt.partial))
+    async def _draw(self, prompt: StoredPrompt) -> tuple[StoredPrompt, VerifierScores | None]:
+        """Draw a prompt's candidates; return it with these, and their scores if the draw rule used any."""
+        stored = len(prompt.partial)
+        journal = self._open_journal(prompt, Stage.DRAWN, self._requests_per_prompt - stored)
         outcome = await self._executor.draw(prompt.example, journal)
-        await self._save_stage(journal, outcome)
-        draws: Sequence[DrawnCandidate] = outcome.result
-        self._options.budget.check_reported(outcome.usage, drew=len(draws) > len(prompt.partial))
+        prompt = await self._save_stage(prompt, journal, outcome)
+        draws = prompt.draws or ()
+        self._options.budget.check_reported(outcome.usage, drew=len(draws) > stored)
         self._has_answered |= any(one.no_answer is None for one in draws)
         self._notify(self._warnings.check_draws(draws, outcome.usage))
-        return draws, outcome.scores
+        return prompt, outcome.scores
 
-    async def _score(
-        self, prompt: StoredPrompt, draws: Sequence[DrawnCandidate], known: VerifierScores | None
-    ) -> tuple[Sequence[DrawnCandidate], Sequence[float]]:
-        """Score the candidates or claims of a prompt and return both."""
+    async def _score(self, prompt: StoredPrompt, known: VerifierScores | None) -> StoredPrompt:
+        """Score the candidates or claims of a prompt, and return it with the scores."""
         journal = self._open_journal(prompt, Stage.SCORED)
-        spans, answers = prompt.claims, None
-        if self._unit == "claims":
-            answers = draws
-            spans = await self._split(draws[0], journal) if spans is None else spans
-        candidates = list_candidates_to_score(self._unit, draws, spans)
+        if self.status.unit == "claims" and prompt.claims is None:
+            prompt = replace(prompt, claims=await self._split(prompt, journal))
         outcome = Outcome(known or VerifierScores([]), Usage.from_recorder(journal.recorder))
-        if candidates and known is None:  # an answer may have no claims
-            outcome = await self._executor.score(prompt.example, candidates, journal, answers)
-        await self._save_stage(journal, outcome)
-        return candidates, outcome.result.scores
+        if prompt.candidates and known is None:  # an answer may have no claims
+            given = prompt.example, prompt.candidates, journal, prompt.answers
+            outcome = await self._executor.score(*given)
+        return await self._save_stage(prompt, journal, outcome)
 
-    async def _split(self, answer: DrawnCandidate, journal: StoreJournal) -> Sequence[Span]:
-        """Split an answer into claims and return them."""
+    async def _split(self, prompt: StoredPrompt, journal: StoreJournal) -> Sequence[Span]:
+        """Split the answer of a prompt into claims and return them."""
+        (answer, *_) = prompt.draws or ()
         outcome = await self._executor.split(answer, journal)
         if not isinstance(outcome.result, CFCError):
             try:
@@ -313,32 +321,21 @@ class Run:
             except CollectionError as refused:
                 outcome = Outcome(refused, outcome.usage)
         if isinstance(outcome.result, CFCError):
-            await self._save_stage(journal, outcome)
+            await self._save_stage(prompt, journal, outcome)
         spans: Sequence[Span] = outcome.result
         return spans
 
-    async def _label(
-        self,
-        prompt: StoredPrompt,
-        candidates: Sequence[DrawnCandidate],
-        scores: Sequence[float],
-    ) -> None:
-        """Label candidates or claims, which finishes their prompt."""
+    async def _label(self, prompt: StoredPrompt) -> None:
+        """Label the candidates or claims of a prompt, which finishes it."""
         journal = self._open_journal(prompt, Stage.LABELLED)
         outcome = Outcome(Labels([]), Usage())
-        if candidates:
-            outcome = await self._executor.label(prompt.example, candidates, journal)
-        await self._save_stage(journal, outcome)
+        if prompt.candidates:
+            outcome = await self._executor.label(prompt.example, prompt.candidates, journal)
+        prompt = await self._save_stage(prompt, journal, outcome)
         self._consecutive_failures = 0
-        labels = outcome.result
-        if labels is None:
-            return
-        self.status.add_prompt(scores, list(map(bool, labels.correct)))
-        self._notify(self._warnings.check_labels(self.status, prompt.example, candidates, scores, labels))
-        self._on_progress(self.status)
-        if not self._has_answered and self.status.labelled == MOST_WITHOUT_ANSWER and self.status.remaining:
-            then = "collect into another store; or run the same command again to go on without a change"
-            raise make_no_answers_error(*self._warnings.no_answers, then)
+        if prompt.labels is not None:
+            self._notify(self._warnings.check_labels(prompt))
+            self._on_progress(self.status)
 
     def _open_journal(self, prompt: StoredPrompt, stage: Stage, requests: int | None = None) -> StoreJournal:
         expected = self._budget.expected_requests(stage) if requests is None else requests
@@ -349,8 +346,10 @@ class Run:
             self._writer, prompt, stage, expected, self._batcher.requests, is_batched=is_batched
         )
 
-    async def _save_stage(self, journal: StoreJournal, outcome: Outcome) -> None:
-        """Write the outcome of a stage; raise `_StageFailedError` if it failed.
+    async def _save_stage(
+        self, prompt: StoredPrompt, journal: StoreJournal, outcome: Outcome
+    ) -> StoredPrompt:
+        """Write the outcome of a stage, and return the prompt with it; `_StageFailedError` if it failed.
 
         It is committed before the next call is made, and once the prompt is finished or has failed. So stages
         that make no calls share a transaction.
@@ -365,20 +364,37 @@ class Run:
         self._update_costs()
         if error is None:
             self._has_succeeded |= journal.stage is Stage.LABELLED and self._has_answered
-            return
+            part: dict[str, Any] = {_RESULTS[journal.stage]: outcome.result}
+            prompt = replace(prompt, **part)
+            self.status.add_stage(prompt, journal.stage)
+            return prompt
         self.status.failed += 1
         self._consecutive_failures += 1
         self._on_progress(self.status)
         # A sheet of people's labels may hold only some prompts.
         self._has_succeeded |= journal.stage is Stage.LABELLED and self._has_sheet
-        at_start = 1 if self.status.remaining and not self.status.drawn else MAX_FAILURES_AT_START
+        is_first = self._is_trial or (self.status.remaining and self._is_new)
+        at_start = 1 if is_first else MAX_FAILURES_AT_START
         limit = MAX_CONSECUTIVE_FAILURES if self._has_succeeded else at_start
         if self._consecutive_failures == limit or ends_run(error):
             raise CollectionError(self._explain_stop(error)) from error
         self._notify(self._warnings.check_failure(error))
         raise _StageFailedError
 
+    def _explain_no_answers(self) -> str:
+        causes = " ".join(describe_unscored(self.status.no_answers, self.status.drawn))
+        then = "collect into another store; or run the same command again to go on without a change"
+        return (
+            f"stopped because the model gave no answer to the first prompts. {causes} Change this, then "
+            f"{'run again' if self._is_trial else then}"
+        )
+
     def _explain_stop(self, error: CFCError) -> str:
+        if self._is_trial:
+            return (
+                f"stopped before any batch, because a trial of the first prompt failed with "
+                f"{type(error).__name__}: {error}. Fix the cause, then run again"
+            )
         failed = self._consecutive_failures
         which = "the first prompt failed" if not self._has_succeeded else "a prompt failed"
         if failed > 1:

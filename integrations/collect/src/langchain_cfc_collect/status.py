@@ -66,7 +66,7 @@ class CollectionStatus:
         unanswered: Number of announced requests without an answer, which may have been charged: the process
             died, or a connection broke.
         waiting: Description of the batches that the run waits for; None if it waits for none.
-        drawn: Number of all candidates that were drawn when the store was read.
+        drawn: Number of all candidates that were drawn.
         unscored: Number of these that are no answer, by kind, and of candidates or claims without a verdict
             (`no_verdict`) or a readable label (`no_label`), or without a place in the answer (`not_located`).
         contradicted: What `doubtful_labels` are taken from, by label: score (negative for right ones),
@@ -104,13 +104,13 @@ class CollectionStatus:
             unanswered=store.track_budget(Budget()).unanswered,
         )
         for prompt in store.read_finished(Stage.DRAWN, messages=False):
-            status.add_stored(prompt)
+            status.add_prompt(prompt)
         status.labelled_at_start = status.labelled
         return status
 
     @property
     def doubtful_labels(self) -> list[LabelledAnswer]:
-        """The labels that the scores contradicted most when the store was read.
+        """The labels that the scores contradict most.
 
         There is at most one per prompt for each label: first the best-scored candidates or claims that are
         labelled wrong, then the worst-scored ones that are labelled right. Either the verifier errs or the
@@ -125,10 +125,10 @@ class CollectionStatus:
         return (self.labelled - self.labelled_at_start) / max(time.monotonic() - self.started_at, 1e-9)
 
     @property
-    def mostly_no_answers(self) -> bool:
-        """Whether most candidates, when the store was read, are no answer: blank, cut off or refused."""
-        others = sum(self.unscored[kind] for kind in ("no_verdict", "no_label", "not_located"))
-        return 2 * (self.unscored.total() - others) > self.drawn
+    def no_answers(self) -> Counter[str]:
+        """The candidates that are no answer, by kind: blank, cut off, refused and so on."""
+        others = ("no_verdict", "no_label", "not_located")
+        return Counter({kind: count for kind, count in self.unscored.items() if kind not in others})
 
     @property
     def remaining(self) -> int:
@@ -154,15 +154,37 @@ class CollectionStatus:
         )
         return wrong, correct
 
-    def add_stored(self, prompt: StoredPrompt) -> None:
-        """Count what is stored of one more prompt that is drawn."""
-        self.drawn += len(prompt.draws or ())
-        self.unscored.update(_list_unscored(prompt))
-        labels = prompt.labels
-        if prompt.scores is None or labels is None:
-            return
-        scores = prompt.scores.scores
-        self.add_prompt(scores, list(map(bool, labels.correct)))
+    def add_prompt(self, prompt: StoredPrompt) -> None:
+        """Count everything that one more prompt has."""
+        for stage in (Stage.DRAWN, Stage.SCORED, Stage.LABELLED):
+            self.add_stage(prompt, stage)
+
+    def add_stage(self, prompt: StoredPrompt, stage: Stage) -> None:
+        """Count what a stage, if it is finished, has added to a prompt."""
+        draws, scores, labels = prompt.draws or (), prompt.scores, prompt.labels
+        kinds = [one.no_answer for one in draws]
+        if stage is Stage.DRAWN:
+            self.drawn += len(draws)
+            self.unscored.update(kind for kind in kinds if kind is not None)
+        elif scores is not None and stage is Stage.SCORED:
+            # Candidates that are no answer, and claims that were not found, have no verdict either.
+            known: list[Any] = kinds
+            if prompt.claims is not None:
+                known = [None if one.place else "not_located" for one in prompt.claims]
+                self.unscored.update(filter(None, known))
+            pairs = zip(scores.verdicts, known, strict=True)
+            self.unscored.update("no_verdict" for verdict, kind in pairs if verdict is None and kind is None)
+        elif scores is not None and labels is not None:
+            self.unscored.update("no_label" for one in labels.correct if one is None)
+            self._add_labels(prompt, scores.scores, labels)
+
+    def _add_labels(self, prompt: StoredPrompt, scores: Sequence[float], labels: Labels) -> None:
+        self.labelled += 1
+        self.without_claims += not scores
+        self.covered += any(labels.correct)
+        for score, label in zip(scores, labels.correct, strict=True):
+            self.candidates[bool(label)] += 1
+            self.score_sums[bool(label)] += score
         for correct, worst in enumerate(self.contradicted):
             # The best score of a wrong one, or the worst score of a right one, contradicts its label most.
             sign = -1.0 if correct else 1.0
@@ -171,44 +193,15 @@ class CollectionStatus:
             ]
             if found:
                 score, slot = min(found)
-                shown = _show_label(prompt.example, prompt.items, labels, slot)
+                extracted = labels.answers[slot] if labels.answers else ""
+                answer, example = extracted or str(prompt.items[slot].text), prompt.example
+                shown = LabelledAnswer(example.input, answer, example.reference, bool(correct))
                 worst[:] = heapq.nsmallest(_MAX_DOUBTFUL_LABELS, [*worst, (score, prompt.position, shown)])
-
-    def add_prompt(self, scores: Sequence[float], correct: Sequence[bool]) -> None:
-        """Count one more finished prompt, with the scores and labels of its candidates or claims."""
-        self.labelled += 1
-        self.without_claims += not scores
-        self.covered += any(correct)
-        for score, label in zip(scores, correct, strict=True):
-            self.candidates[label] += 1
-            self.score_sums[label] += score
 
 
 def mask_numbers(cause: str) -> str:
     """Return the cause of a failure without its numbers, which differ between prompts."""
     return re.sub(r"\d+", "#", cause)
-
-
-def _list_unscored(prompt: StoredPrompt) -> Iterator[str]:
-    """Yield why candidates of a prompt are no answer, or candidates or claims were not judged."""
-    kinds = [one.no_answer for one in prompt.draws or ()]
-    yield from (kind for kind in kinds if kind is not None)
-    if prompt.scores is not None:
-        # Candidates that are no answer, and claims that were not found, have no verdict either.
-        known = kinds
-        if prompt.claims is not None:
-            known = [None if one.place else "not_located" for one in prompt.claims]
-            yield from filter(None, known)
-        pairs = zip(prompt.scores.verdicts, known, strict=True)
-        yield from ("no_verdict" for verdict, kind in pairs if verdict is None and kind is None)
-    if prompt.labels is not None:
-        yield from ("no_label" for one in prompt.labels.correct if one is None)
-
-
-def _show_label(example: Example, items: Sequence[Any], labels: Labels, slot: int) -> LabelledAnswer:
-    extracted = labels.answers[slot] if labels.answers else ""
-    answer = extracted or str(items[slot].text)
-    return LabelledAnswer(example.input, answer, example.reference, bool(labels.correct[slot]))
 
 
 @dataclass(frozen=True)
@@ -297,16 +290,15 @@ _CONSEQUENCES: dict[Unit, str] = {
 class EarlyWarnings:
     """Reports early, and each problem once, that a collection will not calibrate well."""
 
-    def __init__(self, n: int, unit: Unit) -> None:
+    def __init__(self, n: int, status: CollectionStatus) -> None:
         self._n = n
-        self._unit = unit
-        self._words = UNITS[unit]
+        self._status = status
+        self._words = UNITS[status.unit]
         self._identical = 0
         self._drawn = 0
         self._scores: list[Sequence[float]] = []
         self._correct: list[Sequence[bool]] = []
         self._models: set[str] = set()
-        self._examples: list[LabelledAnswer] = []
         self._failures: Counter[str] = Counter()
         self._no_answers: Counter[str] = Counter()
         self._candidates = 0
@@ -319,11 +311,6 @@ class EarlyWarnings:
         count = self._failures[kind]
         if str(count).strip("0") == "1" and len(self._failures) <= _MOST_CAUSES:
             yield f"{pluralize(count, 'prompt')} failed with {cause}"
-
-    @property
-    def no_answers(self) -> tuple[Counter[str], int]:
-        """The candidates of this run that are no answer, by kind, and the number of all."""
-        return self._no_answers, self._candidates
 
     def check_draws(self, draws: Sequence[DrawnCandidate], usage: Usage) -> Iterator[str]:
         """Yield warnings after one more prompt's candidates were drawn."""
@@ -348,32 +335,21 @@ class EarlyWarnings:
             )
         self._models |= models
 
-    def check_labels(
-        self,
-        status: CollectionStatus,
-        example: Example,
-        items: Sequence[Any],
-        scores: Sequence[float],
-        labels: Labels,
-    ) -> Iterator[str]:
-        """Yield warnings after the candidates or claims of one more prompt were labelled.
-
-        `status` counts the prompt already.
-        """
-        correct: Sequence[bool] = list(map(bool, labels.correct))
-        # An answer may have no claims.
-        if scores and status.covered == 0 and len(self._examples) < _MAX_DOUBTFUL_LABELS:
-            best = min(range(len(scores)), key=scores.__getitem__)
-            self._examples.append(_show_label(example, items, labels, best))
+    def check_labels(self, prompt: StoredPrompt) -> Iterator[str]:
+        """Yield warnings after one more prompt was labelled, which the status counts already."""
+        if prompt.scores is None or prompt.labels is None:
+            return
+        status, scores = self._status, prompt.scores.scores
+        correct = list(map(bool, prompt.labels.correct))
         if status.labelled == _FIRST_CHECK and status.covered == 0:
-            lines = "".join(f"\n  {one}" for one in self._examples)
+            lines = "".join(f"\n  {one}" for one in status.doubtful_labels)
             yield (
                 f"none of the first {_FIRST_CHECK} prompts has a {self._words.correct} {self._words.item}. "
                 f"Is the labeler correct, and can the model solve this task at all?{lines}"
             )
-        if not scores or len(self._scores) == _VERIFIER_CHECK:
+        if not scores or len(self._scores) == _VERIFIER_CHECK:  # an answer may have no claims
             return
-        if self._unit == "claims":
+        if status.unit == "claims":
             # Answers differ in their number of claims, so take one claim of each, in rotating slots.
             slot = len(self._scores) % len(scores)
             scores, correct = [scores[slot]], [correct[slot]]
@@ -399,8 +375,9 @@ class EarlyWarnings:
                 "returns a confidence p, use 1 - p"
             )
         else:
+            consequence = _CONSEQUENCES[self._status.unit]
             yield (
                 f"the verifier does not detectably separate {self._words.correct} from "
-                f"{self._words.wrong} {self._words.item}s ({seen}): expect {_CONSEQUENCES[self._unit]}. "
+                f"{self._words.wrong} {self._words.item}s ({seen}): expect {consequence}. "
                 "Try another verifier, or the mean of several"
             )

@@ -8,7 +8,7 @@ import signal
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -254,21 +254,18 @@ def _report(
         if records is not None and ended.status.labelled > ended.status.without_claims:
             write_records(records, store.read_all(), store.read_provenance())
             written["records"] = str(records)
-        # The run alone knows the prices.
-        status = replace(CollectionStatus.from_store(store), cost=ended.status.cost)
-        configuration, summary = store.configuration, summarize_status(status, store)
+        configuration, summary = store.configuration, summarize_status(ended.status, store)
         unlabelled = store.count_stages()[Stage.SCORED] if is_rescored else 0
-    ended = replace(ended, status=status)
     if as_json:
         emit_json({**summary, "complete": ended.complete, **written})
     else:
-        print_status(get_console(), status, summary, configuration)
+        print_status(get_console(), ended.status, summary, configuration)
         next_steps = _list_next_steps(written, ended, configuration.get("draws"))
-        if unlabelled and status.remaining:
+        if unlabelled and ended.status.remaining:
             left = f"not labelled  {unlabelled} scored prompts: collect with --store {name} and the new "
             next_steps = iter([f"{left}verifier labels them, and draws nothing again"])
         print_lines(get_console(), next_steps)
-    return ended.complete and not status.failed
+    return ended.complete and not ended.status.failed
 
 
 def _note_lists(config: CollectionConfig) -> None:
@@ -393,7 +390,7 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws:
 
 
 def _explain_low_coverage(status: CollectionStatus) -> str:
-    if status.mostly_no_answers:
+    if 2 * status.no_answers.total() > status.drawn:
         return "follow the notes on candidates above, and collect into another store"
     right = "supported claim" if status.unit == "claims" else "correct candidate"
     return (

@@ -10,12 +10,13 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from langchain_core.messages import messages_from_dict
 from sqlalchemy import insert, text
 
-from langchain_cfc.claims import Span
+from langchain_cfc.claims import Span, make_claim_candidates
 from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.records import Example, LabelledRecord
 from langchain_cfc.sampling import DrawnCandidate
@@ -94,6 +95,17 @@ class StoredPrompt:
     def items(self) -> Sequence[Any]:
         """What scores and labels are of: candidates, or the claims of the first one."""
         return (self.draws or ()) if self.claims is None else self.claims
+
+    @cached_property
+    def candidates(self) -> Sequence[DrawnCandidate]:
+        """What is scored and labelled: the same, with claims as candidates."""
+        draws = self.draws or ()
+        return draws if self.claims is None else make_claim_candidates(draws[0], self.claims)
+
+    @property
+    def answers(self) -> Sequence[DrawnCandidate] | None:
+        """The answers beside the claims of the first one; None if there are no claims."""
+        return None if self.claims is None else self.draws
 
 
 # Values to rows
