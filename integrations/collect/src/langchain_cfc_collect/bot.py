@@ -123,18 +123,7 @@ async def abuild_bot(
     labeler: Labeler | None = None,
     **options: Unpack[ChainOptions],
 ) -> CFCRunnable:
-    """Run `build_bot` on an event loop that is already running, as in a notebook.
-
-    Args:
-        generator: As in `build_bot`.
-        examples: As in `build_bot`.
-        verifier: As in `build_bot`.
-        labeler: As in `build_bot`.
-        **options: As in `build_bot`.
-
-    Returns:
-        The bot.
-    """
+    """Run `build_bot` on an event loop that is already running, as in a notebook; see there."""
     _check_promise(options, has_parts=verifier is not None and labeler is not None)
     given = {
         "generator": generator,

@@ -152,18 +152,7 @@ async def acalibrate_chain(
     labeler: Labeler,
     **options: Unpack[ChainOptions],
 ) -> tuple[CalibrationArtifact, EvaluationReport]:
-    """Run `calibrate_chain` on an event loop that is already running, as in a notebook.
-
-    Args:
-        generator: As in `calibrate_chain`.
-        examples: As in `calibrate_chain`.
-        verifier: As in `calibrate_chain`.
-        labeler: As in `calibrate_chain`.
-        **options: As in `calibrate_chain`.
-
-    Returns:
-        The artifact and the report.
-    """
+    """Run `calibrate_chain` on an event loop that is already running, as in a notebook; see there."""
     parts = {"generator": generator, "verifier": verifier, "labeler": labeler}
     plan = ChainPlan.make(examples, {**parts, "test_fraction": 0.3, **options}, "chain.db")
     if not plan.config.test_fraction > 0:

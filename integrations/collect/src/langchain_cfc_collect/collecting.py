@@ -140,17 +140,7 @@ async def acollect(
     store: str | os.PathLike[str],
     options: CollectionOptions | None = None,
 ) -> CollectionResult:
-    """Run `collect` on an event loop that is already running.
-
-    Args:
-        examples: As in `collect`.
-        components: As in `collect`.
-        store: As in `collect`.
-        options: As in `collect`.
-
-    Returns:
-        The result of the run.
-    """
+    """Run `collect` on an event loop that is already running, as in a notebook; see there."""
     options = options or CollectionOptions()
     policy = options.call_policy
     examples = check_references(examples, components.labeler)
@@ -367,32 +357,20 @@ def show_progress(console: Console | None = None) -> Iterator[Callable[[Collecti
         The function to call with each new status.
     """
     console = console or Console(stderr=True, emoji=False)
-    if not console.is_terminal:
-        yield _make_line_printer(console)
-        return
+    has_bar, printed_at = console.is_terminal, time.monotonic()
     columns = SpinnerColumn(), BarColumn(bar_width=20), TextColumn("{task.description}", markup=False)
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=console, disable=not has_bar) as progress:
         task = progress.add_task("", total=None)
 
         def show(status: CollectionStatus) -> None:
-            done = status.labelled + status.failed
-            progress.update(task, total=status.total, completed=done, description=_describe_progress(status))
+            nonlocal printed_at
+            done, text = status.labelled + status.failed, _describe_progress(status)
+            progress.update(task, total=status.total, completed=done, description=text)
+            if not has_bar and time.monotonic() - printed_at >= _LINE_INTERVAL:
+                printed_at = time.monotonic()
+                console.print(text, markup=False, highlight=False, soft_wrap=True)
 
         yield show
-
-
-def _make_line_printer(console: Console) -> Callable[[CollectionStatus], None]:
-    """Return a function that prints the status as a line of plain text, at most once per interval."""
-    printed_at = time.monotonic()
-
-    def show(status: CollectionStatus) -> None:
-        nonlocal printed_at
-        now = time.monotonic()
-        if now - printed_at >= _LINE_INTERVAL:
-            printed_at = now
-            console.print(_describe_progress(status), markup=False, highlight=False, soft_wrap=True)
-
-    return show
 
 
 def _describe_progress(status: CollectionStatus) -> str:

@@ -96,19 +96,7 @@ async def arescore(
     weights: Mapping[str, float] | None = None,
     verifier_id: str | None = None,
 ) -> CollectionResult:
-    """Run `rescore` on an event loop that is already running.
-
-    Args:
-        source: As in `rescore`.
-        verifier: As in `rescore`.
-        store: As in `rescore`.
-        options: As in `rescore`.
-        weights: As in `rescore`.
-        verifier_id: As in `rescore`.
-
-    Returns:
-        The result of the run.
-    """
+    """Run `rescore` on an event loop that is already running, as in a notebook; see there."""
     options = options or CollectionOptions()
     for name, is_set in (("relabel", options.relabel), ("batch", options.call_policy.batch)):
         if is_set:

@@ -204,33 +204,22 @@ def mask_numbers(cause: str) -> str:
     return re.sub(r"\d+", "#", cause)
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Estimate of the remaining prompts, requests, tokens and cost."""
-
-    prompts: int  # number of prompts that are neither finished nor failed
-    draws: int  # number of requests for their candidates, if each succeeds at the first attempt
-    input_tokens: int  # tokens of the requests
-    output_tokens: int  # tokens of the answers
-    cost: float | None  # cost of these tokens; None if it is not known
-    batch_cost: float | None  # the same at batch prices
-    # Number of finished prompts that the estimate is based on, with verifier and labeler; 0 for a rough guess
-    # of the draws alone
-    measured_on: int
-
-
 def estimate_remaining(
     examples: Iterable[Example],
     status: CollectionStatus | None,
     configuration: Mapping[str, Any],
     budget: Budget,
-) -> Estimate:
+) -> dict[str, Any]:
     """Estimate the requests, tokens and cost of the prompts of a dataset that are left.
 
     The estimate scales up the usage of finished prompts, if there are any. Otherwise it assumes a token per
     four characters of a prompt and 250 tokens per candidate, or the generator's limit if it is smaller,
     without verifier and labeler, and the cost is None unless there is exactly one price. `status` is None if
     there is no store yet; the `configuration` is that of an `Executor`.
+
+    Returns plain data: the number of prompts, of requests for their candidates (`draws`), tokens, cost at
+    live and at batch prices (None if it is not known), and the number of prompts that the estimate is based
+    on.
     """
     sizes = [
         len(one.input if isinstance(one.input, str) else json.dumps(one.input, ensure_ascii=False))
@@ -258,15 +247,15 @@ def estimate_remaining(
         calls = [ModelCalls(name, True, round(per_prompt * requests), output * left * n)]
     usage = Usage(tuple(calls))
     has_cost = measured > 0 or len(budget.prices) == 1
-    return Estimate(
-        prompts=left,
-        draws=requests,
-        input_tokens=sum(one.input_tokens for one in calls),
-        output_tokens=sum(one.output_tokens for one in calls),
-        cost=budget.compute_cost(usage) if has_cost else None,
-        batch_cost=budget.compute_cost(usage, usage) if has_cost else None,
-        measured_on=measured,
-    )
+    return {
+        "prompts": left,
+        "draws": requests,
+        "input_tokens": sum(one.input_tokens for one in calls),
+        "output_tokens": sum(one.output_tokens for one in calls),
+        "cost": budget.compute_cost(usage) if has_cost else None,
+        "batch_cost": budget.compute_cost(usage, usage) if has_cost else None,
+        "measured_on": measured,
+    }
 
 
 # Prompts after which to check for identical candidates and for labels that are never correct; judging whether

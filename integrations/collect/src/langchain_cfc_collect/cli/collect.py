@@ -8,7 +8,6 @@ import signal
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,7 +50,7 @@ from langchain_cfc_collect.executor import Executor
 from langchain_cfc_collect.rescoring import rescore
 from langchain_cfc_collect.run import CollectionOptions, CollectionResult, Run
 from langchain_cfc_collect.sources.detection import describe_lists
-from langchain_cfc_collect.status import CollectionStatus, Estimate, estimate_remaining
+from langchain_cfc_collect.status import CollectionStatus, estimate_remaining
 from langchain_cfc_collect.store import Store
 
 # Below this attainable coverage, the next step is to look at the labels, not to calibrate.
@@ -416,12 +415,12 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
         status = CollectionStatus.from_store(store)
     found = estimate_remaining(wanted, status, executor.configuration, config.create_budget())
     doubt = explain_unverified_parts(executor.configuration)
-    if doubt is not None and found.prompts:
+    if doubt is not None and found["prompts"]:
         print_notes(get_error_console(), [doubt])
     if as_json:
         bad_rows = [str(row) for row in examples.bad_rows]
         first = wanted[0].model_dump(mode="json")
-        emit_json({**asdict(found), "bad_rows": bad_rows, "first": first, "parts": executor.configuration})
+        emit_json({**found, "bad_rows": bad_rows, "first": first, "parts": executor.configuration})
         return
     print_lines(get_console(), _list_estimate(found, wanted[0], executor.configuration, is_batch=is_batch))
     if examples.bad_rows:
@@ -429,20 +428,20 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
 
 
 def _list_estimate(
-    found: Estimate, first: Example, parts: Mapping[str, Any], *, is_batch: bool
+    found: Mapping[str, Any], first: Example, parts: Mapping[str, Any], *, is_batch: bool
 ) -> Iterable[str]:
     for part in ("generator", "splitter", "verifier", "labeler", "answer"):
         if parts.get(part) is not None:
             yield f"{part:<13} {name_part(parts[part])}"
     yield f"first prompt  {first.input!r:.200}"
     yield f"reference     {first.reference!r:.200}"
-    yield f"to do         {found.prompts} prompts, {found.draws} requests for their candidates"
-    yield f"tokens        about {found.input_tokens:,} in, {found.output_tokens:,} out"
-    if found.cost is not None and found.batch_cost is not None:
-        live, batch = format_cost(found.cost), format_cost(found.batch_cost)
+    yield f"to do         {found['prompts']} prompts, {found['draws']} requests for their candidates"
+    yield f"tokens        about {found['input_tokens']:,} in, {found['output_tokens']:,} out"
+    if found["cost"] is not None:
+        live, batch = format_cost(found["cost"]), format_cost(found["batch_cost"])
         yield "cost          about " + (f"{batch} as batches, {live} live" if is_batch else live)
-    if found.measured_on:
-        yield f"based on      {found.measured_on} finished prompts, verifier and labeler included"
+    if found["measured_on"]:
+        yield f"based on      {found['measured_on']} finished prompts, verifier and labeler included"
     else:
         output = assume_output(parts["generator"])
         yield f"based on      prompt lengths and {output} tokens an answer: a rough guess without"
