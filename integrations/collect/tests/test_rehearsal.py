@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from langchain_cfc_collect.rehearsal import rehearse_calibration
+from langchain_cfc_collect.calibrating import rehearse_calibration
 
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.errors import InputError

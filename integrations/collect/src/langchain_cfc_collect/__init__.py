@@ -12,7 +12,6 @@ from langchain_cfc_collect.executor import Components, Executor
 from langchain_cfc_collect.human import HumanLabels
 from langchain_cfc_collect.importing import ImportReport, import_samples
 from langchain_cfc_collect.people import PeopleReport, PeopleSample
-from langchain_cfc_collect.provenance import make_provenance
 from langchain_cfc_collect.rescoring import arescore, rescore
 from langchain_cfc_collect.review import (
     ReviewReport,
@@ -25,6 +24,7 @@ from langchain_cfc_collect.sources.files import Row, Rows
 from langchain_cfc_collect.sources.templates import parse_template
 from langchain_cfc_collect.stages import Journal, Outcome
 from langchain_cfc_collect.status import CollectionStatus
+from langchain_cfc_collect.store.configurations import make_provenance
 from langchain_cfc_collect.store.store import Store
 
 __all__ = [

@@ -1,9 +1,10 @@
-"""`calibrate_chain`: collect, calibrate and evaluate in one call that can be resumed."""
+"""`calibrate_chain`: rehearse, collect, calibrate and evaluate in one call that can be resumed."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,37 +12,43 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, TypedDict
 
+import numpy as np
 from langchain_core.runnables import Runnable
 from typing_extensions import Unpack
 
 from langchain_cfc.artifact import CalibrationArtifact, name_evaluation, open_attempts, tabulate_held_out
 from langchain_cfc.calibration import CalibrationConfig, calibrate
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.claims import Splitter
-from langchain_cfc.errors import ArtifactError, CollectionError, InputError
+from langchain_cfc.errors import ArtifactError, CalibrationError, CollectionError, InputError
 from langchain_cfc.evaluation import EvaluationReport, evaluate
 from langchain_cfc.execution import Target
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.labelers import Labeler
 from langchain_cfc.no_answers import Reasoning
-from langchain_cfc.records import Example, tabulate
+from langchain_cfc.records import Example, Provenance, tabulate
 from langchain_cfc.sampling import SamplingName
 from langchain_cfc.support.database import StoreNotFoundError, find_store_file
 from langchain_cfc.support.files import check_target
+from langchain_cfc.support.imports import check_installed
 from langchain_cfc.support.suggestions import suggest_name
-from langchain_cfc.support.units import Unit
+from langchain_cfc.support.text import pluralize
+from langchain_cfc.support.units import UNITS, Unit
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble
 from langchain_cfc_collect.collecting import acollect, run_in_kept_loop
 from langchain_cfc_collect.executor import Components, Executor
 from langchain_cfc_collect.proposal import name_store
-from langchain_cfc_collect.provenance import make_provenance
-from langchain_cfc_collect.rehearsal import rehearse_calibration
 from langchain_cfc_collect.run import CollectionOptions, CollectionResult
 from langchain_cfc_collect.sources.questions import Questions, list_examples
 from langchain_cfc_collect.store import Store
+from langchain_cfc_collect.store.configurations import make_provenance
 
 _DEFAULT_N: dict[Unit, int] = {"answers": 10, "claims": 1}
+# Of the candidates that a calibration is rehearsed on.
+_MADE_UP_ANSWERS = ("a", "bb", "ccc")
+_MOST_CLAIMS = 6
 
 
 class ChainOptions(TypedDict, total=False):
@@ -283,3 +290,59 @@ def _keep_equal(artifact: CalibrationArtifact, path: str | os.PathLike[str] | No
     # Equal attempts have equal outcomes.
     is_equal = (dated.frozen_digest, dated.attempts) == (kept.frozen_digest, kept.attempts)
     return kept if is_equal else artifact
+
+
+def rehearse_calibration(
+    config: CalibrationConfig,
+    prompts: Sequence[Example],
+    provenance: Provenance,
+    *,
+    metadata_known: bool = True,
+) -> None:
+    """Refuse a calibration that would fail for any candidates and labels of N prompts, before they are paid.
+
+    The prompts, their metadata, their split and the options are known. So calibration runs on made-up
+    candidates: with random scores and answers, all correct, which is the best case for a target. Metadata is
+    not complete if a function will add to it.
+
+    Raises `InputError` for options that conflict with each other or with the prompts, an empty part of the
+    split, or a target out of reach; `FeatureError` for features that the metadata does not suit.
+    """
+    config.check()
+    check_installed({"scipy": "calibrate"}, "a calibration with its evaluation")
+    made_up, plan = _make_up_candidates(prompts, provenance), config.plan_split()
+    if config.test_fraction > 0 and len(plan.list_rows(made_up)["test"]) == 0:
+        msg = (
+            f"test_fraction = {config.test_fraction:g} of {len(prompts)} prompts leaves none to evaluate on: "
+            "raise it, or add more prompts"
+        )
+        raise InputError(msg)
+    if not metadata_known:
+        known = [term.text for term in config.feature_map.terms if not term.metadata_keys]
+        config = replace(config, features=" + ".join(known) or "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            calibrate(made_up, provenance=provenance, **config.to_arguments())
+        except CalibrationError as error:  # nothing is labelled yet, so an argument is at fault
+            reason, _, is_tested = str(error).partition("\nThis was test")
+            larger = ", or allow more" if "allow more" in is_tested else ""
+            advice = f"\n{pluralize(len(prompts), 'prompt')} cannot suffice: add some{larger}"
+            raise InputError(reason + (advice if is_tested else "")) from error
+
+
+def _make_up_candidates(prompts: Sequence[Example], provenance: Provenance) -> LabelledBatch:
+    """Return the prompts with candidates, or with an answer of some claims, that are all correct."""
+    rng = np.random.default_rng(0)
+    is_fixed_count = UNITS[provenance.unit or "answers"].is_fixed_count
+    counts = [provenance.n if is_fixed_count else int(rng.integers(1, _MOST_CLAIMS)) for _ in prompts]
+    answers = [rng.choice(_MADE_UP_ANSWERS, count).tolist() for count in counts] if is_fixed_count else None
+    return LabelledBatch.from_arrays(
+        [one.id for one in prompts],
+        [rng.random(count).tolist() for count in counts],
+        [[True] * count for count in counts],
+        answers,
+        clusters=[one.cluster for one in prompts],
+        metadata=[one.metadata for one in prompts],
+        extracted=provenance.answer is not None,
+    )

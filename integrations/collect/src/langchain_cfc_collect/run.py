@@ -133,6 +133,11 @@ class Run:
         is_trial: Whether to take only the first prompts through all stages, until one is labelled, and to
             store nothing but what they used. A record holds candidates of one way of drawing, so those of a
             live trial cannot stay beside candidates from batches.
+
+    Attributes:
+        status: Status of the store.
+        is_stopping: Whether the run starts no further prompts.
+        has_batches: Whether the models' requests are answered from batches.
     """
 
     def __init__(
@@ -162,7 +167,7 @@ class Run:
         self._consecutive_failures = 0
         # With batches, all prompts must start before the first can succeed.
         self._has_succeeded = batcher is not None
-        self._is_stopping = self._all_started = False
+        self.is_stopping = self._all_started = False
         self._unfinished = islice(store.read_unfinished(), MOST_WITHOUT_ANSWER if is_trial else None)
         self._page: deque[StoredPrompt] = deque()
         self._in_progress = 0
@@ -174,23 +179,13 @@ class Run:
         # Whether the model is known to answer; batches begin only after a trial.
         self._has_answered = batcher is not None or not self._is_new
         self._update_costs()
-        self._batcher = batcher
+        self._batcher, self.has_batches = batcher, batcher is not None
         if batcher is not None:
             batcher.open(self._writer, self._budget, self._show_waiting)
 
-    @property
-    def has_batches(self) -> bool:
-        """Whether the models' requests are answered from batches."""
-        return self._batcher is not None
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether the run starts no further prompts."""
-        return self._is_stopping
-
     def stop(self) -> None:
         """Start no further prompts; those in progress are finished, unless they wait for batches."""
-        self._is_stopping = True
+        self.is_stopping = True
         if self._batcher is not None:
             self._batcher.stop()
 
@@ -229,7 +224,7 @@ class Run:
         try:
             await asyncio.gather(*workers)
         except BaseException as error:
-            self._is_stopping = True  # also when cancelled
+            self.is_stopping = True  # also when cancelled
             # With batches, do not wait for workers: a batch may take a day, and the next run can fetch it.
             if isinstance(error, StoreError) or self._batcher is not None:
                 for worker in workers:
@@ -249,7 +244,7 @@ class Run:
             pass
         except BaseException:
             # Stop here, because other workers continue before `_run_workers` sees the error.
-            self._is_stopping = True
+            self.is_stopping = True
             raise
         finally:
             self._in_progress -= 1
@@ -258,7 +253,7 @@ class Run:
     async def _start_next_prompt(self) -> StoredPrompt | None:
         """Return the next prompt once it may be started; None if no further prompt may be started."""
         async with self._start_lock:
-            while not self._is_stopping:
+            while not self.is_stopping:
                 # The batcher checks the budget for each batch before it submits it.
                 if self._batcher is not None or self._budget.allows(self._in_progress):
                     return await self._take_prompt()

@@ -1,4 +1,4 @@
-"""Explain how the configuration of a store differs from that of a run, and what to do about it."""
+"""The configuration of a store: how it differs from that of a run, and the provenance of its records."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from langchain_cfc.records import Provenance
 from langchain_cfc.sampling.comparison import is_equal_or_named
 
 # Keys that only verifiers or only labels affect, in a configuration and in its part `made_by`.
@@ -21,6 +22,10 @@ IMPORTED = "imported"
 # Tables of the parts that `build_bot` chose, so that it can make them again. Their fingerprints are compared
 # instead.
 CHOICE = "choice"
+# Known only from responses; it may change while the model's name stays the same.
+MODEL_VERSION = "model_version"
+# The part of an executor's configuration that becomes the provenance of records.
+PROVENANCE_FIELDS = ("n", "generator", "verifier", "labeler", "answer", "unit", "splitter", "draws")
 
 
 def add_given_ids(known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,3 +107,17 @@ def _list_differences(key: str, known: Any, given: Any) -> Iterator[str]:
                 yield from _list_differences(f"{key}.{name}", known.get(name), given.get(name))
     else:
         yield f"{key} was {known!r:.80} and is now {given!r:.80}"
+
+
+def make_provenance(configuration: Mapping[str, Any], models: Sequence[str]) -> Provenance:
+    """Return the provenance of records that an executor with this configuration made.
+
+    `models` are the model names that responses reported; they become the generator's `model_version`.
+    """
+    # Stores of earlier releases do not say whether scores are separate.
+    names = (*PROVENANCE_FIELDS, "separate_scores")
+    fields: dict[str, Any] = {name: configuration.get(name) for name in names}
+    if models:
+        version = models[0] if len(models) == 1 else list(models)
+        fields["generator"] = {**(fields["generator"] or {}), MODEL_VERSION: version}
+    return Provenance(**fields)

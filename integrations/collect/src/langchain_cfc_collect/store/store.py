@@ -31,13 +31,15 @@ from langchain_cfc.support.database import DatabaseStore, StoreBusyError
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.support.units import Unit
 from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage, Usage
-from langchain_cfc_collect.provenance import MODEL_VERSION, PROVENANCE_FIELDS, make_provenance
 from langchain_cfc_collect.store import calls, rows, schema
 from langchain_cfc_collect.store.configurations import (
     CHOICE,
     IMPORTED,
+    MODEL_VERSION,
+    PROVENANCE_FIELDS,
     add_given_ids,
     explain_differences,
+    make_provenance,
 )
 from langchain_cfc_collect.store.dataset import add_prompts, make_record_writes
 from langchain_cfc_collect.store.rows import PAGE_SIZE, StoredPrompt, make_stored_record, read_prompt
