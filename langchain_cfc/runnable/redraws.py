@@ -7,7 +7,8 @@ request for the same prompt within that call gets it. A failed draw showed no re
 
 LangChain passes the callback handlers of a run on to the runs inside it. So a handler that takes no events is
 shared by all runs of one outermost call: a retry, a sequence, a graph. Loops in Python code outside of
-LangChain are separate calls, which nothing here can see.
+LangChain are separate calls, which nothing here can see. The request of a chat model that draws a candidate
+is a call of its own, whose context holds the register instead: every handler of a model costs time.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_cfc.errors import InputError
 from langchain_cfc.execution import Step, Steps
 from langchain_cfc.execution.limits import RunManager
+from langchain_cfc.sampling.usage import REQUEST
 from langchain_cfc.support.serialization import compute_sha256
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ def start_registers() -> None:
     from langchain_core.tracers.context import register_configure_hook
 
     # Takes the place of a context variable: LangChain adds what it gets to a run that has inherited none.
-    maker: Any = SimpleNamespace(get=DrawRegister)
+    maker: Any = SimpleNamespace(get=lambda: DrawRegister() if REQUEST.get() is None else None)
     register_configure_hook(maker, inheritable=True, handle_class=DrawRegister)
 
 
@@ -111,6 +113,8 @@ def find_register(run_manager: RunManager) -> DrawRegister | None:
     One that was passed in the config outlasts the call, and counts before the call's own.
     """
     found = [one for one in run_manager.handlers if isinstance(one, DrawRegister)]
+    if not found and (request := REQUEST.get()) is not None:
+        found = [request.setdefault("register", DrawRegister())]
     given = [one for one in found if type(one) is not DrawRegister]
     return next(iter(given or (found if run_manager.parent_run_id is not None else ())), None)
 

@@ -19,8 +19,10 @@ from langchain_cfc.execution.limits import (
     find_limiter,
     make_child_config,
     run_with_timeout,
+    set_context_variable,
 )
 from langchain_cfc.runnable.redraws import detach_register
+from langchain_cfc.sampling.usage import REQUEST
 from langchain_cfc.support.text import withhold_quotes
 
 T = TypeVar("T")
@@ -57,5 +59,6 @@ class FlowRunner:
         child = detach_register(detach_from_graph(make_child_config(config, run_manager, NOSTREAM)))
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         limits = CallLimits(self.limiter or find_limiter(config), deadline)
-        with apply_limits(limits, child), nullcontext() if self.show_rejected else withhold_quotes():
+        quotes = nullcontext() if self.show_rejected else withhold_quotes()
+        with apply_limits(limits, child), quotes, set_context_variable(REQUEST, None):
             yield child

@@ -45,6 +45,7 @@ from langchain_cfc.sampling.requests import (
 )
 from langchain_cfc.sampling.usage import (
     DRAW_TAG,
+    REQUEST,
     SlotObserver,
     UsageRecorder,
     add_handler,
@@ -325,7 +326,12 @@ class Sampler:
     ) -> Steps[list[Any]]:
         """Invoke a part of the generator for each slot; return its output, or the exception, for each."""
 
+        def begin() -> None:
+            if self._has_plain_messages:
+                REQUEST.set({})  # each call has its own context
+
         def run(slot: int) -> Any:
+            begin()
             try:
                 output = part.invoke(inputs[slot], configs[slot])
             except Exception as error:  # noqa: BLE001 - raised again unless the model replied
@@ -333,6 +339,7 @@ class Sampler:
             return self._receive(request, slot, output)
 
         async def arun(slot: int) -> Any:
+            begin()
             try:
                 output = await part.ainvoke(inputs[slot], configs[slot])
             except Exception as error:  # noqa: BLE001 - raised again unless the model replied

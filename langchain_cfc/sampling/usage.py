@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,8 @@ from langchain_cfc.sampling.token_counts import is_complete, read_usage, sum_usa
 
 # Marks the runs that draw.
 DRAW_TAG = "cfc:candidate"
+# What belongs to the request in whose context a chat model draws; None elsewhere.
+REQUEST: ContextVar[dict[str, Any] | None] = ContextVar("langchain_cfc_request", default=None)
 
 
 def add_handler(config: RunnableConfig, handler: BaseCallbackHandler, *tags: str) -> RunnableConfig:

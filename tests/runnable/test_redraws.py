@@ -177,6 +177,25 @@ def test_chain_that_draws_from_a_chain_gets_separate_draws() -> None:
     assert len(model.drawn) == N * N
 
 
+class AskingModel(ScriptedModel):
+    """Answers by asking a chain again until it answers, but at most three times."""
+
+    chain: Any
+
+    def _message(self, messages: Any, run_manager: Any) -> AIMessage:
+        del run_manager
+        asking: Any = RunnableLambda(lambda question: ask_thrice(self.chain.invoke, question))
+        asking.invoke(str(messages[-1].text))
+        return AIMessage("lima|0.1")
+
+
+def test_each_draw_of_a_model_that_asks_a_chain_is_a_call(invoke: Invoke) -> None:
+    model = ScriptedModel(texts=GIVE_UP)
+    outer = make_chain(generator=AskingModel(chain=make_chain(generator=model)))
+    assert not invoke(outer, "x").abstained
+    assert len(model.drawn) == N * N
+
+
 def test_graph_node_with_retry_policy_gets_the_first_abstention() -> None:
     graph = pytest.importorskip("langgraph.graph")
     types = pytest.importorskip("langgraph.types")
