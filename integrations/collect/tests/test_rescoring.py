@@ -288,7 +288,7 @@ def test_interrupted_copy_leaves_no_prompt_and_is_made_again(
 ) -> None:
     old, new = tmp_path / "old.db", tmp_path / "new.db"
     collect_to(old, score_by_length)
-    monkeypatch.setattr("langchain_cfc_collect.rescoring.PAGE_SIZE", 2)
+    monkeypatch.setattr("langchain_cfc_collect.store.dataset.PAGE_SIZE", 2)
     with monkeypatch.context() as patch:
         patch.setattr(Store, "read_finished", _break_off)
         patch.setattr("langchain_cfc_collect.rescoring.Rescorer.try_verifier", _do_nothing)
@@ -297,6 +297,19 @@ def test_interrupted_copy_leaves_no_prompt_and_is_made_again(
     with Store(new) as store:
         assert not sum(store.count_stages().values())
     assert rescore(old, SelfConsistency(), new, make_silent_options()).complete
+
+
+def test_rescoring_is_not_continued_from_a_store_with_corrected_references(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.db", tmp_path / "new.db"
+    collect_to(old, score_by_length)
+    rescore(old, SelfConsistency(), new, make_silent_options())
+    assert rescore(old, SelfConsistency(), new, make_silent_options()).complete
+    corrected = [one.model_copy(update={"reference": "0"}) for one in make_examples()]
+    parts = make_parts(Bot(), score_by_length, verifier_id=BY_LENGTH)
+    collect(corrected, parts, old, make_silent_options(relabel=True))
+    # Labels by both references would stand in one store.
+    with pytest.raises(StoreError, match="another reference"):
+        rescore(old, SelfConsistency(), new, make_silent_options())
 
 
 async def _do_nothing(*_: Any) -> None:

@@ -9,14 +9,13 @@ Before the new store is written, the verifier is tried on a prompt; its scores a
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from itertools import islice
+from functools import partial
 from typing import Any, NoReturn
 
 from langchain_core.runnables import RunnableConfig
-from sqlalchemy import func, select
 
 from langchain_cfc.artifact import open_attempts
 from langchain_cfc.draw_rules import parse_draw_rule
@@ -27,7 +26,6 @@ from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.fingerprints import CLASS
 from langchain_cfc.support.database import StoreNotFoundError
 from langchain_cfc.support.files import check_target
-from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble, VerifierInput
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierScores
 from langchain_cfc_collect.collecting import explain_unverified_parts, run_executor, run_in_kept_loop
@@ -41,8 +39,9 @@ from langchain_cfc_collect.run import (
 )
 from langchain_cfc_collect.stages import Journal, Labels, Outcome
 from langchain_cfc_collect.status import CollectionStatus, EarlyWarnings
-from langchain_cfc_collect.store import PAGE_SIZE, Store, StoredPrompt, calls, dataset, rows, schema
+from langchain_cfc_collect.store import Store, StoredPrompt, rows
 from langchain_cfc_collect.store.configurations import VERIFIER_KEYS, replace_parts
+from langchain_cfc_collect.store.dataset import MakeWrites
 
 # Stored scores of the prompt that is being scored, for verifiers that return what was recorded.
 _STORED: ContextVar[VerifierScores | None] = ContextVar("cfc_stored_scores", default=None)
@@ -214,45 +213,32 @@ class Rescorer(Executor):
             The status of the target if all prompts are scored; None if a run has to go on with them.
 
         Raises:
-            StoreError: If the target has other candidates of a prompt.
+            StoreError: If the target has other candidates of a prompt, or another reference.
         """
-        source, prompts = self._source, schema.prompts
-        usage = Usage.from_models(source.read_models())
+        # The models are the same for all prompts, and the store names them once.
+        usage = Usage.from_models(self._source.read_models())
         status = CollectionStatus(total=0, failed=0, usage=usage, unit=self._unit)
         early = EarlyWarnings(self.configuration["n"], status)
-        is_complete = True
-        with target.begin_write() as connection:
-            query = select(func.coalesce(func.max(prompts.c.position) + 1, 0))
-            first = position = int(connection.execute(query).scalar_one())
-            stored = source.read_finished(stage)
-            while page := list(islice(stored, PAGE_SIZE)):
-                # The models are the same for all prompts, and the store names them once.
-                writes = [] if position else calls.insert_calls(0, Stage.DRAWN, usage)
-                ids = [canonical_json(prompt.example.id) for prompt in page]
-                same = select(prompts).where(prompts.c.id.in_(ids))
-                known = {row.id: row for row in connection.execute(same)} if first else {}
-                for id_, prompt in zip(ids, page, strict=True):
-                    scores = None
-                    if (row := known.get(id_)) is not None:
-                        drawn = rows.insert_draws(row.position, prompt.draws or (), Usage())
-                        dataset.check_same_draws(target.name, row, drawn)
-                    else:
-                        scores = None if options.config else self._score_here(prompt)
-                        are_kept = scores is None or prompt.labels is None or options.keep_payloads
-                        writes += rows.copy_prompt(prompt, position, scores, keep_messages=are_kept)
-                        position += 1
-                    if scores is None:
-                        is_complete = False
-                        self._left[prompt.example.id] = prompt.labels, prompt.scores
-                        continue
-                    status.total += 1
-                    scored = replace(prompt, scores=scores)
-                    status.add_prompt(scored)
-                    for notice in early.check_labels(scored):
-                        options.on_notice(notice)
-                target.execute(connection, writes)
-            target.count_prompts(connection)
-        return status if is_complete and not first else None
+        is_new = not any(target.count_stages().values())
+
+        def list_copies() -> Iterator[tuple[Example, MakeWrites]]:
+            used = usage if is_new else Usage()
+            for prompt in self._source.read_finished(stage):
+                scores = self._score_here(prompt) if is_new and not options.config else None
+                is_kept = scores is None or prompt.labels is None or options.keep_payloads
+                yield prompt.example, partial(rows.copy_stages, prompt, scores, used, keep_messages=is_kept)
+                used = Usage()
+                if scores is None:
+                    self._left[prompt.example.id] = prompt.labels, prompt.scores
+                    continue
+                status.total += 1
+                scored = replace(prompt, scores=scores)
+                status.add_prompt(scored)
+                for notice in early.check_labels(scored):
+                    options.on_notice(notice)
+
+        target.add_with_stages(list_copies())
+        return status if is_new and not self._left else None
 
     def _score_here(self, prompt: StoredPrompt) -> VerifierScores | None:
         """Return the scores of a prompt; None if the verifier makes calls, or the answer is not split yet."""

@@ -289,16 +289,15 @@ def insert_scores(position: int, scores: VerifierScores, usage: Usage) -> list[W
     ]
 
 
-def copy_prompt(
-    prompt: StoredPrompt, position: int, scores: VerifierScores | None, *, keep_messages: bool
+def copy_stages(
+    prompt: StoredPrompt, scores: VerifierScores | None, usage: Usage, position: int, *, keep_messages: bool
 ) -> list[Write]:
-    """Return the writes that add a prompt of another store at a position, with other scores.
+    """Return the writes of the stages of another store's prompt, with other scores and usage of its draws.
 
     Labels follow scores, so without scores they are left out.
     """
     draws = prompt.draws or ()
-    writes: list[Write] = [(ADD_PROMPTS, make_prompt_row(position, prompt.example))]
-    writes += insert_draws(position, draws, Usage(), stored=() if keep_messages else range(len(draws)))
+    writes = insert_draws(position, draws, usage, stored=() if keep_messages else range(len(draws)))
     if prompt.claims is not None:
         writes += insert_claims(position, prompt.claims)
     if scores is not None:
