@@ -359,8 +359,9 @@ def show_progress(console: Console | None = None) -> Iterator[Callable[[Collecti
     console = console or Console(stderr=True, emoji=False)
     has_bar, printed_at = console.is_terminal, time.monotonic()
     columns = SpinnerColumn(), BarColumn(bar_width=20), TextColumn("{task.description}", markup=False)
-    with Progress(*columns, console=console, disable=not has_bar) as progress:
-        task = progress.add_task("", total=None)
+    progress = Progress(*columns, console=console)
+    task = progress.add_task("", total=None)
+    with progress if has_bar else nullcontext():
 
         def show(status: CollectionStatus) -> None:
             nonlocal printed_at
