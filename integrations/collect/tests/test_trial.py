@@ -129,12 +129,13 @@ def test_judge_that_cannot_be_read_stops_before_any_batch(tmp_path: Path) -> Non
     assert provider.log.submitted == []
 
 
-def test_model_without_answers_is_stopped_before_any_batch_with_the_cure(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "tried"), [(SIZE, MOST_WITHOUT_ANSWER), (2, 2)])
+def test_model_without_answers_is_stopped_before_any_batch(tmp_path: Path, size: int, tried: int) -> None:
     provider = OddProvider(blank=True)
-    with serve(provider) as url, refused("6 of 6 candidates were blank", "then run again"):
-        run(tmp_path / "store.db", make_components(url), SIZE)
+    with serve(provider) as url, refused(f"{2 * tried} of {2 * tried} candidates were blank", "run again"):
+        run(tmp_path / "store.db", make_components(url), size)
     assert provider.log.submitted == []
-    assert provider.log.live.total() == 2 * MOST_WITHOUT_ANSWER
+    assert provider.log.live.total() == 2 * tried
 
 
 def make_cut_off(texts: list[str]) -> Components:

@@ -214,8 +214,8 @@ class Run:
         """Process prompts, many at a time once one has succeeded."""
         while not self._has_succeeded and (prompt := await self._start_next_prompt()) is not None:
             await self._process(prompt)
-            is_last = self.status.labelled == MOST_WITHOUT_ANSWER
-            if is_last and self.status.remaining and not self._has_answered:
+            is_last = self.status.labelled == min(MOST_WITHOUT_ANSWER, self.status.total)
+            if is_last and not self._has_answered and (self.status.remaining or self._is_trial):
                 raise CollectionError(self._explain_no_answers())
         if self._is_trial:
             return
