@@ -81,6 +81,8 @@ _ALIASES = {
 }
 # Settings whose entries become request parameters like the other settings.
 PASS_THROUGH = ("model_kwargs", "extra_body", "options")
+# Settings of which a bound value takes the place of the model's own.
+_REPLACED = frozenset({*SAMPLING_PARAMETERS, *PASS_THROUGH} - {"reasoning"})
 # Arguments and fields that do not change what is drawn: delivery, accounting, retries. `n` is among them
 # because the sampler sets the number of choices itself.
 _IGNORED = frozenset(
@@ -240,10 +242,11 @@ def _describe_chat_model(model: BaseChatModel, bound: Mapping[str, Any]) -> dict
     own = _read_own_settings(model)
     unknown = [] if is_known_code(kind) else [f"the class {kind.__name__}"]
     unknown += [f"the attribute {name}" for name in list_shadowed_methods(model)]
-    own = {name: value for name, value in own.items() if name not in bound}
-    if isinstance(bound.get("options"), Mapping):  # Ollama's, in place of all that the fields say
-        known = {CLASS: known[CLASS], **dict.fromkeys(SAMPLING_PARAMETERS), "model": known["model"]}
-        own = {name: value for name, value in own.items() if _ALIASES.get(name, name) not in known}
+    # Other own settings may be in force beside a bound one: ChatAnthropic merges its output_config.
+    replaced = {name for name in own.keys() & bound.keys() if _ALIASES.get(name, name) in _REPLACED}
+    own = {
+        f"own {name}" if name in bound else name: value for name, value in own.items() if name not in replaced
+    }
     outer = dict(_flatten_settings(bound))
     given = {**dict(_flatten_settings(own)), **outer}
     for name in ("model", *SAMPLING_PARAMETERS):
@@ -307,6 +310,8 @@ def _flatten_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in settings.items():
         if name in PASS_THROUGH and isinstance(value, Mapping):
             yield from _flatten_settings(value)
+            if name == "options":  # of Ollama, where they replace all fields; other servers may ignore them
+                yield name, value
         elif is_mapping_of_headers(name):
             yield name, select_headers(name, value)
         elif name not in _IGNORED:

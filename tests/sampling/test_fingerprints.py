@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain.chat_models import init_chat_model
+from langchain_anthropic import ChatAnthropic
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
@@ -28,6 +29,16 @@ from langchain_cfc.support.serialization import compute_sha256
 
 def make_model(**fields: Any) -> ChatOpenAI:
     return ChatOpenAI(**{"model": "m-1", "temperature": 0.7, "api_key": "none", **fields})
+
+
+def make_anthropic(**fields: Any) -> ChatAnthropic:
+    return ChatAnthropic(**{"model": "m-1", "api_key": "none", **fields})
+
+
+class Answer(BaseModel):
+    """A format."""
+
+    text: str
 
 
 class Named:
@@ -71,14 +82,35 @@ def test_fingerprint_contains_sampling_parameters_of_the_model() -> None:
     }
     passed_on = make_model(top_p=None, extra_body={"top_k": 40, "cache_prompt": True})
     assert compute_fingerprint(passed_on) == {**BASE, "top_k": 40, "settings": {"cache_prompt": True}}
-    # A mapping bound to calls replaces the whole of the model's own; `options` also replaces its fields.
+    # A mapping bound to calls replaces the whole of the model's own.
     assert compute_fingerprint(passed_on.bind(extra_body={"top_k": 5})) == {**BASE, "top_k": 5}
     assert compute_fingerprint(passed_on.bind(extra_body={})) == BASE
     assert compute_fingerprint(make_model(max_tokens=16).bind(max_tokens=None)) == BASE
-    options = compute_fingerprint(passed_on.bind(options={"num_predict": 16}))
-    assert (options["temperature"], options["max_tokens"]) == (None, 16)
     with pytest.raises(FingerprintError, match=r"top_p is 0\.1, in calibration it was 0\.8"):
         compare_fingerprints("generator", *(compute_fingerprint(make_model(top_p=p)) for p in (0.8, 0.1)))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        # Ollama's options replace all other settings, and other servers do not read them.
+        (make_model().bind(options={}), make_model()),
+        (make_model(reasoning_effort="low").bind(options={}), make_model().bind(options={})),
+        (make_model(extra_body={"options": {"top_k": 1}}), make_model(extra_body={"top_k": 1})),
+        # ChatAnthropic sends its own output_config beside a bound one, and its own thinking in place of it.
+        tuple(
+            make_anthropic(output_config=own).with_structured_output(Answer, method="json_schema")
+            for own in (None, {"effort": "low"})
+        ),
+        tuple(
+            make_anthropic(thinking=own).bind(thinking={"type": "adaptive"})
+            for own in (None, {"type": "disabled"})
+        ),
+    ],
+)
+def test_settings_that_a_client_may_merge_are_compared(one: Any, other: Any) -> None:
+    with pytest.raises(FingerprintError):
+        compare_fingerprints("generator", compute_fingerprint(one), compute_fingerprint(other))
 
 
 def test_fingerprint_of_a_chat_model_contains_its_ls_params() -> None:
