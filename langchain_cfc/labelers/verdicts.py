@@ -48,14 +48,19 @@ from langchain_cfc.support.normalisation import NORMALISATION, normalise_answer,
 Member: TypeAlias = str | bool | int | float
 
 _AGREEMENT = ("yes", "true", "correct", "right", "yeah", "yep", "yup")
-_DENIAL = ("no", "false", "incorrect", "wrong", "nope", "nah")
+_DENIAL = (
+    *("no", "false", "incorrect", "wrong", "nope", "nah"),
+    *("absolutely not", "definitely not", "certainly not", "of course not", "not at all"),
+)
 # Words that mean the same only as a whole answer.
 _SHORT_AGREEMENT, _SHORT_DENIAL = ("y", "t", "1"), ("n", "f", "0")
 _ANSWER_FIELDS = ("answer", "final_answer", "verdict", "label", "prediction", "result")
 _FENCE = re.compile(r"\s*```\w*\n(.*?)\n?\s*```\s*", re.DOTALL)
 
 _BOXED = re.compile(r"\\boxed\s*\{|<answer>|#### ", re.IGNORECASE)
-_MARKUP = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{|</?\w+>|[*`\"$]|(?<!\w)_+|_+(?!\w)")
+_MARKUP = re.compile(
+    r"\\(?:text|textbf|mathrm|mathbf)\s*\{|</?\w+>|[*`\"$]|(?<!\w)_+|_+(?!\w)|(?<!\w)'(?=\w)|(?<=\w)'(?!\w)"
+)
 _END = r"(?=\s*(?:$|[.!?;:,()\[\]{}\n]|\s-+\s|(?:because|since|as|but)\b))"
 _CLAUSE_START = re.compile(r"[.!?;:,()\[\]{}\n]|\s-+\s")
 _STATEMENT = re.compile(
@@ -104,7 +109,11 @@ _NOT_A_NOUN = re.compile(
 # The clause that repeats a verdict: "Yes, it is.", "No, they don't."
 _ECHO = re.compile(
     r"[\s,.!;:-]*(?:it|he|she|they|this|that|these|those|there|i|we|you)(\s+never)?(?:'s|\s+(?:is|are|was|were|do|does|did|can|could|"
-    r"will|would|has|have|had|should|must|ca|wo))(n't|\s+not)?\s*(?:[.!,;\n]|$)"
+    r"will|would|has|have|had|should|must|ca|wo))(n't|\s*not)?\s*(?:[.!,;\n](?:\s*(but|(?:al)?though|yet)\b)?|$)"
+)
+# What does not follow from agreement: "Yes, I don't think so.", "Yes, you are mistaken."
+_AGAINST = re.compile(
+    rf"\W*(?:i\b[^.!?\n]*?(?:{NEGATION.pattern})|you(?:'re|\sare)\s(?:wrong|mistaken|incorrect)\b)"
 )
 _CONDITION = re.compile(
     r"\W{0,3}(?:only |but only )?"
@@ -124,7 +133,7 @@ _ASIDE = re.compile(
 )
 # Labels before a colon that state an answer; "Cats: yes" answers for cats alone.
 _CONCLUSION = re.compile(
-    r"(?:\b(?:so|therefore|thus|hence|then|short|question|antwort|réponse|respuesta|risposta|resposta|ответ)|答案|回答|答え|정답|답)\s*:\s*$"
+    r"(?:\b(?:so|therefore|thus|hence|then|short|question|antwort|réponse|respuesta|risposta|resposta|ответ)|(?:^|[\n?.]\s*)a|答案|回答|答え|정답|답)\s*:\s*$"
 )
 # Characters around a member that are looked at, apart from its clause.
 _NEAR = 200
@@ -227,9 +236,11 @@ class VerdictExtractor:
         return next(one for one in self._members if one != member) if self._synonyms else f"not {member}"
 
     def _contradicts(self, word: str, rest: str) -> bool:
-        """Return whether a word of agreement goes on like a denial, or the other way: "Yes, it is not."."""
-        echo = _ECHO.match(rest)
-        return bool(self._synonyms and echo) and (word in _AGREEMENT) == bool(echo and (echo[1] or echo[2]))
+        """Return whether a verdict is limited (`Yes, it did, but ...`) or denied by what follows it."""
+        echo, agrees = _ECHO.match(rest), word in _AGREEMENT
+        if not self._synonyms or echo is None:
+            return bool(self._synonyms and agrees and _AGAINST.match(rest))
+        return echo[3] is not None or agrees == bool(echo[1] or echo[2])
 
     def _list_mentions(self, text: str) -> Iterator[_Mention]:
         cuts = [0, *(cut.end() for cut in _CLAUSE_START.finditer(text))]
