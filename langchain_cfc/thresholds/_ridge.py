@@ -146,7 +146,8 @@ class RidgeRegression:
         start: Start | None = None,
     ) -> None:
         self._x, self._s = rows.features, rows.scores
-        scale = 2.0 ** math.ceil(math.log2(tau.denominator * float(penalty.max())))
+        # The smallest power of two not below it, which `log2` need not find on every processor.
+        scale = 2.0 ** math.frexp(math.nextafter(tau.denominator * float(penalty.max()), 0.0))[1]
         self._p, self._q = tau.numerator / scale, tau.denominator / scale
         self._cost, self._tops = self._q * penalty, self._q * rows.weights
         self._pull = self._tops[:, None] * self._x

@@ -189,8 +189,8 @@ class Columns:
         blocks = [features[start : start + BLOCK_SIZE] for start in range(0, len(features), BLOCK_SIZE)]
         # Transposed first, because NumPy finds the largest entries of long rows faster.
         largest = np.max([np.abs(block.T, order="C").max(axis=1) for block in blocks], axis=0)
-        # The smallest powers of two not below them; 1 for a column of zeros.
-        scale = np.exp2(np.ceil(np.log2(np.where(largest > 0.0, largest, 1.0))))
+        # The smallest powers of two not below them, on every processor; 1 for a column of zeros.
+        scale = np.ldexp(1.0, np.frexp(np.nextafter(largest, 0.0))[1])
         # The columns of the small triangular factor have the same lengths and angles.
         factor = triangularize(features) / scale
         kept = find_independent_columns(factor)
