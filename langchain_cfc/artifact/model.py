@@ -238,10 +238,10 @@ class CalibrationArtifact(ArtifactContent):
         if not held:
             msg = f"the artifact was calibrated without {option}; it holds {listed}"
         elif option is None or level is None:
-            msg = (
-                f"the artifact holds several promises ({listed}): before asking any question, name one, such "
-                f"as {'='.join(held[0])}"
-            )
+            # A level alone is asked for as `alpha`, when prompts are measured or solved.
+            name = f"before asking any question, name one, such as {'='.join(held[0])}"
+            name = name if option is None else f"name one as alpha={held[0].level}"
+            msg = f"the artifact holds several promises ({listed}): {name}"
         else:
             named = Promise(option, format_alpha(level, option))
             if named in held:
@@ -325,7 +325,8 @@ class CalibrationArtifact(ArtifactContent):
                 states `stated_alpha`.
         """
         if max_wrong_rate is not None:
-            self.select_promise(alpha, max_wrong_rate)  # its error says that both are given
+            level = alpha if stated_alpha is None else stated_alpha
+            self.select_promise(level, max_wrong_rate)  # its error says that both are given
             return build_bot_guarantee(self, self.certified_bot.find_certificate(max_wrong_rate), binding)
         stated = None if stated_alpha is None else format_alpha(stated_alpha)
         return build_guarantee(self, self.select_level(alpha), binding, stated)

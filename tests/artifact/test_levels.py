@@ -9,6 +9,7 @@ from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import InputError
+from langchain_cfc.evaluation import evaluate
 from langchain_cfc.records import tabulate
 from tests.artifact.files import make_records
 from tests.lengths import mostly_long
@@ -46,8 +47,12 @@ def test_level_may_be_omitted_only_if_the_artifact_has_one() -> None:
     several = calibrate(make_records(0, 60), alpha=[0.3, "0.10"], features="1", allow_unattainable=True)
     assert several.alphas == ("0.1", "0.3")
     assert several.select_level(0.1) == "0.1"
-    with pytest.raises(InputError, match=r"several promises \(alpha=0\.1, alpha=0\.3\): .* alpha=0.1"):
+    with pytest.raises(InputError, match=r"\(alpha=0\.1, alpha=0\.3\): name one as alpha=0.1$"):
         several.select_level()
+    # Levels of any kind are named as `alpha` where prompts are measured.
+    bots = calibrate(make_records(0, 60), max_wrong_of_all=[0.3, 0.2], features="1", allow_unattainable=True)
+    with pytest.raises(InputError, match=r"max_wrong_of_all=0\.3\): name one as alpha=0\.2$"):
+        evaluate(bots, make_records(1, 60))
     with pytest.raises(InputError, match="several promises"):
         several.make_guarantee()
 
@@ -65,6 +70,8 @@ def test_refused_level_names_levels_alone_and_a_level_excludes_a_rate() -> None:
     assert both.make_guarantee(max_wrong_rate=0.6).kind == "certified"
     with pytest.raises(InputError, match=r"alpha = 0\.3 and max_wrong_rate = 0\.6 are different promises"):
         both.make_guarantee("0.3", max_wrong_rate="0.6")
+    with pytest.raises(InputError, match=r"alpha = 0\.3 and max_wrong_rate = 0\.6 are different promises"):
+        both.make_guarantee(max_wrong_rate="0.6", stated_alpha="0.3")
 
 
 @pytest.mark.parametrize("alpha", [0.15, "0.25", "0.2000001"])
