@@ -52,7 +52,7 @@ from langchain_cfc.sampling.code_identity import (
 )
 from langchain_cfc.sampling.fingerprints import describe_model
 
-# Fields that concern tracing and schemas, and that do not change what a step returns.
+# Fields of Runnables that concern tracing and schemas, and that do not change what a step returns.
 _IGNORED_FIELDS = frozenset(
     {
         *("name", "callbacks", "metadata", "tags", "config", "config_factories"),
@@ -186,7 +186,8 @@ def _describe_object(value: Any, again: Callable[[Any], Any]) -> Any:
             for name, one in {**vars(value), **(value.model_extra or {})}.items()
             # Other attributes are caches of what was computed from the fields.
             if name in type(value).model_fields.keys() | (value.model_extra or {}).keys()
-            and name not in _IGNORED_FIELDS
+            # A message's name and a document's metadata may be part of a prompt.
+            and not (isinstance(value, Runnable) and name in _IGNORED_FIELDS)
             and not is_default(type(value).model_fields.get(name), one)
         }
     else:

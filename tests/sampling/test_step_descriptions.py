@@ -10,6 +10,8 @@ from operator import itemgetter
 from typing import Annotated, Any
 
 import pytest
+from langchain_core.documents import Document
+from langchain_core.messages import HumanMessage
 from langchain_core.output_parsers import (
     CommaSeparatedListOutputParser,
     JsonOutputParser,
@@ -122,6 +124,7 @@ def test_chain_that_was_called_is_still_matched() -> None:
     assert compare_fingerprints("generator", before, compute_fingerprint(chain)) is None
 
 
+MODEL = ChatOpenAI(model="gpt-4o-mini", api_key="none")  # type: ignore[arg-type]
 ASK = make_chains()["pick"]
 WITHOUT_PARSER: dict[str, Callable[[Any], Any]] = {
     "in a map": lambda draft: {"q": draft} | make_chains()["key"],
@@ -147,6 +150,32 @@ def test_parser_that_ends_a_chain_with_fallbacks_changes_no_candidate() -> None:
         compute_fingerprint(one.with_fallbacks([one]), "mine") for one in (ASK | StrOutputParser(), ASK)
     )
     assert compare_fingerprints("generator", text, message) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (HumanMessage("Hello.", name="Ann"), HumanMessage("Hello.", name="Bo")),
+        (HumanMessage("Hello."), HumanMessage("Hello.", name="Bo")),
+    ],
+)
+def test_names_of_messages_in_a_prompt_are_compared(one: HumanMessage, other: HumanMessage) -> None:
+    first, second = (
+        compute_fingerprint(ChatPromptTemplate.from_messages([shot, ("human", "{q}")]) | MODEL)
+        for shot in (one, other)
+    )
+    with pytest.raises(FingerprintError, match="prompt_digest"):
+        compare_fingerprints("generator", first, second)
+
+
+def test_metadata_of_documents_in_a_prompt_are_compared() -> None:
+    template = ChatPromptTemplate.from_template("{q} {page}")
+    first, second = (
+        compute_fingerprint(template.partial(page=Document("Lima", metadata={"year": year})) | MODEL)
+        for year in (1990, 2020)
+    )
+    with pytest.raises(FingerprintError, match="prompt_digest"):
+        compare_fingerprints("generator", first, second)
 
 
 def double(text: str) -> str:
