@@ -64,25 +64,25 @@ def make_store(path: Path, size: int) -> None:
         store.set_configuration(CONFIGURATION)
         store.add(example(number) for number in range(size))
         for number in range(size):
-            some = draws(number)
+            some, charge = draws(number), insert_calls(number, Stage.DRAWN, paid)
             if number % 20 == 3:
-                store.write([rows.insert_draw(number, 1, some[1]), *insert_calls(number, Stage.DRAWN, paid)])
+                store.write([rows.insert_draw(number, 1, some[1]), *charge])
                 continue
             if number % 20 == 7:
-                store.write(rows.set_error(number, Stage.DRAWN, DrawError("no"), paid))
+                store.write([*rows.set_error(number, Stage.DRAWN, DrawError("no")), *charge])
                 continue
-            store.write(rows.insert_draws(number, some, paid))
+            store.write([*rows.insert_draws(number, some), *charge])
             if number % 20 == 11:
                 continue
             scores = VerifierScores(
                 [chance.random() for _ in range(N)], [{"p": chance.random()} for _ in range(N)]
             )
-            store.write(rows.insert_scores(number, scores, Usage()))
+            store.write(rows.insert_scores(number, scores))
             if number % 20 == 15:
                 continue
             answers = [f"{number + slot}" for slot in range(N)]
             labels = Labels([chance.random() < 0.5 for _ in range(N)], answers, {"easy": number % 3 == 0})
-            store.write(rows.insert_labels(number, labels, Usage(), keep_messages=True))
+            store.write(rows.insert_labels(number, labels, keep_messages=True))
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

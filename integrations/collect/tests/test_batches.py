@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 from langchain.chat_models import init_chat_model
-from langchain_cfc_collect.batches.calls import BatchedCalls, RunningCalls, get_current_call
+from langchain_cfc_collect.batches.calls import CURRENT_CALL, BatchedCalls, RunningCalls
 from langchain_cfc_collect.batches.models import find_models
 from langchain_cfc_collect.batches.providers import AnthropicBatches, OpenAIBatches
 from langchain_cfc_collect.calls import CallPolicy
@@ -360,7 +360,7 @@ def test_waiting_for_a_permit_after_a_batch_does_not_count_to_the_timeout() -> N
         answered = asyncio.get_running_loop().create_future()
 
         async def ask(_: Any) -> str:
-            call = get_current_call()
+            call = CURRENT_CALL.get()
             assert call is not None
             async with call.wait_for_batch():
                 await answered
@@ -389,7 +389,7 @@ def test_call_that_waits_for_a_second_batch_releases_its_permit() -> None:
 
         async def wait(answered: asyncio.Future[None], after: float = 0.0) -> None:
             await asyncio.sleep(after)
-            call = get_current_call()
+            call = CURRENT_CALL.get()
             assert call is not None
             async with call.wait_for_batch():
                 await answered

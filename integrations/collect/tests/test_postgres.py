@@ -22,6 +22,7 @@ from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store, rows, schema
+from langchain_cfc_collect.store.calls import insert_calls
 from sqlalchemy import create_engine, select
 
 from integrations.collect.tests import batching
@@ -78,10 +79,11 @@ def store(where: str) -> Iterator[Store]:
 def finish(store: Store, position: int, draws: Sequence[DrawnCandidate], paid: Usage | None = None) -> None:
     """Take a prompt through its stages; the first candidate is correct."""
     n = len(draws)
-    store.write(rows.insert_draws(position, draws, paid or Usage()))
-    store.write(rows.insert_scores(position, VerifierScores([0.25] * n), Usage()))
+    charge = insert_calls(position, Stage.DRAWN, paid or Usage())
+    store.write([*rows.insert_draws(position, draws), *charge])
+    store.write(rows.insert_scores(position, VerifierScores([0.25] * n)))
     labels = Labels([slot == 0 for slot in range(n)])
-    store.write(rows.insert_labels(position, labels, Usage(), keep_messages=True))
+    store.write(rows.insert_labels(position, labels, keep_messages=True))
 
 
 # Both kinds of stores
@@ -89,7 +91,8 @@ def finish(store: Store, position: int, draws: Sequence[DrawnCandidate], paid: U
 
 def test_store_writes_a_stage_once_and_all_of_a_transaction_or_nothing(store: Store) -> None:
     store.add(examples(3))
-    first = rows.insert_draws(0, [DrawnCandidate("one")], Usage.from_models(["m"]))
+    paid = Usage.from_models(["m"])
+    first = [*rows.insert_draws(0, [DrawnCandidate("one")]), *insert_calls(0, Stage.DRAWN, paid)]
     with suppress(ZeroDivisionError), store.begin_write() as connection:
         store.execute(connection, first)
         raise ZeroDivisionError
@@ -97,12 +100,10 @@ def test_store_writes_a_stage_once_and_all_of_a_transaction_or_nothing(store: St
     # The names of models are written again as well.
     store.write(first)
     assert store.read_models() == ["m"]
-    late = {
-        stage: rows.set_error(0, stage, LabelerError("no"), Usage()) for stage in Stage if stage > Stage.OPEN
-    }
+    late = {stage: rows.set_error(0, stage, LabelerError("no")) for stage in Stage if stage > Stage.OPEN}
     refused = [
-        [*rows.insert_draws(1, [DrawnCandidate("x")], Usage.from_models(["m"])), *first],
-        rows.insert_draws(7, [DrawnCandidate("of no prompt")], Usage()),
+        [*rows.insert_draws(1, [DrawnCandidate("x")]), *insert_calls(1, Stage.DRAWN, paid), *first],
+        rows.insert_draws(7, [DrawnCandidate("of no prompt")]),
         # Another run, which should not be there, has finished the stage meanwhile, or not the one before it.
         late[Stage.DRAWN],
         late[Stage.LABELLED],

@@ -19,6 +19,7 @@ from langchain_cfc_collect.costs import Stage, Usage
 from langchain_cfc_collect.journal import StoreJournal
 from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.store import Store, Writer, rows
+from langchain_cfc_collect.store.calls import insert_calls
 from langchain_cfc_collect.store.schema import Write
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage
 
@@ -54,14 +55,15 @@ JSON = st.recursive(
 def write_draws(
     store: Store, position: int, draws: Sequence[DrawnCandidate], paid: Usage | None = None
 ) -> None:
-    store.write(rows.insert_draws(position, draws, paid or Usage()))
+    charge = insert_calls(position, Stage.DRAWN, paid or Usage())
+    store.write([*rows.insert_draws(position, draws), *charge])
 
 
 def finish_prompt(store: Store, position: int, n: int = 3) -> None:
     write_draws(store, position, [DrawnCandidate(f"{position} {slot}") for slot in range(n)])
-    store.write(rows.insert_scores(position, VerifierScores([0.5] * n), Usage()))
+    store.write(rows.insert_scores(position, VerifierScores([0.5] * n)))
     labels = Labels([slot == 0 for slot in range(n)])
-    store.write(rows.insert_labels(position, labels, Usage()))
+    store.write(rows.insert_labels(position, labels))
 
 
 # Examples
@@ -203,7 +205,7 @@ def test_insert_draws_refuses_unstorable_candidates(path: Path) -> None:
         DrawnCandidate("x", AIMessage("x", response_metadata={"o": object()})),
     ):
         with pytest.raises(CollectionError, match="candidate 1 cannot be stored"):
-            rows.insert_draws(0, [DrawnCandidate("fine"), wrong], Usage())
+            rows.insert_draws(0, [DrawnCandidate("fine"), wrong])
     assert not path.exists()
 
 
@@ -318,7 +320,7 @@ def draw_text(position: int, slot: int = 0, text: str = "a") -> list[Write]:
 
 
 def draw_prompt(position: int) -> list[Write]:
-    return rows.insert_draws(position, [DrawnCandidate("a")], Usage())
+    return rows.insert_draws(position, [DrawnCandidate("a")])
 
 
 @pytest.mark.parametrize(("seconds", "is_shared"), [(2.0, True), (0.0, False)])

@@ -193,11 +193,9 @@ class Budget:
         """
         if not self.prices:
             return None
-        full = sum(self._price_calls(one, self._find_price(one)) for one in usage.calls)
-        saved = 0.0
-        for one in () if batched is None else batched.calls:
-            price = self._find_price(one)
-            saved += (1.0 - price.batch) * self._price_calls(one, price)
+        full = sum(map(self._price_calls, usage.calls))
+        reduced = () if batched is None else batched.calls
+        saved = sum((1.0 - self._find_price(one).batch) * self._price_calls(one) for one in reduced)
         return max(0.0, full - saved)
 
     def count(self, usage: Usage, batched: Usage | None = None) -> Charge:
@@ -241,8 +239,8 @@ class Budget:
             raise CollectionError(msg)
         return price
 
-    @staticmethod
-    def _price_calls(calls: ModelCalls, price: Price) -> float:
+    def _price_calls(self, calls: ModelCalls) -> float:
+        price = self._find_price(calls)
         return (calls.input_tokens * price.input + calls.output_tokens * price.output) / _MILLION
 
 
@@ -329,8 +327,7 @@ class BudgetTracker:
         are unknown.
         """
         self._budget.check_reported(usage)
-        self.usage += usage - paid
-        self._lost[stage] += lost
+        self.add_answers(stage, usage - paid, Usage(), lost)
         self._finished.add(stage)
         self._keep_largest(stage, usage, lost)
 

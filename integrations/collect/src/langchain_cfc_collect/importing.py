@@ -14,7 +14,6 @@ from typing import Any
 
 from langchain_cfc.errors import StoreError
 from langchain_cfc.verifiers.base import VerifierScores
-from langchain_cfc_collect.costs import Usage
 from langchain_cfc_collect.sources.columns import Columns
 from langchain_cfc_collect.sources.samples import Sample, gather_answers, open_answers
 from langchain_cfc_collect.stages import Labels
@@ -112,13 +111,13 @@ def import_samples(
 
 def _make_writer(samples: Sequence[Sample], has_scores: bool, has_labels: bool) -> MakeWrites:
     def make_writes(position: int) -> list[Write]:
-        writes = rows.insert_draws(position, [one.draw for one in samples], Usage())
+        writes = rows.insert_draws(position, [one.draw for one in samples])
         if has_scores or has_labels:
             verdicts = [None if one.draw.no_answer else one.score for one in samples]
-            writes += rows.insert_scores(position, VerifierScores(verdicts), Usage())
+            writes += rows.insert_scores(position, VerifierScores(verdicts))
         if has_labels:
             labels = Labels([False if one.draw.no_answer else one.label for one in samples])
-            writes += rows.insert_labels(position, labels, Usage())
+            writes += rows.insert_labels(position, labels)
         return writes
 
     return make_writes

@@ -103,25 +103,25 @@ class StoreJournal(Journal):
     def finish(self, outcome: Outcome, *, keep_messages: bool = False) -> tuple[list[Write], CFCError | None]:
         """Return the writes that end a stage, and its error if it failed."""
         writes = self._take_unwritten() if self._unwritten else []
-        usage = self._count_new(outcome.usage)
+        writes += calls.insert_calls(self.position, self.stage, self._count_new(outcome.usage))
         error = outcome.result if isinstance(outcome.result, CFCError) else None
         if error is None:
             try:
-                writes += self._make_result_writes(outcome.result, usage, keep_messages=keep_messages)
+                writes += self._make_result_writes(outcome.result, keep_messages=keep_messages)
             except CollectionError as refused:
                 error = refused
         if error is not None:
-            writes += rows.set_error(self.position, self.stage, error, usage)
+            writes += rows.set_error(self.position, self.stage, error)
         return [*writes, *self._settle_requests(outcome.usage, failed=error is not None)], error
 
-    def _make_result_writes(self, result: Any, usage: Usage, *, keep_messages: bool) -> list[Write]:
+    def _make_result_writes(self, result: Any, *, keep_messages: bool) -> list[Write]:
         if result is None:
-            return calls.insert_calls(self.position, self.stage, usage)
+            return []
         if self.stage == Stage.DRAWN:
-            return rows.insert_draws(self.position, result, usage, stored=set(self.drawn))
+            return rows.insert_draws(self.position, result, stored=set(self.drawn))
         if self.stage == Stage.SCORED:
-            return rows.insert_scores(self.position, result, usage)
-        return rows.insert_labels(self.position, result, usage, keep_messages=keep_messages)
+            return rows.insert_scores(self.position, result)
+        return rows.insert_labels(self.position, result, keep_messages=keep_messages)
 
     def _settle_requests(self, usage: Usage, *, failed: bool) -> list[Write]:
         """Return the writes after which only the lost requests of a stage count as unanswered."""

@@ -24,7 +24,7 @@ from typing import Any
 
 from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.support.serialization import canonical_json
-from langchain_cfc_collect.batches.calls import BatchedCalls, OpenCall, RunningCalls, get_current_call
+from langchain_cfc_collect.batches.calls import CURRENT_CALL, BatchedCalls, OpenCall, RunningCalls
 from langchain_cfc_collect.batches.models import BatchedModels, make_response
 from langchain_cfc_collect.batches.providers import Provider, read_answer, read_json
 from langchain_cfc_collect.batches.requests import (
@@ -149,7 +149,7 @@ class Batcher:
 
     async def _send(self, provider: Provider, request: Any) -> Any:
         """Answer a model's request, from a batch if the request can be in one."""
-        call = get_current_call()
+        call = CURRENT_CALL.get()
         found = None if call is None else await read_request(provider, request)
         if call is None or found is None:
             return await provider.http.send(request)
@@ -173,13 +173,11 @@ class Batcher:
     async def _wait_for_answer(self, call: OpenCall, pending: PendingRequest) -> None:
         """Wait until a request is answered by a batch."""
         self._batched_requests += 1
-        if pending.answered is None:
-            pending.answered = asyncio.get_running_loop().create_future()
         if not pending.is_queued:
             pending.is_queued = True
             self.requests.queue.append(pending)
         async with call.wait_for_batch():
-            await asyncio.shield(pending.answered)
+            await pending.answered.wait()
 
     # Live calls in place of a batch
 
@@ -267,9 +265,9 @@ class Batcher:
         if not self._is_affordable(estimate, is_batch=True):
             self._stop_for_cost(f"a batch of {size}{stated}")
             return
-        tokens_in = sum(one.input_tokens for one in estimate.calls)
-        tokens_out = sum(one.output_tokens for one in estimate.calls)
+        (total,) = estimate.calls  # all requests of a batch are to one model
         self._on_batch(
-            f"submitting {size} as a batch: about {tokens_in:,} tokens in, {tokens_out:,} out{stated}"
+            f"submitting {size} as a batch: about {total.input_tokens:,} tokens in, "
+            f"{total.output_tokens:,} out{stated}"
         )
         await self._submissions.submit(route, requests, estimate)

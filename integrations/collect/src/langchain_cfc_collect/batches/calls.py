@@ -89,12 +89,8 @@ class OpenCall:
             self._timer.cancel()
 
 
-_CURRENT_CALL: ContextVar[OpenCall | None] = ContextVar("langchain_cfc_open_call", default=None)
-
-
-def get_current_call() -> OpenCall | None:
-    """Return the call of a stage in whose context this runs, or None outside of any."""
-    return _CURRENT_CALL.get()
+# The call of a stage in whose context something runs; None outside of any.
+CURRENT_CALL: ContextVar[OpenCall | None] = ContextVar("langchain_cfc_open_call", default=None)
 
 
 class BatchedCalls(StageCalls):
@@ -120,7 +116,7 @@ class BatchedCalls(StageCalls):
 
     async def acall(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         """Call, and retry transient failures; return the last call's result, or its exception."""
-        if get_current_call() is not None:  # a nested call: it is part of the outer one, and retried with it
+        if CURRENT_CALL.get() is not None:  # a nested call: it is part of the outer one, and retried with it
             try:
                 return await arun(item)
             except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
@@ -131,7 +127,7 @@ class BatchedCalls(StageCalls):
     async def _call_once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         del within
         call = OpenCall(self._journal, self._running_calls, self._limiter, self._policy.timeout)
-        with set_context_variable(_CURRENT_CALL, call):
+        with set_context_variable(CURRENT_CALL, call):
             async with call.hold_permit():
                 if self._rate_limiter is not None and not self._journal.is_batched:
                     await self._rate_limiter.aacquire()

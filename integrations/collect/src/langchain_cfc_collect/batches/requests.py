@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
@@ -38,7 +38,7 @@ class Route:
 
 @dataclass(eq=False)
 class PendingRequest:
-    """Request of a stage of a prompt; the last three fields are None until it is made in this run."""
+    """Request of a stage of a prompt; body and route are None until it is made in this run."""
 
     key: RequestKey
     is_taken: bool = False  # whether a call waits for the answer or has received it
@@ -46,13 +46,7 @@ class PendingRequest:
     answer: Answer | None = None
     body: Body | None = None
     route: Route | None = None  # where the request goes
-    answered: asyncio.Future[None] | None = None  # done once there is an answer
-
-    def set_answer(self, answer: Answer) -> None:
-        """Store an answer, and wake up the call that waits for it."""
-        self.answer = answer
-        if self.answered is not None and not self.answered.done():
-            self.answered.set_result(None)
+    answered: asyncio.Event = field(default_factory=asyncio.Event)  # set once there is an answer
 
 
 class OpenRequests:
@@ -89,7 +83,7 @@ class OpenRequests:
 
     def requeue(self, pending: PendingRequest) -> None:
         """Queue a request for another batch, if a call waits for it."""
-        pending.is_queued = pending.answered is not None
+        pending.is_queued = pending.is_taken
         if pending.is_queued:
             self.queue.append(pending)
 
@@ -112,7 +106,8 @@ class OpenRequests:
             self._costs.add_answers(stage, total, batched, lost)
         await self._writer.write([*writes, *others])
         for pending, answer in answers:
-            pending.set_answer(answer)
+            pending.answer = answer
+            pending.answered.set()
 
     def sum_stage(self, position: int, stage: Stage) -> Usage:
         """Return the usage of the answers to a stage's requests so far, which is stored and counted.

@@ -118,7 +118,7 @@ class Submissions:
 
     async def submit(self, route: Route, requests: Sequence[PendingRequest], estimate: Usage) -> None:
         """Write a batch to the store, and start the task that submits it and waits for it."""
-        provider = route.provider
+        provider, (total,) = route.provider, estimate.calls
         row = BatchRow(
             max(self._ids, default=-1) + 1,
             uuid4().hex[:_KEY_DIGITS],
@@ -127,8 +127,8 @@ class Submissions:
             route.endpoint,
             route.model,
             int(time.time()),
-            sum(one.input_tokens for one in estimate.calls),
-            sum(one.output_tokens for one in estimate.calls),
+            total.input_tokens,
+            total.output_tokens,
         )
         self._ids[row.number] = None
         batch = OpenBatch(row, provider, dict(enumerate(requests)))

@@ -14,9 +14,10 @@ from langchain_cfc.records import Example, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.verifiers.base import VerifierScores
-from langchain_cfc_collect.costs import Usage
+from langchain_cfc_collect.costs import Stage, Usage
 from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.store import schema
+from langchain_cfc_collect.store.calls import insert_calls
 from langchain_cfc_collect.store.rows import (
     ADD_PROMPTS,
     PAGE_SIZE,
@@ -186,9 +187,10 @@ def make_record_writes(models: Sequence[str], record: PromptRecord, position: in
         raise CollectionError(msg)
     labels = Labels([None if one.no_label else one.correct for one in candidates], answers or None)
     return [
-        *insert_draws(position, draws, Usage.from_models(models)),
-        *insert_scores(position, scores, Usage()),
-        *insert_labels(position, labels, Usage()),
+        *insert_calls(position, Stage.DRAWN, Usage.from_models(models)),
+        *insert_draws(position, draws),
+        *insert_scores(position, scores),
+        *insert_labels(position, labels),
     ]
 
 

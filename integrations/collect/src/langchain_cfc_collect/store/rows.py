@@ -168,15 +168,12 @@ def read_example(store: str, row: Any) -> Example:
     return Example(id=name, input=given, reference=reference, metadata=metadata, cluster=cluster)
 
 
-def read_prompt(store: str, row: Any, draw_rows: Sequence[Any] | None) -> StoredPrompt:
-    """Return the prompt of a row.
-
-    `draw_rows` are its rows of candidates; None if they are not read, and messages are then missing.
-    """
+def read_prompt(store: str, row: Any, draw_rows: Sequence[Any]) -> StoredPrompt:
+    """Return the prompt of a row; `draw_rows` are those of its candidates, if messages are wanted."""
     if row.stage != sum(one is not None for one in (row.draws, row.scores, row.labels)):
         schema.raise_damage(store, row)
     kept = {}
-    for one in draw_rows or ():
+    for one in draw_rows:
         if (packed := schema.unseal_bytes(one)) is None:
             schema.raise_damage(store, row)
         kept[one.slot] = _unpack_draw(packed)
@@ -232,12 +229,11 @@ def _set(statement: Statement, position: int, column: str, value: Any) -> Write:
 
 
 def insert_draws(
-    position: int, draws: Sequence[DrawnCandidate], usage: Usage, *, stored: Collection[int] = ()
+    position: int, draws: Sequence[DrawnCandidate], *, stored: Collection[int] = ()
 ) -> list[Write]:
     """Return the writes that finish the draws of a prompt, of which the slots `stored` are already written.
 
-    `usage` is the part of the usage that is not written yet. Raises `CollectionError` if a candidate cannot
-    be stored.
+    Raises `CollectionError` if a candidate cannot be stored.
     """
     missing = [
         insert_draw(position, slot, draw)
@@ -256,7 +252,7 @@ def insert_draws(
             with _refuse_candidate(slot):
                 seal(position, "draws", one)
         raise
-    return [*missing, drawn, *insert_calls(position, Stage.DRAWN, usage)]
+    return [*missing, drawn]
 
 
 def set_context(position: int, digest: str) -> list[Write]:
@@ -280,13 +276,10 @@ def insert_claims(position: int, spans: Sequence[Span]) -> list[Write]:
         return [_set(_SET_CLAIMS, position, "claims", content)]
 
 
-def insert_scores(position: int, scores: VerifierScores, usage: Usage) -> list[Write]:
+def insert_scores(position: int, scores: VerifierScores) -> list[Write]:
     """Return the writes that finish the scores of a prompt."""
     verdicts = [None if one is None else float(one) for one in scores.verdicts]
-    return [
-        _set(_SET_SCORED, position, "scores", [verdicts, scores.outputs]),
-        *insert_calls(position, Stage.SCORED, usage),
-    ]
+    return [_set(_SET_SCORED, position, "scores", [verdicts, scores.outputs])]
 
 
 def copy_stages(
@@ -297,17 +290,18 @@ def copy_stages(
     Labels follow scores, so without scores they are left out.
     """
     draws = prompt.draws or ()
-    writes = insert_draws(position, draws, usage, stored=() if keep_messages else range(len(draws)))
+    writes = insert_calls(position, Stage.DRAWN, usage)
+    writes += insert_draws(position, draws, stored=() if keep_messages else range(len(draws)))
     if prompt.claims is not None:
         writes += insert_claims(position, prompt.claims)
     if scores is not None:
-        writes += insert_scores(position, scores, Usage())
+        writes += insert_scores(position, scores)
         if prompt.labels is not None:
-            writes += insert_labels(position, prompt.labels, Usage(), keep_messages=True)
+            writes += insert_labels(position, prompt.labels, keep_messages=True)
     return writes
 
 
-def insert_labels(position: int, labels: Labels, usage: Usage, *, keep_messages: bool = False) -> list[Write]:
+def insert_labels(position: int, labels: Labels, *, keep_messages: bool = False) -> list[Write]:
     """Return the writes that finish a prompt, and remove the messages of its candidates.
 
     Raises `CollectionError` if an answer or the metadata cannot be stored.
@@ -317,19 +311,15 @@ def insert_labels(position: int, labels: Labels, usage: Usage, *, keep_messages:
     correct = [None if one is None else bool(one) for one in labels.correct]
     with _refuse_unstorable("the metadata of the prompt", "Let its function return finite JSON"):
         labelled = _set(_SET_LABELLED, position, "labels", [correct, labels.answers, labels.metadata or None])
-    return [
-        labelled,
-        *([] if keep_messages else [(_STRIP_DRAWS, _match_prompt(position))]),
-        *insert_calls(position, Stage.LABELLED, usage),
-    ]
+    return [labelled] if keep_messages else [labelled, (_STRIP_DRAWS, _match_prompt(position))]
 
 
-def set_error(position: int, stage: Stage, error: CFCError, usage: Usage) -> list[Write]:
+def set_error(position: int, stage: Stage, error: CFCError) -> list[Write]:
     """Return the writes that mark a prompt as failed in a stage; its finished stages stay."""
     # Characters that cannot be encoded are escaped.
     said = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
     statement, failed = _set(_SET_ERROR, position, "error", said)
-    return [(statement, {**failed, "stage": int(stage) - 1}), *insert_calls(position, stage, usage)]
+    return [(statement, {**failed, "stage": int(stage) - 1})]
 
 
 def group_writes(writes: Iterable[Write]) -> Iterator[tuple[Statement, list[Row]]]:

@@ -91,11 +91,6 @@ def number_draw(position: Any, slot: int = 0) -> Any:
     return position * _SLOTS + slot
 
 
-def match_draws(first: Any, last: Any) -> Any:
-    """Return the condition that a candidate belongs to prompts from `first` to `last`."""
-    return draws.c.number.between(number_draw(first), number_draw(last, _SLOTS - 1))
-
-
 # Requests and usage of models, including failed stages: each write for a stage adds one row per model.
 calls = Table(
     "calls",

@@ -269,8 +269,8 @@ class Store(DatabaseStore):
                 found: dict[int, list[Any]] = {}
                 if messages:
                     positions = [row.position for row in page]
-                    within = schema.match_draws(positions[0], positions[-1])
-                    query = select(_draws).where(within, _draws.c.prompt.in_(positions))
+                    of_page = _draws.c.number.between(*map(schema.number_draw, (positions[0], after + 1)))
+                    query = select(_draws).where(of_page, _draws.c.prompt.in_(positions))
                     kept = self.read_rows(query.order_by(_draws.c.number))
                     found = {at: list(group) for at, group in groupby(kept, key=lambda row: row.prompt)}
                 yield from (read_prompt(self.name, row, found.get(row.position, ())) for row in page)
