@@ -60,7 +60,7 @@ def make_refusal(
     advice = f", or allow more: max_wrong_rate={float(larger):g} (in Python with after=error)"
     msg = (
         f"{reason}.\nThis was test {attempt.number} on these labels. Add {traits.prompt}s"
-        f"{advice if larger < _LARGEST_RATE else ''}.\n"
+        f"{advice if larger < _LARGEST_RATE else ''}. "
         "Smaller scores must be better: if the verifier returns a confidence p, use 1 - p"
     )
     return UnattainableTargetError(msg, attempts=attempt.end(certified=False))
