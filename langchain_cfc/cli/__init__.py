@@ -37,7 +37,7 @@ def main() -> None:
     except MissingExtraError as error:  # also raised while a command's module is imported
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
-    except Exception:  # noqa: BLE001 - a bug or the user's code
-        # The text may hold control characters.
+    except Exception:  # noqa: BLE001 - a bug, the user's code or a full disk below standard output
+        # The text may hold control characters. Exit code 1 would read as "no".
         sys.stderr.write(escape_controls(redact_secrets(traceback.format_exc())))
-        sys.exit(1)
+        sys.exit(2)

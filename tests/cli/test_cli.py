@@ -549,3 +549,12 @@ def test_broken_pipe_of_a_command_prints_no_traceback(artifact: Path) -> None:
     ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert ran.returncode in {0, 1}
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_full_disk_below_the_output_does_not_read_as_no(artifact: Path) -> None:
+    script = Path(sys.executable).with_name("langchain-cfc")
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run([script, "inspect", artifact], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert ran.returncode == 2
+    assert b"No space left" in ran.stderr
