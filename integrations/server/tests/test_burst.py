@@ -168,6 +168,7 @@ def test_connections_beyond_the_limit_are_refused(
         checking = connect(found)
         assert exchange(checking, LIVE).startswith(b"HTTP/1.1 200 ")
         assert exchange(checking) == b""
+        assert exchange(connect(found), LIVE.replace(b"GET", b"HEAD")).startswith(b"HTTP/1.1 200 ")
         # Beyond the limit, a head has a second to come.
         assert exchange(connect(found), LIVE[:30]) == b""
         # One that is idle makes way for a new one; one that is silent or at work does not.

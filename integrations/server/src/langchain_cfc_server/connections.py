@@ -18,7 +18,7 @@ _READ_SECONDS = 10.0
 # answer health checks, and the seconds in which their request must arrive.
 _EXTRA_CONNECTIONS = 64
 _EXTRA_HEAD_SECONDS = 1.0
-_HEALTH_REQUEST = b"GET /health/"
+_HEALTH_REQUESTS = (b"GET /health/", b"HEAD /health/")
 
 
 class OpenConnections:
@@ -121,7 +121,7 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Process received bytes; start or stop the timeout for the head of a request."""
         self._open_connections.set_idle(self, is_idle=False)
-        if self._is_extra and self._cycle is None and not data.startswith(_HEALTH_REQUEST):
+        if self._is_extra and self._cycle is None and not data.startswith(_HEALTH_REQUESTS):
             self._refuse_extra()
             return
         super().data_received(data)
