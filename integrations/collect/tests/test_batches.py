@@ -237,7 +237,7 @@ def test_anthropic_batch_is_recognised_once_its_results_are_there(tmp_path: Path
         ended = run(tmp_path / "store.db", make_components(url, "anthropic"), 2, messages=messages)
     check_collection(tmp_path / "store.db", provider, ended, 2)
     assert provider.log.submitted == [6]
-    assert any("batch_0 may be this batch" in one for one in messages.waiting)
+    assert any("; batch_0 may be this batch" in one for one in messages.waiting)
     assert "waiting for batch_0, submitted by an earlier run: 6 requests" in messages.lines
 
 

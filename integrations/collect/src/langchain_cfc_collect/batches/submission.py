@@ -283,7 +283,10 @@ class Submissions:
                         "lost: with a key of the account that submitted it, the same command fetches it"
                     )
                     raise batch.make_error(msg) from error
-                self._last_problem = f"; the provider does not answer: {describe_error(error)}"
+                # A provider that answers cannot always say yet which batch was submitted.
+                is_open = isinstance(error, TimeoutError)
+                problem = str(error) if is_open else f"the provider does not answer: {describe_error(error)}"
+                self._last_problem = f"; {problem}"
                 self.report_waiting()
                 await asyncio.sleep(next(waits))
             else:
