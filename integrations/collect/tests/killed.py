@@ -16,7 +16,7 @@ from unittest import mock
 import typer
 from langchain_cfc_collect.cli.collect import run_collection
 from langchain_cfc_collect.config import read_config
-from langchain_cfc_collect.store import Store, Writer
+from langchain_cfc_collect.store import Store, Writer, rows
 from langchain_cfc_collect.store.schema import Write
 from sqlalchemy import Connection
 
@@ -85,8 +85,8 @@ def commit_statement_by_statement() -> Iterator[None]:
     execute = Store.execute
 
     def one_by_one(self: Store, connection: Connection, writes: Iterable[Write]) -> None:
-        for write in writes:
-            execute(self, connection, [write])
+        for statement, added in rows.group_writes(writes):
+            execute(self, connection, [(statement, row) for row in added])
             connection.connection.commit()
             time.sleep(0.003)
 
