@@ -440,7 +440,7 @@ def test_console_script_without_typer_names_the_extra(
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(RuntimeError("\x1b[2J broken"), 1), (MissingExtraError("broken"), 2), (None, 0)]
+    ("error", "code"), [(RuntimeError("\x1b[2J broken"), 2), (MissingExtraError("broken"), 2), (None, 0)]
 )
 def test_console_script_shows_what_ends_it_without_control_characters(
     error: Exception | None, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
