@@ -61,6 +61,6 @@ def make_refusal(
     msg = (
         f"{reason}.\nThis was test {attempt.number} on these labels. Add {traits.prompt}s"
         f"{advice if larger < _LARGEST_RATE else ''}. "
-        "Smaller scores must be better: if the verifier returns a confidence p, use 1 - p"
+        "Smaller scores are better"
     )
     return UnattainableTargetError(msg, attempts=attempt.end(certified=False))

@@ -46,7 +46,7 @@ def test_attempt_after_a_refusal_has_a_tenth_of_delta() -> None:
 
 def test_following_the_advice_of_a_refusal_of_confidences_certifies() -> None:
     confidences = [change_candidates(one, lambda each: {"score": 1 - each.score}) for one in MORE]
-    with pytest.raises(UnattainableTargetError, match="confidence p, use 1 - p") as caught:
+    with pytest.raises(UnattainableTargetError, match="Smaller scores are better") as caught:
         calibrate(confidences, features="1", max_wrong_rate="0.2")
     assert get_number(calibrate(MORE, features="1", max_wrong_rate="0.2", after=caught.value)) == 2
 
