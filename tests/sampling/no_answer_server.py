@@ -82,6 +82,7 @@ def serve_odd_reply(odd: Reply, good: Reply | None = None) -> Iterator[BaseChatM
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # or a body waits 40 ms for the acknowledgement of its headers
 
         def log_message(self, *args: Any) -> None:
             """Print nothing."""
@@ -98,7 +99,7 @@ def serve_odd_reply(odd: Reply, good: Reply | None = None) -> Iterator[BaseChatM
             self.wfile.write(body)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     url = f"http://127.0.0.1:{server.server_port}"
     settings: dict[str, Any] = {"model": "m", "api_key": "x", "max_retries": 0}
