@@ -16,7 +16,7 @@ from itertools import islice, zip_longest
 from langchain_cfc.labelers._words import DOUBT, NEGATION, OTHER_ANSWER, SUPPOSITION, UNASSERTED
 
 # The version of how statements are read, for fingerprints: another one may give other labels.
-READING = "statements-6"
+READING = "statements-7"
 # What marks something in a text that cannot be read, such as an unknown command of LaTeX.
 UNREADABLE = "\ufffd"
 

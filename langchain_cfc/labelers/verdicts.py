@@ -106,10 +106,21 @@ _NOT_A_NOUN = re.compile(
     r"for|in|if|on|at|when|with|\d+)\b"
 )
 
-# The clause that repeats a verdict: "Yes, it is.", "No, they don't."
+# The clause that repeats a verdict, and what limits it: "Yes, it is.", "No, they don't, but some do."
 _ECHO = re.compile(
-    r"[\s,.!;:-]*(?:it|he|she|they|this|that|these|those|there|i|we|you)(\s+never)?(?:'s|\s+(?:is|are|was|were|do|does|did|can|could|"
-    r"will|would|has|have|had|should|must|ca|wo))(n't|\s*not)?\s*(?:[.!,;\n](?:\s*(but|(?:al)?though|yet)\b)?|$)"
+    r"[\s,.!;:-]*(?:it|he|she|they|this|that|these|those|there|i|we|you)(\s+never)?(?:'s|\s+(?:is|are|do|does|can|will|has|have|must"
+    r"|ca|wo|(was|were|did|could|would|had|should)))(n't|\s*not)?\s*(?:[.!,;\n](?:\s*(?:but|(?:al)?though|yet)\b([^.!?\n]*))?|$)"
+)
+# What limits an agreement to less than the question: "but not in winter", "but it closed", "but rarely".
+_LIMIT = re.compile(
+    rf"{_NEGATION.pattern}|{_DOUBT.pattern}|^\W*\w+(?:\s\w+)?\W*$|"
+    + join_words(
+        r"""
+        only just merely solely alone now been was were did had would \w+ed \d+ rarely seldom sometimes few
+        less left lost gone went became lies? fake fiction\w* illegal in at on by for with under to after
+        before since
+        """
+    )
 )
 # What does not follow from agreement: "Yes, I don't think so.", "Yes, you are mistaken."
 _AGAINST = re.compile(
@@ -118,7 +129,7 @@ _AGAINST = re.compile(
 _CONDITION = re.compile(
     r"\W{0,3}(?:only |but only )?"
     rf"(?:{SUPPOSITION.pattern}|{DOUBT.pattern}|(?:provided|as\slong\sas|sofern|sauf|à\smoins|a\smenos?|in(?!\sfact)|to|with|at|on|by"
-    r"|for|under|except|though|according\sto\ssome|depending|however|but|from|so\sthey|it\s(?:seems|appears)|not\s(?:really|only)|part(?:ial)?ly|sometimes|whenever|sa(?:id|ys?)|i\s(?:guess|think|suppose)"
+    r"|for|under|except|(?:al)?though|according\sto\ssome|depending|however|but|from|so\sthey|it\s(?:seems|appears)|not\s(?:really|only)|part(?:ial)?ly|sometimes|whenever|sa(?:id|ys?)|i\s(?:guess|think|suppose)"
     r"|after|before|until|once|up\sto|during|almost|near?ly|rough\w+|approx\w+|(?:most|large|main|general|usual|typical|normal|part|broad|loose|strict"
     r"|technical|nominal|theoretical|apparent|presumab|supposed|reported|alleged|arguab|hopeful)ly|often|rarely|barring|other\sthan"
     r"|were\s(?:it|there)|(?:as|so)\sfar|last\si|give\sor|so\si|at\sleast)\b"
@@ -240,7 +251,10 @@ class VerdictExtractor:
         echo, agrees = _ECHO.match(rest), word in _AGREEMENT
         if not self._synonyms or echo is None:
             return bool(self._synonyms and agrees and _AGAINST.match(rest))
-        return echo[3] is not None or agrees == bool(echo[1] or echo[2])
+        never, past, denial, limit = echo.groups()
+        # "Yes, they can, but they must sign." agrees.
+        is_limited = limit is not None and (not agrees or past or _LIMIT.search(limit))
+        return bool(is_limited) or agrees == bool(never or denial)
 
     def _list_mentions(self, text: str) -> Iterator[_Mention]:
         cuts = [0, *(cut.end() for cut in _CLAUSE_START.finditer(text))]
