@@ -363,6 +363,7 @@ NESTED: list[tuple[dict[str, Any], str | None, Any]] = [
     ({"question": "q", "answer": json.dumps({"value": "x", "aliases": ["x"]})}, "answer.aliases", ["x"]),
     ({"inputs": '{"question": "q"}', "outputs": '{"answer": "x"}'}, "outputs.answer", "x"),
     ({"question": "q", "answer": '{"a": 1, "b": 2}'}, "answer", '{"a": 1, "b": 2}'),
+    ({"question": "q", "answer": "[" * 100_000}, "answer", "[" * 100_000),
     ({"question": "q", "answer": {"a": 1, "b": 2}}, "answer", {"a": 1, "b": 2}),
     ({"question": "q", "answer": {"city": "Lima"}}, "answer", {"city": "Lima"}),
     ({"inputs": {"question": "q"}, "outputs": {"answer": "x"}}, "outputs.answer", "x"),
@@ -378,6 +379,7 @@ def test_answers_in_objects_lists_and_json_text_are_found(
     assert columns.reference == found
     (example,) = read_examples([row], columns)
     assert (example.input, example.reference) == ("q", answers)
+    assert list(describe_lists(read_rows(path), columns)) == []
 
 
 def test_dotted_name_into_text_says_how_to_read_the_cells() -> None:

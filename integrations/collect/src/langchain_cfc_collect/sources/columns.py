@@ -12,9 +12,9 @@ from contextlib import suppress
 from functools import cached_property, partial
 from heapq import nsmallest
 from io import StringIO
-from itertools import pairwise
-from token import NL, STRING
-from tokenize import TokenError, generate_tokens
+from itertools import chain, pairwise
+from token import NL, OP, STRING
+from tokenize import TokenError, generate_tokens, untokenize
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
@@ -42,7 +42,6 @@ References: TypeAlias = str | tuple[str, ...]
 # Long enough that the probability of any collision among a million examples is 3e-8.
 _ID_DIGITS = 16
 _MAX_LISTED = 20
-_MISSING = object()
 # Makes the error of a row, given a part of the example and the problem.
 _Flaw: TypeAlias = Callable[[str, str], RecordError]
 _PLACEHOLDER_ID = "?"
@@ -151,7 +150,7 @@ class Columns(BaseModel):
         for name in (one for one in self._required["reference"] if one not in self.cells):
             texts = []
             for row in sample:
-                with suppress(ValueError, RecursionError):  # a bad row, which is reported with its number
+                with suppress(LookupError, ValueError):  # a bad row, which is reported with its number
                     value = self._look_up(row, name)
                     texts += [value] if isinstance(value, str) and value.strip() else []
             for how in _LIKELY_FORMATS:
@@ -242,24 +241,23 @@ class Columns(BaseModel):
         if name is None:
             return None
         try:
-            value = self._look_up(row, name)
-        except RecursionError as error:
-            raise flaw(part, f"the column {name!r} is nested too deeply") from error
+            return self._look_up(row, name)
+        except KeyError as error:
+            raise flaw(part, _explain_missing(row, name)) from error
         except ValueError as error:
             raise flaw(part, f"the column {name!r} cannot be read: {error}") from error
-        if value is _MISSING:
-            raise flaw(part, _explain_missing(row, name))
-        return value
 
     def _look_up(self, row: Mapping[str, Any], name: str) -> Any:
-        """Return the value of a column, or of a path into one; `_MISSING` if neither exists."""
+        """Return the value of a column, or of a path into one; raises `KeyError` if neither exists."""
+        head, dot, rest = name.partition(".")
         if name in row:
             value = to_plain(row[name])
+        elif dot:
+            value = _follow_path(self._look_up(row, head), rest)
         else:
-            head, dot, rest = name.partition(".")
-            value = _follow_path(self._look_up(row, head), rest) if dot and head in row else _MISSING
+            raise KeyError(name)
         how = self.cells.get(name, _TEXT)
-        return value if how == _TEXT or value is None or value is _MISSING else parse_cell(value, how)
+        return value if how == _TEXT or value is None else parse_cell(value, how)
 
     @cached_property
     def _template(self) -> Template | None:
@@ -291,7 +289,7 @@ def _explain_missing(row: Mapping[str, Any], name: str) -> str:
 
 
 def _follow_path(value: Any, path: str) -> Any:
-    """Return the value at a dotted path, None inside null, and `_MISSING` if the path does not exist."""
+    """Return the value at a dotted path, None inside null; raises `KeyError` if the path does not exist."""
     if value is None:
         return None
     head, dot, rest = path.partition(".")
@@ -299,15 +297,11 @@ def _follow_path(value: Any, path: str) -> Any:
         value = {head: value[int(head)] if int(head) < len(value) else None}
     if isinstance(value, list):  # of objects, as in [{"text": "Lima"}]
         found = [_follow_path(one, path) for one in value]
-        if any(one is _MISSING for one in found):
-            return _MISSING
         flat = [part for one in found for part in (one if isinstance(one, list) else [one])]
         return [one for one in flat if one is not None]
     if not isinstance(value, Mapping):
-        return _MISSING
-    if path in value:
-        return value[path]
-    return _follow_path(value[head], rest) if dot and head in value else _MISSING
+        raise KeyError(path)
+    return value[path] if path in value or not dot else _follow_path(value[head], rest)
 
 
 def _is_list(text: str, how: str) -> bool:
@@ -327,16 +321,17 @@ def parse_cell(value: Any, how: str) -> Any:
         return [part.strip() for part in value.split(how) if part.strip()]
     try:
         return parse_json(value)
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         # ['A', 'B'] as pandas writes lists to CSV, and array(['A', 'B']) or ['A' 'B'], as NumPy does.
-        with suppress(ValueError, SyntaxError, TokenError, MemoryError):
+        with suppress(ValueError, SyntaxError, TokenError, MemoryError, RecursionError):
             tree = _ListReader().visit(ast.parse(_separate_texts(value.strip()), mode="eval"))
             objects = [node.keys for node in ast.walk(tree) if isinstance(node, ast.Dict)]
             is_unique = all(len({ast.dump(one) for one in keys if one}) == len(keys) for keys in objects)
             written = ast.literal_eval(tree)
             if is_unique and isinstance(written, list | dict):
                 return check_json(written)
-        msg = f"found {short_repr(value)}, which cells says is JSON: {error}"
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        msg = f"found {short_repr(value)}, which cells says is JSON: {reason}"
         raise ValueError(msg) from error
 
 
@@ -351,13 +346,12 @@ class _ListReader(ast.NodeTransformer):
 
 def _separate_texts(written: str) -> str:
     """Put commas between the texts of NumPy's `['A' 'B']`, which Python would join."""
-    tokens = [one for one in generate_tokens(StringIO(written).readline) if one.type != NL]
-    lines = written.splitlines(keepends=True)
-    for before, after in reversed(list(pairwise(tokens))):
-        if before.type == after.type == STRING:
-            row, column = before.end
-            lines[row - 1] = f"{lines[row - 1][:column]},{lines[row - 1][column:]}"
-    return "".join(lines)
+    tokens = [one[:2] for one in generate_tokens(StringIO(written).readline) if one.type != NL]
+    separated = (
+        [before, (OP, ",")] if before[0] == after[0] == STRING else [before]
+        for before, after in pairwise(tokens)
+    )
+    return untokenize(chain.from_iterable(separated))
 
 
 def _to_text(value: Any) -> Any:
@@ -402,10 +396,7 @@ def read_examples(
     if limit is not None and limit < 1:
         msg = f"limit is {limit}; expected a number of prompts, at least 1"
         raise InputError(msg)
-    if isinstance(source, str | os.PathLike):
-        source = open_rows(source)
-    rows = source if isinstance(source, Rows) else Rows.from_iterable(source)
-    return Examples(rows, columns, bad_rows, limit)
+    return Examples(open_rows(source), columns, bad_rows, limit)
 
 
 class Examples:

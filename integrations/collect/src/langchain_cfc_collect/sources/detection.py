@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -204,12 +205,10 @@ def _list_objects(sample: Sequence[Mapping[str, Any]], name: str) -> list[list[M
 def _parse(value: Any) -> Any:
     """Return what a cell of JSON text holds; any other value as it is."""
     value = to_plain(value)
-    if not isinstance(value, str) or value.lstrip()[:1] not in {"[", "{"}:
-        return value
-    try:
-        return parse_cell(value, "json")
-    except ValueError:
-        return value
+    if isinstance(value, str) and value.lstrip()[:1] in {"[", "{"}:
+        with suppress(ValueError):
+            return parse_cell(value, "json")
+    return value
 
 
 def _list_json_columns(sample: Sequence[Mapping[str, Any]], names: Iterable[str]) -> Iterator[str]:

@@ -32,23 +32,26 @@ def to_plain(value: Any) -> Any:
 
     Decimals become numbers where that is exact, and otherwise text; dates and times become text in ISO 8601.
 
-    Other values stay as they are; `check_json` refuses them later. Raises `RecursionError` for endless
-    nesting, and `ValueError` for an Arrow value without an equivalent in Python.
+    Other values stay as they are, such as endless nesting and times that Python cannot express; `check_json`
+    refuses them later.
     """
+    try:
+        return _unwrap(value)
+    except (OverflowError, RecursionError, ValueError):
+        return value
+
+
+def _unwrap(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         # An array of objects may hold anything, so convert its items too.
-        return to_plain(value.tolist())
+        return _unwrap(value.tolist())
     # Check this before mappings: an Arrow struct is a mapping even if it is null.
     if hasattr(value, "as_py"):
-        return to_plain(value.as_py())
+        return _unwrap(value.as_py())
     if isinstance(value, Mapping):
-        return {key: to_plain(item) for key, item in value.items()}
+        return {key: _unwrap(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [to_plain(item) for item in value]
-    return _to_json_scalar(value)
-
-
-def _to_json_scalar(value: Any) -> Any:
+        return [_unwrap(item) for item in value]
     if isinstance(value, Decimal) and value.is_finite():
         number = int(value) if value == value.to_integral_value() else float(value)
         return number if Decimal(repr(number)) == value else str(value)
@@ -132,22 +135,28 @@ def _number_rows(values: Iterable[Any]) -> Iterator[Row | BadRow]:
 GROUP = "langchain_cfc.sources"
 
 
-def open_rows(source: str | os.PathLike[str]) -> Rows:
-    """Open a dataset file, or a source of another distribution by its scheme.
+def open_rows(source: Any) -> Rows:
+    """Open a dataset file, a source of another distribution by its scheme, or rows in memory.
 
     Schemes are entry points of the group `langchain_cfc.sources`. Each is a function that takes the text
     after the colon and returns `Rows`.
 
     Args:
         source: A file as `read_rows` takes it, or `SCHEME:REST`. The name of an existing file means the file.
+            Anything else as `Rows.from_iterable` takes it; `Rows` as they are.
 
     Returns:
         The rows of the source.
 
     Raises:
         RecordError: If the file or the scheme does not exist, or the source refuses the rest.
-        InputError: If the entry point cannot be loaded, exists twice, or returns anything else.
+        InputError: If the entry point cannot be loaded, exists twice, or returns anything else; or if the
+            source is none of these.
     """
+    if isinstance(source, Rows):
+        return source
+    if not isinstance(source, str | os.PathLike):
+        return Rows.from_iterable(source)
     return load_plugin(GROUP, "source", Rows, str(source)) if is_plugin_source(source) else read_rows(source)
 
 

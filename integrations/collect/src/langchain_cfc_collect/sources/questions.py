@@ -48,10 +48,8 @@ def list_examples(given: Questions, notify: Callable[[str], None]) -> list[Examp
         InputError: If the columns of question and reference cannot be found by their names, or an example is
             none of these.
     """
-    if isinstance(given, str | os.PathLike):
+    if isinstance(given, str | os.PathLike) or is_frame(given):
         return _read_table(open_rows(given), notify)
-    if is_frame(given):
-        return _read_table(Rows.from_iterable(given), notify)  # type: ignore[arg-type]  # it was looked at
     if isinstance(given, Mapping) or not isinstance(given, Iterable):
         msg = f"examples are {short_repr(given)}; expected pairs, mappings, Examples, a DataFrame or a path"
         raise InputError(msg)

@@ -51,7 +51,7 @@ from langchain_cfc_collect.sources.detection import (
     find_usual_name,
     read_sample,
 )
-from langchain_cfc_collect.sources.files import BadRow, Row, Rows, read_rows, to_plain
+from langchain_cfc_collect.sources.files import BadRow, Row, Rows, open_rows, to_plain
 
 # Usual column names, the likeliest first; case does not matter. Those of lists come last.
 _ANSWER_NAMES = (
@@ -200,11 +200,7 @@ _Table: TypeAlias = tuple[Rows, str, Mapping[str, str | None]]
 
 def _open_table(source: Any) -> _Table:
     """Open a file, rows or a DataFrame, with the columns of the tool that wrote it."""
-    if not isinstance(source, str | os.PathLike):
-        given = list(source) if isinstance(source, Iterator) else source  # they are read more than once
-        rows = given if isinstance(given, Rows) else Rows.from_iterable(given)
-    else:
-        rows = read_rows(source)
+    rows = open_rows(list(source) if isinstance(source, Iterator) else source)  # they are read more than once
     sample = [to_plain(row) for row in read_sample(rows)]
     names = set(sample[0])
     if {"doc", "target"} <= names and names & {"resps", "filtered_resps"}:
