@@ -21,7 +21,9 @@ entirely new labels starts again with w_1: given everything before, its labels a
 tests are made and not one. Measured: a first attempt at 0.8 delta and then the best-looking of 200 settings
 at 0.1 delta certify falsely 8.5 % of the time at delta = 5 %. So a figure by setting that is computed from
 labels is recorded as a *look* at their prompts. Settings that were not tried before it certify on the other
-prompts only. Refusals print no figures from certification labels.
+prompts only. If m settings were tried, on any labels, the look may choose among them, so that m tests are
+made: attempt k counts as number k + m - 1, as m w_{k + m - 1} <= w_k. Refusals print no figures from
+certification labels.
 
 *After a certificate* its figures are known. One more attempt remains within its own share, and within delta
 together with the others if it was planned anyway. For tests of one hypothesis each, what is planned may even
@@ -120,7 +122,8 @@ class AttemptLedger:
         attempts = AttemptLedger.collect(self, shared).attempts
         tried = [row for row, one in enumerate(attempts) if one.settings == settings]
         fixed = attempts[: tried[0]] if tried else attempts
-        looks = [one for one in fixed if one.kind == "look" and one.settings != harmless_look]
+        shown = [one for one in attempts if one.kind == "look" and one.settings != harmless_look]
+        looks = [one for one in shown if one in fixed]
         seen = frozenset().union(*(one.names for one in looks))
         if seen:
             unseen = np.flatnonzero([seen.isdisjoint(own) for own in _hash_prompts(labelled)])
@@ -142,7 +145,11 @@ class AttemptLedger:
         )
         places = [place for place, one in enumerate(attempts) if one.key == made.key]
         before = attempts[: places[0]] if places else attempts
-        number = attempts[places[0]].number if places else 1 + _count_linked(before, made.names)
+        number = 1 + _count_linked(before, made.names)
+        if not all(made.names.isdisjoint(one.names) for one in shown):
+            number += len({one.settings for one in before if one.kind == "certificate"}) - 1
+        if places:
+            number = attempts[places[0]].number or 1
         return PlannedAttempt(before, made.model_copy(update={"number": number}), labelled)
 
     def with_look(self, labelled: LabelledBatch, what: str) -> AttemptLedger:

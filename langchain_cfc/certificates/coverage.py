@@ -127,8 +127,11 @@ def compute_outcomes(
 
 
 def compute_records_digest(labelled: LabelledBatch) -> str:
-    """Return a SHA-256 over ids, scores, labels and answer codes, independent of the prompts' order."""
-    codes = labelled.draws.answer_codes
+    """Return a SHA-256 over everything that a test depends on, independent of the prompts' order.
+
+    These are ids, scores, labels, answer codes, lengths (0 is no answer) and metadata (groups).
+    """
+    codes, lengths = labelled.draws.answer_codes, labelled.draws.lengths
     rows = []
     # Without padding, whose width depends on the other prompts.
     for row, (record_id, n) in enumerate(zip(labelled.ids, labelled.draws.counts.tolist(), strict=True)):
@@ -136,7 +139,9 @@ def compute_records_digest(labelled: LabelledBatch) -> str:
         one.update(
             labelled.draws.scores[row, :n].astype("<f8").tobytes() + labelled.correct[row, :n].tobytes()
         )
-        one.update(b"" if codes is None else codes[row, :n].astype("<i8").tobytes())
+        for known in (codes, lengths):
+            one.update(b"" if known is None else known[row, :n].astype("<i8").tobytes())
+        one.update(repr(sorted(labelled.draws.metadata[row].items())).encode("utf-8", "surrogatepass"))
         rows.append(one.digest())
     return compute_sha256(b"".join(sorted(rows)))
 
@@ -174,7 +179,7 @@ def certify(
 
     Raises:
         OverlapError: If these are the calibration records and none were held out, or other figures from all
-            the labels held out were looked at.
+            the labels held out were looked at; for one of several levels also those of `evaluate`.
         CalibrationError: If no prompt is left to certify on.
         InputError: If the artifact has no sets, lacks a level or has a certificate for it already, a record
             cannot be used, or answers are not distinguished as in calibration.
@@ -206,7 +211,11 @@ def certify(
     timeless = artifact.model_copy(update={"created_at": "", "library_version": ""})
     settings = compute_sha256(canonical_json([timeless.frozen_digest, levels, text]))
     attempt = AttemptLedger.collect(artifact, after).plan_attempt(
-        labelled, settings, compute_records_digest(labelled), harmless_look=name_evaluation(artifact)
+        labelled,
+        settings,
+        compute_records_digest(labelled),
+        # What `evaluate` shows could have chosen one of several levels.
+        harmless_look=name_evaluation(artifact) if levels == artifact.alphas else None,
     )
     level = attempt.compute_level(text, len(levels))
     new = [certify_level(artifact, attempt, one, text, level) for one in levels]

@@ -77,7 +77,7 @@ def test_equal_records_and_settings_are_the_same_attempt(monkeypatch: pytest.Mon
     assert get_number(again) == 1
 
 
-@pytest.mark.parametrize("change", ["seed", "rate", "labels", "records", "ids", "linked"])
+@pytest.mark.parametrize("change", ["seed", "rate", "labels", "records", "ids", "groups", "blanks", "linked"])
 def test_any_change_on_overlapping_labels_is_another_attempt(change: str) -> None:
     made = calibrate(KNOWN, features="1", max_wrong_rate="0.2")
     wrong = [change_candidates(KNOWN[0], correct=False), *KNOWN[1:]]
@@ -89,7 +89,17 @@ def test_any_change_on_overlapping_labels_is_another_attempt(change: str) -> Non
         return
     # Ids that are digests of inputs and references change with a corrected reference.
     renamed = [one.model_copy(update={"id": f"again-{one.id}"}) for one in KNOWN]
-    records = {"labels": wrong, "records": KNOWN[:-1], "ids": renamed}.get(change, KNOWN)
+    grouped = [one.model_copy(update={"metadata": {"topic": one.id[-1]}}) for one in KNOWN]
+    once = next(row for row, one in enumerate(KNOWN) if "wrong 2" in {each.text for each in one.candidates})
+    blank = list(KNOWN)
+    blank[once] = change_candidates(KNOWN[once], lambda each: {"text": ""} if each.text == "wrong 2" else {})
+    records = {
+        "labels": wrong,
+        "records": KNOWN[:-1],
+        "ids": renamed,
+        "groups": grouped,
+        "blanks": blank,
+    }.get(change, KNOWN)
     other = calibrate(
         records,
         features="1",
@@ -140,6 +150,10 @@ def test_settings_tried_after_a_look_certify_on_other_labels() -> None:
         calibrate([*KNOWN, *MORE], alpha="0.5", features="1", after=looked, **sure)  # type: ignore[arg-type]
     # Settings that had been tried before may be tried again, with more labels too.
     assert refuse([*KNOWN, *MORE], after=looked).attempts.attempts[-1].number == 2
+    # A look chooses among all settings that had been tried, on whatever labels.
+    tried = refuse(KNOWN, seed=2, after=refuse(KNOWN, seed=1, after=first)).attempts
+    shown = tried.with_look(tabulate(MORE), "compare")
+    assert [refuse(MORE, after=one).attempts.attempts[-1].number for one in (tried, shown)] == [1, 3]
 
 
 def test_command_line_keeps_attempts_beside_the_records(
@@ -227,3 +241,11 @@ def test_evaluated_artifact_may_be_certified_but_no_other(tmp_path: Path) -> Non
     assert len(read_ledger(new)) == 1
     run("certify", second, new).assert_refused("label new prompts")
     assert run("certify", first, new).code == 0
+    # One of several levels may have been chosen by what the evaluation showed.
+    both, held_out = tmp_path / "both.json", tmp_path / "held_out.jsonl"
+    write_records(held_out, prompts(2, 300))
+    levels = ("--alpha", "0.5", "--alpha", "0.6", "--features", "1", "--out", both)
+    assert run("calibrate", known, *levels).code == 0
+    assert run("evaluate", both, held_out, "--alpha", "0.5").code in {0, 1}
+    run("certify", both, held_out, "--alpha", "0.5").assert_refused("label new prompts")
+    assert run("certify", both, held_out).code == 0
