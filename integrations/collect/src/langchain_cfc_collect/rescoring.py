@@ -226,7 +226,8 @@ class Rescorer(Executor):
             for prompt in self._source.read_finished(stage):
                 scores = self._score_here(prompt) if is_new and not options.config else None
                 is_kept = scores is None or prompt.labels is None or options.keep_payloads
-                yield prompt.example, partial(rows.copy_stages, prompt, scores, used, keep_messages=is_kept)
+                kept = (prompt.draws or ()) if is_kept else ()
+                yield prompt.example, partial(rows.copy_stages, prompt.row, kept, scores, used)
                 used = Usage()
                 if scores is None:
                     self._left[prompt.example.id] = prompt.labels, prompt.scores

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 import re
 import time
 from collections import Counter
@@ -162,13 +163,12 @@ class CollectionStatus:
     def add_stage(self, prompt: StoredPrompt, stage: Stage) -> None:
         """Count what a stage, if it is finished, has added to a prompt."""
         draws, scores, labels = prompt.draws or (), prompt.scores, prompt.labels
-        kinds = [one.no_answer for one in draws]
         if stage is Stage.DRAWN:
             self.drawn += len(draws)
-            self.unscored.update(kind for kind in kinds if kind is not None)
+            self.unscored.update(one.no_answer for one in draws if one.no_answer is not None)
         elif scores is not None and stage is Stage.SCORED:
             # Candidates that are no answer, and claims that were not found, have no verdict either.
-            known: list[Any] = kinds
+            known: list[Any] = [one.no_answer for one in draws]
             if prompt.claims is not None:
                 known = [None if one.place else "not_located" for one in prompt.claims]
                 self.unscored.update(filter(None, known))
@@ -191,8 +191,8 @@ class CollectionStatus:
             found = [
                 (sign * scores[slot], slot) for slot, one in enumerate(labels.correct) if one is bool(correct)
             ]
-            if found:
-                score, slot = min(found)
+            score, slot = min(found, default=(math.inf, 0))
+            if found and (len(worst) < _MAX_DOUBTFUL_LABELS or (score, prompt.position) < worst[-1][:2]):
                 extracted = labels.answers[slot] if labels.answers else ""
                 answer, example = extracted or str(prompt.items[slot].text), prompt.example
                 shown = LabelledAnswer(example.input, answer, example.reference, bool(correct))

@@ -39,6 +39,7 @@ _MAX_UNCOMPRESSED = 1000
 _MESSAGE_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 _prompts, _draws = schema.prompts, schema.draws
+_EMPTY_ROW: Row = dict.fromkeys(_prompts.c.keys())
 ADD_PROMPTS = insert(_prompts)
 SET_EXAMPLE = text("UPDATE prompts SET id = :id, example = :example WHERE position = :position")
 _SET_CONTEXT = text("UPDATE prompts SET context = :context WHERE position = :position")
@@ -90,6 +91,7 @@ class StoredPrompt:
     error: str | None  # why the next stage failed; None if it did not
     partial: Mapping[int, DrawnCandidate]  # stored candidates by slot, while they are not complete
     context: str | None  # digest of the prepared input that these were drawn for
+    row: Any  # the row that it was read from
 
     @property
     def items(self) -> Sequence[Any]:
@@ -114,11 +116,10 @@ class StoredPrompt:
 def make_prompt_row(position: int, example: Example) -> Row:
     """Return the row of a prompt that nothing was drawn for."""
     content = [example.id, example.input, example.reference, example.metadata, example.cluster]
-    row = dict.fromkeys(_prompts.c.keys())
     with _refuse_unstorable(f"the prompt {example.id!r:.80}", "Correct it in the dataset"):
         sealed = seal(position, "example", content)
     known = {"position": position, "id": canonical_json(example.id), "stage": int(Stage.OPEN)}
-    return row | known | {"example": sealed}
+    return _EMPTY_ROW | known | {"example": sealed}
 
 
 def insert_draw(position: int, slot: int, draw: DrawnCandidate) -> Write:
@@ -197,6 +198,7 @@ def read_prompt(store: str, row: Any, draw_rows: Sequence[Any]) -> StoredPrompt:
         unseal(store, row, "error"),
         kept if draws is None else {},
         unseal(store, row, "context"),
+        row,
     )
 
 
@@ -235,11 +237,7 @@ def insert_draws(
 
     Raises `CollectionError` if a candidate cannot be stored.
     """
-    missing = [
-        insert_draw(position, slot, draw)
-        for slot, draw in enumerate(draws)
-        if slot not in stored and not isinstance(draw, StrippedCandidate) and draw.message is not None
-    ]
+    messages = _insert_messages(position, draws, stored)
     # An empty text says by itself that the candidate is blank.
     content = [
         [draw.text, draw.data if draw.no_answer in {None, "blank"} else draw.no_answer, _has_message(draw)]
@@ -252,7 +250,17 @@ def insert_draws(
             with _refuse_candidate(slot):
                 seal(position, "draws", one)
         raise
-    return [*missing, drawn]
+    return [*messages, drawn]
+
+
+def _insert_messages(
+    position: int, draws: Sequence[DrawnCandidate], stored: Collection[int] = ()
+) -> list[Write]:
+    return [
+        insert_draw(position, slot, draw)
+        for slot, draw in enumerate(draws)
+        if slot not in stored and not isinstance(draw, StrippedCandidate) and draw.message is not None
+    ]
 
 
 def set_context(position: int, digest: str) -> list[Write]:
@@ -283,21 +291,21 @@ def insert_scores(position: int, scores: VerifierScores) -> list[Write]:
 
 
 def copy_stages(
-    prompt: StoredPrompt, scores: VerifierScores | None, usage: Usage, position: int, *, keep_messages: bool
+    row: Any, messages: Sequence[DrawnCandidate], scores: VerifierScores | None, usage: Usage, position: int
 ) -> list[Write]:
-    """Return the writes of the stages of another store's prompt, with other scores and usage of its draws.
+    """Return the writes of another store's prompt, with messages, other scores and the usage of its draws.
 
     Labels follow scores, so without scores they are left out.
     """
-    draws = prompt.draws or ()
-    writes = insert_calls(position, Stage.DRAWN, usage)
-    writes += insert_draws(position, draws, stored=() if keep_messages else range(len(draws)))
-    if prompt.claims is not None:
-        writes += insert_claims(position, prompt.claims)
+    writes = insert_calls(position, Stage.DRAWN, usage) + _insert_messages(position, messages)
+    copied = {SET_DRAWN: "draws", _SET_CLAIMS: "claims"}
     if scores is not None:
         writes += insert_scores(position, scores)
-        if prompt.labels is not None:
-            writes += insert_labels(position, prompt.labels, keep_messages=True)
+        copied[_SET_LABELLED] = "labels"
+    for statement, column in copied.items():
+        if getattr(row, column) is not None:
+            sealed = schema.seal_copy(position, column, row)
+            writes.append((statement, {"position": position, column: sealed}))
     return writes
 
 

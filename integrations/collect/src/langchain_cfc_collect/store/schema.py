@@ -117,14 +117,22 @@ _DIGEST_BYTES = 8
 _DIGITS = 2 * _DIGEST_BYTES
 
 
-def _hash(content: bytes, *where: object) -> bytes:
-    return blake2b("\0".join(map(str, where)).encode() + content, digest_size=_DIGEST_BYTES).digest()
+def _hash(content: bytes, where: str = "") -> bytes:
+    return blake2b(where.encode() + content, digest_size=_DIGEST_BYTES).digest()
 
 
 def seal(position: int, column: str, value: Any) -> str:
     """Return a value as JSON after its digest; raise `ValueError` or `TypeError` if it has none."""
-    text = canonical_json(value)
-    return _hash(text.encode(), position, column).hex() + text
+    return _seal_json(position, column, canonical_json(value))
+
+
+def _seal_json(position: int, column: str, text: str) -> str:
+    return _hash(text.encode(), f"{position}\0{column}").hex() + text
+
+
+def seal_copy(position: int, column: str, row: Any) -> str:
+    """Return the value of a column of another prompt, which `unseal` has checked, as this prompt's."""
+    return _seal_json(position, column, getattr(row, column)[_DIGITS:])
 
 
 def unseal(store: str, row: Any, column: str) -> Any:
@@ -135,20 +143,20 @@ def unseal(store: str, row: Any, column: str) -> Any:
     if not isinstance(text, str):
         raise_damage(store, row)
     digest, content = text[:_DIGITS], text[_DIGITS:]
-    if _hash(content.encode(), row.position, column).hex() != digest:
+    if _hash(content.encode(), f"{row.position}\0{column}").hex() != digest:
         raise_damage(store, row)
     return json.loads(content)
 
 
 def seal_bytes(position: int, slot: int, content: bytes) -> bytes:
     """Return the bytes of a candidate after their digest."""
-    return _hash(content, position, slot) + content
+    return _hash(content, f"{position}\0{slot}") + content
 
 
 def unseal_bytes(row: Any) -> bytes | None:
     """Return the bytes of a candidate's row; None if they were changed."""
     digest, content = row.packed[:_DIGEST_BYTES], row.packed[_DIGEST_BYTES:]
-    return bytes(content) if _hash(content, row.prompt, row.slot) == digest else None
+    return bytes(content) if _hash(content, f"{row.prompt}\0{row.slot}") == digest else None
 
 
 def digest_facts(values: Mapping[str, str]) -> str:
