@@ -417,6 +417,11 @@ def test_unreadable_row_is_one_typed_error_and_nothing_is_written(tmp_path: Path
     assert not (tmp_path / "a.db").exists()
 
 
+def test_list_of_promptfoo_is_one_structured_answer(tmp_path: Path) -> None:
+    rows = change(TESTS, 0, response={"output": ["Lima", "Cusco"]})
+    assert import_samples(rows, tmp_path / "a.db").n == import_samples(TESTS, tmp_path / "b.db").n
+
+
 def test_choices_of_the_harness_and_lines_cut_off_are_no_answers(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"choices\.jsonl, line 1: resps: .*generate_until"):
         import_samples(RECORDED / "samples_choices.jsonl", tmp_path / "a.db")
@@ -443,6 +448,9 @@ def test_questions_with_too_few_answers_are_counted_and_named(tmp_path: Path) ->
         InputError, match=r"1 of 5 questions have fewer than 4 answers: 'Capital of 4\?' has 2"
     ):
         import_samples(rows, tmp_path / "a.db")
+    for given, n in (([{**one, "response": []} for one in rows], None), (rows, 0), (rows, -1)):
+        with pytest.raises(InputError, match=f"n is {n or 0}; expected at least 1 answer"):
+            import_samples(given, tmp_path / "a.db", n=n)
     assert import_samples(rows, tmp_path / "a.db", n=2).n == 2
     assert {len(one.draws or ()) for one in Store(tmp_path / "a.db").read_unfinished()} == {2}
 

@@ -367,6 +367,9 @@ NESTED: list[tuple[dict[str, Any], str | None, Any]] = [
     ({"question": "q", "answer": {"a": 1, "b": 2}}, "answer", {"a": 1, "b": 2}),
     ({"question": "q", "answer": {"city": "Lima"}}, "answer", {"city": "Lima"}),
     ({"inputs": {"question": "q"}, "outputs": {"answer": "x"}}, "outputs.answer", "x"),
+    # A question read as the whole object would hold its right answer.
+    ({"item": {"question": "q", "answer": "x"}}, "item.answer", "x"),
+    ({"question": {"text": "q", "answer": "x"}}, "question.answer", "x"),
 ]
 
 
@@ -374,12 +377,13 @@ NESTED: list[tuple[dict[str, Any], str | None, Any]] = [
 def test_answers_in_objects_lists_and_json_text_are_found(
     tmp_path: Path, row: dict[str, Any], found: str, answers: Any
 ) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", [row, row | {"id": 1}, dict.fromkeys(row) | {"question": "x"}])
-    columns = detect_columns(read_rows(path))
-    assert columns.reference == found
-    (example,) = read_examples([row], columns)
-    assert (example.input, example.reference) == ("q", answers)
-    assert list(describe_lists(read_rows(path), columns)) == []
+    rows = [row, row | {"id": 1}, dict.fromkeys(row) | ({"question": "x"} if "answers" in row else {})]
+    for path in (write_jsonl(tmp_path / "a.jsonl", rows), write_parquet(tmp_path / "a.parquet", rows)):
+        columns = detect_columns(read_rows(path))
+        assert columns.reference == found
+        (example,) = read_examples([row], columns)
+        assert (example.input, example.reference) == ("q", answers)
+        assert list(describe_lists(read_rows(path), columns)) == []
 
 
 def test_dotted_name_into_text_says_how_to_read_the_cells() -> None:

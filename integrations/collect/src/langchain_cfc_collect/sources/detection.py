@@ -135,9 +135,11 @@ def find_usual_name(
     others = other if isinstance(other, tuple) else (other,)
     options = find_options(sample)
     free = [name for name in sample[0] if name not in others and name not in options]
-    by_plain_name = {_simplify(name): name for name in reversed(free)}
+    # The whole of an object would also hold the other column: the question its right answer.
+    whole = [name for name in free if not any(str(one).startswith(f"{name}.") for one in others)]
+    by_plain_name = {_simplify(name): name for name in reversed(whole)}
     found = next((by_plain_name[name] for name in usual if name in by_plain_name), None)
-    if found is None and other is not None and len(free) == 1:
+    if found is None and other is not None and len(free) == len(whole) == 1:
         found = free[0]
     if found is not None:
         return _look_inside(sample, found)
@@ -197,7 +199,7 @@ def _list_keys(sample: Sequence[Mapping[str, Any]], name: str) -> list[str]:
 
 def _list_objects(sample: Sequence[Mapping[str, Any]], name: str) -> list[list[Mapping[str, Any]]]:
     """Return the objects in each cell of a column, also in lists and in JSON text; none if one has others."""
-    values = [_parse(row[name]) for row in sample if row.get(name) is not None]
+    values = [value for row in sample if (value := _parse(row.get(name))) is not None]
     rows = [value if isinstance(value, list) else [value] for value in values]
     return rows if all(isinstance(one, Mapping) for row in rows for one in row) else []
 
@@ -215,7 +217,7 @@ def _list_json_columns(sample: Sequence[Mapping[str, Any]], names: Iterable[str]
     """Yield the columns of text that hold JSON: lists of answers, or objects that dotted names lead into."""
     for name in names:
         head = name if name in sample[0] else name.partition(".")[0]
-        texts = [row[head] for row in sample if row.get(head) not in (None, "")]
+        texts = [one for row in sample if (one := to_plain(row.get(head))) not in (None, "")]
         kinds = list if head == name else (list, dict)
         if texts and all(isinstance(one, str) and isinstance(_parse(one), kinds) for one in texts):
             yield head

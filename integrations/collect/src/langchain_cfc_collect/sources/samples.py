@@ -178,15 +178,19 @@ def gather_answers(tables: Sequence[AnswerTable], n: int | None) -> list[tuple[E
             gathered += table.read_answers(row, number)
     prompts = list(found.values())
     counts = Counter(len(samples) for _, samples in prompts)
-    wanted = n or max(counts, key=lambda size: (counts[size], size))
+    wanted = max(counts, key=lambda size: (counts[size], size)) if n is None else n
+    if wanted < 1:
+        msg = f"n is {wanted}; expected at least 1 answer of each question"
+        raise InputError(msg)
     few = [(example, len(samples)) for example, samples in prompts if len(samples) < wanted]
     if few:
         listed = ", ".join(f"{short_repr(one.input)} has {size}" for one, size in few[:_MOST_LISTED])
         more = f" and {len(few) - _MOST_LISTED} more" if len(few) > _MOST_LISTED else ""
+        least = min(counts)
+        fewer = f", or use {least} of each: n={least} (on the command line --set n={least})" if least else ""
         msg = (
             f"{len(few)} of {pluralize(len(prompts), 'question')} have fewer than {wanted} answers: {listed}"
-            f"{more}. Each needs the same number: leave these out, draw what is missing, or use "
-            f"{min(counts)} of each: n={min(counts)} (on the command line --set n={min(counts)})"
+            f"{more}. Each needs the same number: leave these out, draw what is missing{fewer}"
         )
         raise InputError(msg)
     return [(example, samples[:wanted]) for example, samples in prompts]
@@ -312,12 +316,11 @@ def _open_promptfoo(rows: Rows, sample: Sequence[Mapping[str, Any]]) -> _Table:
             problem = f"no answer: {short_repr(row.get('error'))}; leave this result out, or run it again"
             raise RecordError(rows.name, number, "response.output", problem)
         prompt = row.get("prompt")
-        output = row["response"]["output"]
+        output = row["response"]["output"]  # a list is one structured answer here
         reply = AIMessage("", response_metadata={"finish_reason": row["response"].get("finishReason")})
-        if classify_ending(reply) is not None:
+        if classify_ending(reply) is not None or isinstance(output, list):
             output = make_candidate(0, output, reply=reply)
         asked = _read_prompt(prompt.get("raw") if isinstance(prompt, Mapping) else prompt)
-        # A list is one structured answer here.
         return {**row, "response": {"output": [output]}, "prompt": asked, "asserted": _find_asserted(row)}
 
     checks = [_list_checks(row) for row in sample]
