@@ -161,7 +161,10 @@ class Batcher:
         pending.route, pending.body = route, body
         try:
             if pending.answer is None:
-                await self._wait_for_answer(call, pending)
+                self._batched_requests += 1
+                self.requests.enqueue(pending)
+                async with call.wait_for_batch():
+                    await pending.answered.wait()
             answer = pending.answer
             if answer is not None and answer.packed is not None:
                 return make_response(request, zlib.decompress(answer.packed))
@@ -169,15 +172,6 @@ class Batcher:
         except BaseException:
             pending.is_taken = False
             raise
-
-    async def _wait_for_answer(self, call: OpenCall, pending: PendingRequest) -> None:
-        """Wait until a request is answered by a batch."""
-        self._batched_requests += 1
-        if not pending.is_queued:
-            pending.is_queued = True
-            self.requests.queue.append(pending)
-        async with call.wait_for_batch():
-            await pending.answered.wait()
 
     # Live calls in place of a batch
 

@@ -14,9 +14,9 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from langchain_cfc.sampling.token_counts import read_count
 from langchain_cfc_collect.costs import ModelCalls
@@ -80,12 +80,6 @@ class _Choice(_Part):
     logprobs: dict[str, Any] | None = None
 
 
-class _Completion(_Part):
-    choices: list[_Choice] = Field(min_length=1)
-    model: str | None = None
-    error: None = None
-
-
 class _Block(_Part):
     type: str
     text: str | None = None
@@ -96,20 +90,18 @@ class _OutputItem(_Part):
     content: list[_Block] | None = None
 
 
-class _Response(_Part):
-    output: list[_OutputItem]
+class _Body(_Part):
     model: str | None = None
     error: None = None
-
-
-class _Message(_Part):
-    content: list[_Block]
-    model: str | None = None
     stop_reason: str | None = None
 
 
-# Parts of an answer that the models' clients read, by a field that the answer has.
-_ANSWERS: Mapping[str, type[BaseModel]] = {"choices": _Completion, "output": _Response, "content": _Message}
+# The field of an answer that holds its text.
+_TEXTS: Mapping[str, TypeAdapter[Any]] = {
+    "choices": TypeAdapter(Annotated[list[_Choice], Field(min_length=1)]),
+    "output": TypeAdapter(list[_OutputItem]),
+    "content": TypeAdapter(list[_Block]),
+}
 # Usage of an answer that does not state its tokens; the client of Anthropic fails without any.
 _NO_USAGE = {"input_tokens": 0, "output_tokens": 0}
 # Parts of usage that hold numbers of tokens themselves.
@@ -155,7 +147,9 @@ def read_answer(body: object, *, live: bool = False) -> Answer:
     name = body.get("model") if isinstance(body.get("model"), str) else ""
     calls = ModelCalls(str(name), False, *(tokens or (0, 0)), 1)
     try:
-        next(part for name, part in _ANSWERS.items() if name in body).model_validate(body)
+        _Body.model_validate(body)
+        field = next(one for one in _TEXTS if one in body)
+        _TEXTS[field].validate_python(body[field], strict=True)
         str(name).encode()
     except (StopIteration, ValidationError, UnicodeEncodeError):
         return Answer(calls=replace(calls, model=""), live=live)

@@ -38,14 +38,14 @@ class Route:
 
 @dataclass(eq=False)
 class PendingRequest:
-    """Request of a stage of a prompt; body and route are None until it is made in this run."""
+    """Request of a stage of a prompt; it has body and route once it is made in this run."""
 
     key: RequestKey
     is_taken: bool = False  # whether a call waits for the answer or has received it
     is_queued: bool = False  # whether the request is in a batch or in the queue for the next one
     answer: Answer | None = None
-    body: Body | None = None
-    route: Route | None = None  # where the request goes
+    body: Body = field(init=False, repr=False)
+    route: Route = field(init=False, repr=False)  # where the request goes
     answered: asyncio.Event = field(default_factory=asyncio.Event)  # set once there is an answer
 
 
@@ -58,7 +58,6 @@ class OpenRequests:
         self._writer = writer
         self._costs = costs
         self._stages: dict[tuple[int, Stage], dict[RequestKey, PendingRequest]] = {}
-        self._read: set[tuple[int, Stage]] = set()  # stages whose stored answers are read
 
     def find(self, key: RequestKey) -> PendingRequest:
         """Return the request with a key, adding it if it is not known yet."""
@@ -66,11 +65,6 @@ class OpenRequests:
 
     def take(self, position: int, stage: Stage, digest: str) -> PendingRequest:
         """Return the first equal request of a stage that no call has taken, adding one if need be."""
-        if (position, stage) not in self._read:
-            self._read.add((position, stage))
-            with self._writer.store.begin_read() as connection:
-                for key, answer in batches.read_stage(connection, position, stage).items():
-                    self.find(key).answer = answer
         requests = self._stages.get((position, stage), {}).values()
         equal = [one for one in requests if one.key.digest == digest]
         equal.sort(key=lambda one: one.key.occurrence)
@@ -81,10 +75,10 @@ class OpenRequests:
         pending.is_taken = True
         return pending
 
-    def requeue(self, pending: PendingRequest) -> None:
-        """Queue a request for another batch, if a call waits for it."""
-        pending.is_queued = pending.is_taken
-        if pending.is_queued:
+    def enqueue(self, pending: PendingRequest) -> None:
+        """Queue a request for the next batch, unless it is in one."""
+        if not pending.is_queued:
+            pending.is_queued = True
             self.queue.append(pending)
 
     async def write_answers(
@@ -149,8 +143,6 @@ def split_requests(queue: Iterable[PendingRequest]) -> Iterator[tuple[Route, lis
     sizes: dict[Route, int] = {}
     for pending in queue:
         route = pending.route
-        if route is None:  # not made in this run, so that no call waits for it
-            continue
         size = len(json.dumps(pending.body, ensure_ascii=False).encode()) + _LINE_BYTES
         part, known = parts.setdefault(route, []), sizes.get(route, 0)
         if part and (len(part) == route.provider.max_requests or known + size > route.provider.max_bytes):
@@ -165,7 +157,7 @@ def estimate_usage(requests: Sequence[PendingRequest], outputs: Mapping[Stage, U
     """Estimate the usage of requests: input from its length, output from the stage's answers so far."""
     total = Usage()
     for pending in requests:
-        body, known = pending.body or {}, outputs.get(pending.key.stage, Usage())
+        body, known = pending.body, outputs.get(pending.key.stage, Usage())
         if known.answered:
             output = ceil(sum(one.output_tokens for one in known.calls) / known.answered)
         else:

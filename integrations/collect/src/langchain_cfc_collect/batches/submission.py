@@ -96,10 +96,12 @@ class Submissions:
         self._is_waiting = bool(waiting)
 
     async def resume(self) -> None:
-        """Start waiting for the batches of earlier runs."""
+        """Read the answers of earlier runs, and start waiting for their batches."""
         with self.writer.store.begin_read() as connection:
             unfinished = batches.read_open_batches(connection)
             self._ids = batches.read_ids(connection)
+            for key, answer in batches.read_answers(connection):
+                self.requests.find(key).answer = answer
         for row, keys in unfinished:
             requests = {line: self.requests.find(key) for line, key in keys.items()}
             for pending in requests.values():
@@ -147,7 +149,9 @@ class Submissions:
             if provider_id is None:  # it was never submitted
                 await self._end(batch)
                 for pending in batch.requests.values():
-                    self.requests.requeue(pending)
+                    pending.is_queued = False
+                    if pending.is_taken:
+                        self.requests.enqueue(pending)
                 return
             await self.writer.write(batches.set_id(batch.row.number, provider_id))
             self._ids[batch.row.number] = provider_id
@@ -160,7 +164,7 @@ class Submissions:
     async def _create(self, batch: OpenBatch, headers: Headers) -> str:
         """Submit a batch exactly once, and return the provider's id of it."""
         provider, row = batch.provider, batch.row
-        bodies = [one.body for one in batch.requests.values() if one.body is not None]
+        bodies = [one.body for one in batch.requests.values()]
         waits, attempts, file = _list_waits(), 0, None
         while True:
             try:

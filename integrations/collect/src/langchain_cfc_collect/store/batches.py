@@ -7,7 +7,7 @@ finishes its stage. So after a kill at any moment, the store still shows what wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
+    Row,
     SmallInteger,
     Table,
     Text,
@@ -190,8 +191,12 @@ def read_open_batches(connection: Connection) -> list[tuple[BatchRow, dict[int, 
     open_requests = select(requests).where(requests.c.batch.in_(numbers), requests.c.status.is_(None))
     held: dict[int, dict[int, RequestKey]] = {number: {} for number in numbers}
     for one in connection.execute(open_requests):
-        held[one.batch][one.line] = RequestKey(one.prompt, Stage(one.stage), one.digest, one.occurrence)
+        held[one.batch][one.line] = _read_key(one)
     return [(BatchRow(**row._mapping), held[row.number]) for row in rows]  # noqa: SLF001 - SQLAlchemy's public name
+
+
+def _read_key(row: Row[Any]) -> RequestKey:
+    return RequestKey(row.prompt, Stage(row.stage), row.digest, row.occurrence)
 
 
 def read_ids(connection: Connection) -> dict[int, str | None]:
@@ -200,20 +205,9 @@ def read_ids(connection: Connection) -> dict[int, str | None]:
     return {row.number: row.id for row in rows}
 
 
-def read_stage(connection: Connection, position: int, stage: Stage) -> dict[RequestKey, Answer]:
-    """Return the stored answers of a stage of a prompt."""
-    rows = connection.execute(
-        select(requests).where(
-            requests.c.prompt == position,
-            requests.c.stage == int(stage),
-            requests.c.status.is_not(None),
-        )
-    )
-    found = {}
-    for row in rows:
-        calls = None
-        if row.model is not None:
-            calls = ModelCalls(row.model, False, row.input_tokens, row.output_tokens, 1)
-        key = RequestKey(row.prompt, stage, row.digest, row.occurrence)
-        found[key] = Answer(row.packed, calls, bool(row.live))
-    return found
+def read_answers(connection: Connection) -> Iterator[tuple[RequestKey, Answer]]:
+    """Yield the stored answers of all stages that are not finished."""
+    for row in connection.execute(select(requests).where(requests.c.status.is_not(None))):
+        counts = row.input_tokens, row.output_tokens, 1
+        calls = None if row.model is None else ModelCalls(row.model, False, *counts)
+        yield _read_key(row), Answer(row.packed, calls, bool(row.live))
