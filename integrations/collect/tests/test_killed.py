@@ -48,8 +48,8 @@ def check(found: CollectCommand) -> None:
         assert prompts == [(k, f'"p{k}"', int(Stage.LABELLED), None) for k in range(found.size)]
         assert file.execute("SELECT count(*) FROM draws").fetchone() == (0,)
         calls = file.execute(
-            "SELECT prompt, stage, model, drew, sum(input_tokens), sum(output_tokens), sum(answered) "
-            "FROM calls WHERE announced = 0 GROUP BY prompt, stage, model, drew ORDER BY prompt"
+            "SELECT prompt, stage, model, max(drew), sum(input_tokens), sum(output_tokens), sum(answered) "
+            "FROM calls WHERE announced = 0 GROUP BY prompt, stage, model ORDER BY prompt"
         )
         paid = (int(Stage.DRAWN), "recorded", 1, N * TOKENS_IN, N * TOKENS_OUT, N)
         assert calls.fetchall() == [(k, *paid) for k in range(found.size)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TypeAlias
 
@@ -35,13 +35,10 @@ class ModelCalls:
     output_tokens: int  # tokens of the answers; 0 if the model does not report them
     answered: int = 0  # number of answered requests
 
-    def add(self, other: ModelCalls, factor: int = 1) -> ModelCalls:
-        """Return these calls with `factor` times the counts of `other` added, none of them below 0."""
-        names = ("input_tokens", "output_tokens", "answered")
-        counts: dict[str, Any] = {
-            one: max(0, getattr(self, one) + factor * getattr(other, one)) for one in names
-        }
-        return replace(self, **counts)
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """All of this that can be added up; calls that drew count as one draw."""
+        return self.drew, self.input_tokens, self.output_tokens, self.answered
 
 
 @dataclass(frozen=True)
@@ -76,28 +73,23 @@ class Usage:
         return bool(self.calls)
 
     def __add__(self, other: Usage) -> Usage:
-        if not self or not other:
-            return self or other
-        merged: dict[tuple[str, bool], ModelCalls] = {}
-        for one in (*self.calls, *other.calls):
-            known = merged.get((one.model, one.drew))
-            merged[one.model, one.drew] = one if known is None else known.add(one)
-        return Usage(tuple(merged.values()), self.unreported + other.unreported)
+        return self._add(other, 1)
 
     def __sub__(self, other: Usage) -> Usage:
-        """Return the part of this usage that is not in `other`, by model; whether it drew does not matter."""
+        """Return the part of this usage that is not in `other`, by model."""
+        return self._add(other, -1)
+
+    def _add(self, other: Usage, factor: int) -> Usage:
         if not other:
             return self
-        known = {one.model: one for one in other.calls}
-        rest = []
-        for one in self.calls:
-            before = known.get(one.model)
-            left = one if before is None else one.add(before, -1)
-            is_first_draw = one.drew and before is not None and not before.drew
-            if is_first_draw or left.answered or left.input_tokens or left.output_tokens:
-                rest.append(left)
-        unreported = max(0, self.unreported - other.unreported)
-        return Usage(tuple(rest), unreported)
+        merged = {one.model: one for one in self.calls}
+        for one in other.calls:
+            known = merged.get(one.model, ModelCalls(one.model, False, 0, 0))
+            sums = (a + factor * b for a, b in zip(known.counts, one.counts, strict=True))
+            drew, *counts = (max(0, total) for total in sums)
+            merged[one.model] = ModelCalls(one.model, bool(drew), *counts)
+        calls = (one for one in merged.values() if any(one.counts))
+        return Usage(tuple(calls), max(0, self.unreported + factor * other.unreported))
 
     @property
     def answered(self) -> int:
