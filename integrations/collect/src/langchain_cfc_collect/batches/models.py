@@ -10,7 +10,6 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, TypeAlias
@@ -28,31 +27,15 @@ from langchain_cfc_collect.costs import Stage
 SendFunction: TypeAlias = Callable[[Provider, Any], Awaitable[Any]]
 
 
-@dataclass(frozen=True, eq=False)
-class _Transport:
-    """Transport for the HTTP clients of both providers that passes requests to `send`."""
-
-    provider: Provider
-    send: SendFunction
-
-    async def handle_async_request(self, request: Any) -> Any:
-        return await self.send(self.provider, request)
-
-    async def aclose(self) -> None:
-        """Do nothing, because the connections belong to the provider's client."""
-
-    async def __aenter__(self) -> object:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self.aclose()
+def _find_library(kind: type) -> Any:
+    """Return the HTTP library of a class: official clients of the two providers may use different ones."""
+    return sys.modules[kind.__module__.partition(".")[0]]
 
 
 def make_response(request: Any, content: bytes) -> Any:
     """Return the JSON of an answer as a response, made with the HTTP library of the request."""
-    library = sys.modules[type(request).__module__.partition(".")[0]]
     headers = {"content-type": "application/json"}
-    return library.Response(200, headers=headers, content=content, request=request)
+    return _find_library(type(request)).Response(200, headers=headers, content=content, request=request)
 
 
 class BatchedModels:
@@ -117,7 +100,9 @@ class BatchedModels:
                 official_client = self._copy_client(root, http)
             provider = kind(official_client, http, str(root.base_url).rstrip("/"))
             self.providers.append(provider)
-            http = make_http(base_url=root.base_url, transport=_Transport(provider, self._send))
+            # The libraries' name for a transport that lets a function answer.
+            transport = _find_library(library).MockTransport(partial(self._send, provider))
+            http = make_http(base_url=root.base_url, transport=transport)
             self._replaced[id(root)] = self._copy_client(root, http)
         replaced = self._replaced[id(root)]
         changed = {kind.models[2]: replaced}
