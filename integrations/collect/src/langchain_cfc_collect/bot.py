@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -150,10 +150,10 @@ async def abuild_bot(
             own = [] if "labeler" in passed else choices
             choice = await asyncio.to_thread(_choose, generator, plan.examples, own, prompt)
         plan = _apply_choice(plan, choice, passed)
-    _print_lines(_describe_plan(plan, passed, done))
+    print_line("\n".join(_describe_plan(plan, passed, done)))
     ended = await plan.collect()
     if ended.complete:
-        _print_lines(_describe_labels(ended.status, str(plan.store)))
+        print_line("\n".join(_describe_labels(ended.status, str(plan.store))))
     try:
         artifact, seen = await asyncio.to_thread(plan.finish, ended)
     except UnattainableTargetError as error:
@@ -163,7 +163,7 @@ async def abuild_bot(
         raise UnattainableTargetError(msg, attempts=error.attempts) from None
     promise, parts = artifact.promises[0], list_served_parts(plan.components)
     bot = CFCRunnable(artifact=artifact, output=artifact.unit, **parts, **{promise.option: promise.level})
-    _print_lines(_summarize(bot, seen, ended, plan))
+    print_line("\n".join(_summarize(bot, seen, ended, plan)))
     return bot
 
 
@@ -286,11 +286,6 @@ def _apply_choice(plan: ChainPlan, choice: Mapping[str, Any], passed: Collection
 
 
 # What is printed
-
-
-def _print_lines(lines: Iterable[str]) -> None:
-    for line in lines:
-        print_line(line)
 
 
 def _describe_plan(plan: ChainPlan, passed: Collection[str], done: int) -> Iterator[str]:

@@ -147,7 +147,7 @@ async def acollect(
     if not policy.batch:
         return await run_executor(examples, Executor(components, policy, options.config), store, options)
     components = replace(components, generator=resolve_generator(components.generator))
-    batcher = Batcher(_group_components(components), policy, options.budget, options.on_batch or print_line)
+    batcher = Batcher(_group_components(components), policy, options.on_batch or print_line)
     try:
         if batcher.models.live:
             options.on_notice(

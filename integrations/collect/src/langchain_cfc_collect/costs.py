@@ -118,10 +118,8 @@ _ASSUMED_TOKENS = 500
 
 def assume_output(settings: Mapping[str, Any]) -> int:
     """Return the assumed tokens of one answer: at most the limit in the settings or request of a model."""
-    limits = (settings.get(name) for name in _OUTPUT_LIMITS)
-    return min(
-        _ASSUMED_OUTPUT, next((one for one in limits if isinstance(one, int) and one > 0), _ASSUMED_OUTPUT)
-    )
+    limits = [one for name in _OUTPUT_LIMITS if isinstance(one := settings.get(name), int) and one > 0]
+    return min([_ASSUMED_OUTPUT, *limits])
 
 
 class Price(BaseModel):
@@ -250,7 +248,7 @@ class BudgetTracker:
     """
 
     def __init__(self, budget: Budget, usage: Usage, batched: Usage, finished: Iterable[Stage]) -> None:
-        self._budget = budget
+        self.budget = budget
         self.usage, self.batched = usage, batched
         self._finished = set(finished)
         self._lost: Counter[Stage] = Counter()
@@ -268,7 +266,7 @@ class BudgetTracker:
         if not usage and not lost:
             return
         self._requests[stage] = max(self._requests[stage], usage.answered)
-        charge, request = self._budget.count(usage), self._largest_request
+        charge, request = self.budget.count(usage), self._largest_request
         if usage.answered:
             request[stage] = np.maximum(request[stage], charge / usage.answered)
         charge += request[stage] * lost
@@ -280,12 +278,12 @@ class BudgetTracker:
 
     def allows(self, in_progress: int) -> bool:
         """Return whether one more prompt may be started."""
-        if not self._budget.is_limited:
+        if not self.budget.is_limited:
             return True
-        so_far = self._budget.count(self.usage) + self._estimate_lost()
+        so_far = self.budget.count(self.usage) + self._estimate_lost()
         if Stage.LABELLED not in self._finished:
-            return in_progress == 0 and self._budget.is_kept_by(so_far, is_used_up=False)
-        return self._budget.is_kept_by(so_far + sum(self._largest_prompt.values()) * (in_progress + 1))
+            return in_progress == 0 and self.budget.is_kept_by(so_far, is_used_up=False)
+        return self.budget.is_kept_by(so_far + sum(self._largest_prompt.values()) * (in_progress + 1))
 
     def _estimate_lost(self) -> Charge:
         charged = np.zeros(2)
@@ -293,15 +291,15 @@ class BudgetTracker:
             largest = self._largest_request[stage]
             # A stage that has finished without using any tokens makes no requests.
             is_known = largest[0] or stage in self._finished
-            charged += (largest if is_known else self._budget.assumed_request) * count
+            charged += (largest if is_known else self.budget.assumed_request) * count
         return charged
 
     def allows_requests(self, usage: Usage, batched: Usage) -> bool:
         """Return whether the budget holds with further usage, of which `batched` is at batch prices."""
-        if not self._budget.is_limited:
+        if not self.budget.is_limited:
             return True
-        used = self._budget.count(self.usage + usage, self.batched + batched)
-        return self._budget.is_kept_by(used + self._estimate_lost())
+        used = self.budget.count(self.usage + usage, self.batched + batched)
+        return self.budget.is_kept_by(used + self._estimate_lost())
 
     def add_answers(self, stage: Stage, usage: Usage, batched: Usage, lost: int) -> None:
         """Count usage of answers before their stage ends, and `lost` requests that got none.
@@ -318,7 +316,7 @@ class BudgetTracker:
         `paid` is the part of the usage that was counted before. Raises `CollectionError` if tokens or prices
         are unknown.
         """
-        self._budget.check_reported(usage)
+        self.budget.check_reported(usage)
         self.add_answers(stage, usage - paid, Usage(), lost)
         self._finished.add(stage)
         self._keep_largest(stage, usage, lost)
@@ -326,7 +324,7 @@ class BudgetTracker:
     @property
     def cost(self) -> float | None:
         """Cost of the usage so far; None without prices."""
-        return self._budget.compute_cost(self.usage, self.batched)
+        return self.budget.compute_cost(self.usage, self.batched)
 
     @property
     def unanswered(self) -> int:

@@ -140,10 +140,6 @@ def format_candidate(candidate: Candidate) -> str:
 def _sample_records(records: Iterable[LabelledRecord], k: int) -> list[LabelledRecord]:
     """Return one record from each of k clusters in random order by hash, or from all if there are fewer."""
     best: dict[int, tuple[int, LabelledRecord]] = {}
-
-    def keep_first() -> dict[int, tuple[int, LabelledRecord]]:
-        return {place: best[place] for place in sorted(best)[:k]}
-
     for record in check_records(records):
         # Without a cluster, prompts that say the same are one, as in calibration.
         cluster = record.cluster or f"input:{digest_inputs([record.input])[0]}"
@@ -151,8 +147,8 @@ def _sample_records(records: Iterable[LabelledRecord], k: int) -> list[LabelledR
         mine = (_hash_to_int("pick", record.id), record)
         best[place] = min(mine, best.get(place, mine), key=lambda one: one[0])
         if len(best) >= 2 * k:
-            best = keep_first()
-    return [record for _, record in keep_first().values()]
+            best = dict(sorted(best.items())[:k])
+    return [record for _, (_, record) in sorted(best.items())[:k]]
 
 
 def _hash_to_int(*parts: str) -> int:

@@ -265,8 +265,8 @@ class Run:
 
     async def _take_prompt(self) -> StoredPrompt | None:
         if not self._page and not self._all_started:
-            # In a thread, because the database may be slow.
-            with nullcontext() if self._batcher is None else self._batcher.pause_submission():
+            # In a thread, because the database may be slow; no batch is submitted before these prompts start.
+            with nullcontext() if self._batcher is None else self._batcher.running_calls.count_one():
                 self._page.extend(await asyncio.to_thread(lambda: list(islice(self._unfinished, PAGE_SIZE))))
         if not self._page:
             self._all_started = True

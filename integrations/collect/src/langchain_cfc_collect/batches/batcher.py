@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -37,7 +35,7 @@ from langchain_cfc_collect.batches.requests import (
 )
 from langchain_cfc_collect.batches.submission import Submissions
 from langchain_cfc_collect.calls import CallPolicy
-from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage, Usage
+from langchain_cfc_collect.costs import BudgetTracker, Stage, Usage
 from langchain_cfc_collect.failures import may_be_charged
 from langchain_cfc_collect.store import Writer
 from langchain_cfc_collect.store.batches import HTTP_OK
@@ -50,29 +48,23 @@ _QUIET_SECONDS = 1.0
 class Batcher:
     """Answers the requests of chat models from providers' batches.
 
-    The models are found in the components that each stage calls; raises `InputError` if there is none. The
-    prices of the budget serve to estimate costs. `on_batch` is called with a line of text before each batch
-    is submitted, and when it has ended.
+    The models are found in the components that each stage calls; raises `InputError` if there is none.
+    `on_batch` is called with a line of text before each batch is submitted, and when it has ended.
     """
 
     def __init__(
-        self,
-        parts: Mapping[Stage, Any],
-        policy: CallPolicy,
-        budget: Budget,
-        on_batch: Callable[[str], None],
+        self, parts: Mapping[Stage, Any], policy: CallPolicy, on_batch: Callable[[str], None]
     ) -> None:
         self.models = BatchedModels(parts, self._send)
         self._rate_limiter = policy.create_rate_limiter()
-        self._budget = budget
         self._on_batch = on_batch
-        self._running_calls = RunningCalls()
+        self.running_calls = RunningCalls()
         # Makes the calls of a stage, given its journal.
         self.make_calls = partial(
             BatchedCalls,
             policy,
             self._rate_limiter,
-            self._running_calls,
+            self.running_calls,
             ConcurrencyLimiter(policy.concurrency),
         )
         self._batched_requests = 0  # number of requests so far that waited for batches
@@ -93,10 +85,6 @@ class Batcher:
             on_batch=self._on_batch,
             on_wait=on_wait,
         )
-
-    def pause_submission(self) -> AbstractContextManager[None]:
-        """Submit nothing during a `with` block, because more prompts are about to start."""
-        return self._running_calls.count_one()
 
     # The run
 
@@ -167,7 +155,7 @@ class Batcher:
                     await pending.answered.wait()
             answer = pending.answer
             if answer is not None and answer.packed is not None:
-                return make_response(request, zlib.decompress(answer.packed))
+                return make_response(request, answer.packed)
             return await self._call_live(call, pending, provider, request)
         except BaseException:
             pending.is_taken = False
@@ -216,7 +204,7 @@ class Batcher:
             settled = call.journal.settle_live_request(lost=False)
             await self.requests.write_answers([(pending, answer)], settled)
             if answer.packed is not None:
-                return make_response(request, zlib.decompress(answer.packed))
+                return make_response(request, answer.packed)
         pending.is_taken = False
         return response
 
@@ -243,7 +231,7 @@ class Batcher:
             # If the event loop was blocked meanwhile, other tasks had no chance to make requests.
             is_quiet = seen == self._batched_requests and time.monotonic() - started < 2 * quiet
             seen = self._batched_requests
-            if self.requests.queue and is_quiet and not self._running_calls.number:
+            if self.requests.queue and is_quiet and not self.running_calls.number:
                 queue, self.requests.queue = self.requests.queue, []
                 for route, requests in split_requests(queue):
                     if not self._end.done():
@@ -253,7 +241,7 @@ class Batcher:
     async def _submit(self, route: Route, requests: Sequence[PendingRequest]) -> None:
         """Report the estimated price of a batch, and submit it if the budget allows."""
         estimate = estimate_usage(requests, self.requests.outputs)
-        price = self._budget.compute_cost(estimate, estimate)
+        price = self._costs.budget.compute_cost(estimate, estimate)
         stated = "" if price is None else f", cost about {price:.4g} at batch prices"
         size = f"{len(requests):,} requests to {route.model}"
         if not self._is_affordable(estimate, is_batch=True):

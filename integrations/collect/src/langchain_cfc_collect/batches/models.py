@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -32,9 +33,9 @@ def _find_library(kind: type) -> Any:
     return sys.modules[kind.__module__.partition(".")[0]]
 
 
-def make_response(request: Any, content: bytes) -> Any:
-    """Return the JSON of an answer as a response, made with the HTTP library of the request."""
-    headers = {"content-type": "application/json"}
+def make_response(request: Any, packed: bytes) -> Any:
+    """Return a compressed answer as a response, made with the HTTP library of the request."""
+    headers, content = {"content-type": "application/json"}, zlib.decompress(packed)
     return _find_library(type(request)).Response(200, headers=headers, content=content, request=request)
 
 
