@@ -14,6 +14,7 @@ is a call of its own, whose context holds the register instead: every handler of
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cache, partial
@@ -27,7 +28,7 @@ from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.execution import Step, Steps
+from langchain_cfc.execution import Step, Steps, describe_error
 from langchain_cfc.execution.limits import RunManager
 from langchain_cfc.sampling.usage import REQUEST
 from langchain_cfc.support.serialization import compute_sha256
@@ -132,8 +133,23 @@ def detach_register(config: RunnableConfig) -> RunnableConfig:
 
 
 def digest_prompt(prompt: Any) -> str:
-    """Return a digest that equal prompts share; the ids of messages do not count."""
+    """Return a digest that equal prompts share; the ids of messages do not count.
+
+    Raises:
+        InputError: If the prompt holds an object that no digest tells from others.
+    """
     messages = prompt.to_messages() if isinstance(prompt, PromptValue) else prompt
     listed = messages if isinstance(messages, (list, tuple)) else [messages]
     bare = [one.model_copy(update={"id": None}) if isinstance(one, BaseMessage) else one for one in listed]
-    return compute_sha256(dumps(bare))
+    stated = dumps(bare).encode()
+    if b'"not_implemented"' in stated:
+        # Another object may have the same `repr`: a long array, or one whose address is used again.
+        try:
+            stated = pickle.dumps(bare)
+        except Exception as error:  # whatever the object's own code raises
+            msg = (
+                f"the prompt holds an object that cannot be told from others ({describe_error(error)}): pass "
+                "plain data, or objects that can be pickled"
+            )
+            raise InputError(msg) from error
+    return compute_sha256(stated)

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypedDict
 
+import numpy as np
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
@@ -232,6 +233,21 @@ def test_prompt_digest_ignores_message_ids_only() -> None:
     assert digest_prompt([HumanMessage("x", id="1")]) == digest_prompt([HumanMessage("x", id="2")])
     assert digest_prompt([HumanMessage("x")]) != digest_prompt([AIMessage("x")])
     assert digest_prompt("x") != digest_prompt("y")
+
+
+class Photo:
+    def __init__(self, pixel: object) -> None:
+        self.pixel = pixel
+
+
+def test_prompt_digest_tells_objects_with_one_repr_apart() -> None:
+    many = np.arange(5000)
+    others = [np.where(many == 2500, 0, many), many]
+    assert len({digest_prompt({"image": one}) for one in others}) == 2
+    # Python gives the address of an object that is gone to the next one.
+    assert len({digest_prompt({"image": Photo(number)}) for number in range(20)}) == 20
+    with pytest.raises(InputError, match="cannot be told from others"):
+        digest_prompt({"image": Photo(lambda: 0)})
 
 
 def test_stored_decision_is_returned_however_often_the_question_is_asked(invoke: Invoke) -> None:
