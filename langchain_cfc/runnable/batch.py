@@ -248,13 +248,17 @@ def _check_inputs(artifact: CalibrationArtifact, inputs: Sequence[Any]) -> tuple
 
     Raises:
         InputError: If the artifact keeps no scores for batches, there are fewer than two distinct questions,
-            or inputs are calibration prompts or of another kind than those.
+            or inputs are calibration prompts, of another kind than those, or not plain data.
     """
     kept, kinds = artifact.batch_scores, artifact.calibration.prompt_kinds
     prompts = [_convert_input(row, one, kinds) for row, one in enumerate(inputs)]
     forms = [_list_forms(one) for one in prompts]
-    digests, known = kept.recognise([one[0] for one in forms])
-    known |= kept.recognise([one[-1] for one in forms])[1]
+    try:
+        digests, known = kept.recognise([one[0] for one in forms])
+        known |= kept.recognise([one[-1] for one in forms])[1]
+    except (TypeError, ValueError) as error:
+        msg = f"the questions of a batch are compared, so they must be texts, messages or JSON: {error}"
+        raise InputError(msg) from error
     if known.any():
         msg = (
             "equal to questions that calibrated this artifact: leave them out, because their right "

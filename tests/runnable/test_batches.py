@@ -160,6 +160,10 @@ def test_a_batch_without_a_promise_is_refused_before_anything_is_drawn(
 
 def test_wrong_kinds_and_shares_are_refused(artifact: CalibrationArtifact) -> None:
     chain = make_batch_chain(artifact)
+    facts = artifact.calibration.model_copy(update={"prompt_kinds": None})
+    any_kind = make_batch_chain(artifact.model_copy(update={"calibration": facts}))
+    with pytest.raises(InputError, match="texts, messages or JSON"):
+        any_kind.answer_batch([QUESTIONS[0], {"question": object()}])
     with pytest.raises(InputError, match=r"input 1 .* kind object"):
         chain.answer_batch([QUESTIONS[0], {"question": "?"}])
     for share in (0, 1, "nan", -0.1):
