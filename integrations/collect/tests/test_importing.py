@@ -146,7 +146,7 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
             for k in range(SIZE)
         ],
     ),
-    "rows": lambda _: make_long_rows(),
+    "rows": lambda _: [{**row, 0: "a name that is no text"} for row in make_long_rows()],
     "generator": lambda _: (row for row in make_long_rows()),
     "DataFrame": lambda _: pd.DataFrame(make_long_rows()),
     "uqlm csv": lambda path: write_csv(path / "a.csv", by_row(make_uqlm_columns())),
@@ -386,6 +386,11 @@ UNREADABLE: dict[str, tuple[str, Any, str]] = {
         "s.jsonl",
         change(TESTS, 5, response=None, error="429"),
         r"line 6: response\.output: no answer: '429'",
+    ),
+    "metric": (
+        "s.jsonl",
+        [{**row, "resps": ["x"], "metrics": [["exact_match"]]} for row in HARNESS],
+        "line 1: .*: no column",
     ),
     "missing column": ("s.jsonl", [*LONG[:5], {"question": "?"}, *LONG[6:]], "line 6: .*no column"),
     "broken list": (

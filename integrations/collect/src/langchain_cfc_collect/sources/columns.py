@@ -58,9 +58,8 @@ def _unpack_single(value: Any) -> Any:
     return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
 
 
-def _check_prompt(prompt: Prompt | None) -> Prompt | None:
-    if prompt is not None:
-        parse_template(prompt)
+def _check_prompt(prompt: Prompt) -> Prompt:
+    parse_template(prompt)
     return prompt
 
 
@@ -108,7 +107,7 @@ class Columns(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     input: _Column | None = None
-    prompt: Annotated[Prompt | None, AfterValidator(_check_prompt)] = None
+    prompt: Annotated[Prompt, AfterValidator(_check_prompt)] | None = None
     inputs: Annotated[_ColumnList, Field(min_length=1)] | None = None
     id: _Column | None = None
     reference: _References | None = None

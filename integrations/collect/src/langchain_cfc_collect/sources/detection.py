@@ -181,27 +181,25 @@ def _look_inside(sample: Sequence[Mapping[str, Any]], name: str) -> str:
     These are objects whose values are lists or that have no other key, because other objects may be answers
     themselves; or lists of objects.
     """
-    rows = _list_objects(sample, name)
-    keys = _list_keys(sample, name)
+    objects, keys = _list_objects(sample, name), _list_keys(sample, name)
     are_lists = any(isinstance(_parse(row.get(name)), list) for row in sample)
     for key in (one for one in _INNER_NAMES if one in keys):
-        values = [one[key] for objects in rows for one in objects]
-        if are_lists or len(keys) == 1 or all(isinstance(one, list | tuple) for one in values):
+        if are_lists or len(keys) == 1 or all(isinstance(one[key], list) for one in objects):
             return f"{name}.{key}"
     return name
 
 
 def _list_keys(sample: Sequence[Mapping[str, Any]], name: str) -> list[str]:
     """Return the keys that all objects of a column share; none if it holds anything else."""
-    objects = [one for row in _list_objects(sample, name) for one in row]
+    objects = _list_objects(sample, name)
     return [key for key in objects[0] if all(key in one for one in objects)] if objects else []
 
 
-def _list_objects(sample: Sequence[Mapping[str, Any]], name: str) -> list[list[Mapping[str, Any]]]:
-    """Return the objects in each cell of a column, also in lists and in JSON text; none if one has others."""
+def _list_objects(sample: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
+    """Return the objects in the cells of a column, also in lists and in JSON text; none if one has others."""
     values = [value for row in sample if (value := _parse(row.get(name))) is not None]
-    rows = [value if isinstance(value, list) else [value] for value in values]
-    return rows if all(isinstance(one, Mapping) for row in rows for one in row) else []
+    objects = [one for value in values for one in (value if isinstance(value, list) else [value])]
+    return objects if all(isinstance(one, Mapping) for one in objects) else []
 
 
 def _parse(value: Any) -> Any:

@@ -111,8 +111,7 @@ class Rows:
         if is_frame(rows):
             frame: Any = rows
             # Missing cells are NaN, also in columns of text.
-            listed = frame.astype(object).where(frame.notna(), None).to_dict("records")
-            rows = [{str(name): value for name, value in row.items()} for row in listed]
+            rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
         if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
             msg = f"found {short_repr(rows)}; expected rows"
             raise InputError(msg)
@@ -127,7 +126,7 @@ def is_frame(value: object) -> bool:
 def _number_rows(values: Iterable[Any]) -> Iterator[Row | BadRow]:
     for number, value in enumerate(values, start=1):
         if isinstance(value, Mapping):
-            yield number, value
+            yield number, {str(name): cell for name, cell in value.items()}
         else:
             yield BadRow(number, "", f"found {short_repr(value)}; expected an object of values by column")
 

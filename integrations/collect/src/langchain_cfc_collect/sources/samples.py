@@ -245,7 +245,7 @@ def _open_harness(rows: Rows, sample: Sequence[Mapping[str, Any]]) -> _Table:
     chosen = sample[0].get("filter")
     metrics = sample[0].get("metrics") or []
     has_one = all(len(_unpack(row.get(answer))) == 1 for row in sample)
-    label = metrics[0] if has_one and isinstance(metrics, list) and len(metrics) == 1 else ""
+    label = str(metrics[0]) if has_one and isinstance(metrics, list) and len(metrics) == 1 else ""
     if not all(_is_label(row.get(label)) for row in sample):
         label = ""
     score = "scores" if "scores" in sample[0] else ""
@@ -358,13 +358,9 @@ def open_answers(source: Any, given: Mapping[str, Any], parts: Mapping[str, str 
     found = {**{part: _find_part(sample, part, given) for part in _USUAL_NAMES if part not in found}, **found}
     answer = found["answer"]
     left = [{name: one for name, one in row.items() if name not in found.values()} for row in sample]
-    reference = given.get("reference") or known.get("reference")
-    if reference is None:
-        reference = find_usual_name(left, REFERENCE_NAMES)
+    reference = given.get("reference") or known.get("reference", find_usual_name(left, REFERENCE_NAMES))
     is_asked = any(given.get(name) for name in ("input", "prompt", "inputs"))
-    question = known.get("question")
-    if question is None:
-        question = find_usual_name(left, QUESTION_NAMES, reference or "")
+    question = known.get("question", find_usual_name(left, QUESTION_NAMES, reference or ""))
     for part, column in (("answer", answer), ("question", is_asked or question)):
         if not column:
             listed = join_names(list(sample[0]), 20)
