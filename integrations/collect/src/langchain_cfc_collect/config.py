@@ -116,10 +116,8 @@ class GeneratorTable(_Table):
     def create(self) -> Any:
         """Create the generator; raises `InputError` if that fails."""
         if self.model is not None:
-            made = resolve_generator(self.model, self.arguments)
-        else:
-            made = load_object(str(self.factory), self.arguments)
-        return made if self.prompt is None else add_prompt(self.prompt, resolve_generator(made))
+            return add_prompt(self.prompt, resolve_generator(self.model, self.arguments))
+        return add_prompt(self.prompt, resolve_generator(load_object(str(self.factory), self.arguments)))
 
 
 @pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -182,9 +180,13 @@ class ScoringConfig(_Table):
         """Create the limits on tokens and cost; raises `InputError` if `max_cost` has no prices."""
         return Budget(self.run.max_tokens, self.run.max_cost, self.prices)
 
+    def list_tables(self) -> Mapping[str, GeneratorTable | ComponentTable]:
+        """Return the tables of all components by their names in the settings."""
+        return self.list_verifiers()
+
     def record_settings(self) -> dict[str, Any]:
         """Return the settings that affect records and are not in the components' own fingerprints."""
-        return {"made_by": {name: _describe_table(one) for name, one in self.list_verifiers().items()}}
+        return {"made_by": {name: _describe_table(one) for name, one in self.list_tables().items()}}
 
 
 class ImportConfig(_Table):
@@ -248,38 +250,32 @@ class CollectionConfig(ScoringConfig):
             InputError: If a component cannot be created.
             MissingExtraError: If a model is named and LangChain's `langchain` is not installed.
         """
-        answer, splitter = self.answer, self.splitter
+        verifier, others = self.create_verifier(), self._list_others()
+        made: dict[str, Any] = {name: table.create() for name, table in others.items()}
+        made |= {f"{name}_id": table.id for name, table in others.items() if name != "metadata"}
         return Components(
             generator=self.generator.create(),
-            verifier=VerifierEnsemble(self.create_verifier(), self.weights)
-            if self.verifier is None
-            else self.create_verifier(),
-            labeler=self.labeler.create(),
+            verifier=VerifierEnsemble(verifier, self.weights) if self.verifier is None else verifier,
             n=self.n,
             draws=self.draws,
             unit=self.unit,
-            splitter=splitter.create() if splitter else None,
-            answer=answer.create() if answer else None,
-            metadata=self.metadata.create() if self.metadata else None,
             sampling=self.generator.sampling,
             reasoning=self.generator.reasoning,
             generator_id=self.generator.id,
             verifier_id=self.verifier_id,
-            labeler_id=self.labeler.id,
-            answer_id=answer.id if answer else None,
-            splitter_id=splitter.id if splitter else None,
+            **made,
         )
+
+    def _list_others(self) -> dict[str, ComponentTable]:
+        given = {name: getattr(self, name) for name in ("labeler", "splitter", "answer", "metadata")}
+        return {name: table for name, table in given.items() if table is not None}
+
+    def list_tables(self) -> Mapping[str, GeneratorTable | ComponentTable]:
+        """Return the tables of all components by their names in the settings."""
+        return {"generator": self.generator, **super().list_tables(), **self._list_others()}
 
     def record_settings(self) -> dict[str, Any]:
         """Return the settings that affect records and are not in the components' own fingerprints."""
-        tables: Mapping[str, Any] = {
-            "generator": self.generator,
-            **self.list_verifiers(),
-            "labeler": self.labeler,
-            "splitter": self.splitter,
-            "answer": self.answer,
-            "metadata": self.metadata,
-        }
         # Others may change: the store compares references, and takes metadata and clusters as they are.
         others = {"reference", "metadata", "cluster", "cells", "path", "bad_rows", "limit"}
         columns = self.source.model_dump(mode="json", exclude_defaults=True, exclude=others)
@@ -287,11 +283,7 @@ class CollectionConfig(ScoringConfig):
             columns["cells"] = self.source.input_cells
         # Files may move and grow, so they are not compared; the name of a plugin source tells its version.
         source = {"source": self.source.rows.name} if is_plugin_source(self.source.path) else {}
-        return {
-            "made_by": {name: _describe_table(table) for name, table in tables.items() if table is not None},
-            "columns": columns,
-            **source,
-        }
+        return {**super().record_settings(), "columns": columns, **source}
 
 
 def _describe_table(table: GeneratorTable | ComponentTable) -> dict[str, Any]:

@@ -231,7 +231,7 @@ def run_collection(
             raise InputError(msg)
     with _exit_on_interrupt():
         examples = config.source.read_examples()
-        _note_lists(config)
+        print_notes(get_error_console(), describe_lists(config.source.rows, config.source))
         with _make_options(config, retry_failed=retry_failed, relabel=relabel) as options:
             ended = collecting.collect(examples, config.create_components(), config.store, options)
         if examples.bad_rows:
@@ -265,10 +265,6 @@ def _report(
             next_steps = iter([f"{left}verifier labels them, and draws nothing again"])
         print_lines(get_console(), next_steps)
     return ended.complete and not ended.status.failed
-
-
-def _note_lists(config: CollectionConfig) -> None:
-    print_notes(get_error_console(), describe_lists(config.source.rows, config.source))
 
 
 @contextmanager
@@ -319,13 +315,8 @@ def _exit_on_interrupt() -> Iterator[None]:
     While prompts are processed, `_stop_on_signals` replaces these handlers in the event loop, which resets
     them to Python's defaults when it closes.
     """
-
-    def interrupt(number: int, frame: object) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
     try:
-        before = signal.signal(signal.SIGTERM, interrupt)
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     except ValueError:  # only the main thread may handle signals
         before = None
     try:
@@ -406,7 +397,7 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
     is_batch = config.run.batch
     examples = config.source.read_examples()
     wanted = list(check_references(examples, components.labeler))
-    _note_lists(config)
+    print_notes(get_error_console(), describe_lists(config.source.rows, config.source))
     status = None  # without a store
     with suppress(StoreNotFoundError), Store(config.store) as store:
         endpoint = {"endpoint": "batch"} if is_batch else {}

@@ -25,9 +25,8 @@ from langchain_cfc.cli.inputs import AsJson
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import read_records, write_records
 from langchain_cfc.support.text import pluralize
-from langchain_cfc_collect.cli.agreement import agreement
 from langchain_cfc_collect.cli.collect import ConfigPath, RetryFailed, Settings, run_rescoring
-from langchain_cfc_collect.cli.people import certify
+from langchain_cfc_collect.cli.people import agreement, certify
 from langchain_cfc_collect.cli.status import print_status, summarize_status
 from langchain_cfc_collect.config import ImportConfig, ScoringConfig, read_settings
 from langchain_cfc_collect.importing import ImportReport, import_samples
