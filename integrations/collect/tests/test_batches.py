@@ -265,6 +265,22 @@ def test_stopped_run_leaves_its_batch_and_the_next_run_waits_for_it(tmp_path: Pa
     assert command("store", "status", tmp_path / "store.db", "--json").data["open_batches"] == []
 
 
+def test_live_calls_that_a_stop_cancels_are_unanswered(tmp_path: Path) -> None:
+    going: list[Run] = []
+
+    async def judge(_: Any, candidates: list[Any]) -> list[float]:
+        going[0].stop()
+        await asyncio.sleep(60.0)
+        return score_by_slot(None, candidates)
+
+    with serve(Provider()) as url:
+        parts = Components(make_model("openai", url), judge, NormalisedMatch(), N)
+        ended = run(tmp_path / "store.db", parts, 3, begun=going.append)
+    assert not ended.complete
+    with Store(tmp_path / "store.db") as store:
+        assert ended.status.unanswered == store.track_budget(Budget()).unanswered > 0
+
+
 def test_batch_beyond_the_budget_is_not_submitted(tmp_path: Path) -> None:
     provider, messages = Provider(), Messages()
     small, large = (Budget(max_cost=limit, prices={"*": PRICE}) for limit in (0.2, 1000.0))

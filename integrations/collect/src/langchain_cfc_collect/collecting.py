@@ -29,7 +29,7 @@ from langchain_cfc.support.json_text import short_repr
 from langchain_cfc.support.text import format_percent, pluralize
 from langchain_cfc.support.units import UNITS
 from langchain_cfc_collect.batches.batcher import Batcher
-from langchain_cfc_collect.costs import Stage
+from langchain_cfc_collect.costs import Budget, Stage
 from langchain_cfc_collect.executor import Components, Executor
 from langchain_cfc_collect.relabeling import relabel
 from langchain_cfc_collect.run import CollectionOptions, CollectionResult, Run
@@ -254,6 +254,8 @@ async def run_executor(
         if options.on_start is not None:
             options.on_start(run)
         complete = await run.run()
+        if not complete:  # calls that were cancelled may have been charged
+            run.status.unanswered = opened.track_budget(Budget()).unanswered
         if run.status.failed:
             options.on_notice(_explain_failures(run.status, [one.error for one in opened.read_failures()]))
     return CollectionResult(run.status, complete)
