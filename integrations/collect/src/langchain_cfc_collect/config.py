@@ -202,11 +202,6 @@ class ImportConfig(_Table):
     source: dict[str, Any] = {}
     generator: dict[str, Any] = {}
 
-    @property
-    def columns(self) -> dict[str, Any]:
-        """The columns that are given."""
-        return {name: value for name, value in self.source.items() if name in Columns.model_fields}
-
 
 class CollectionConfig(ScoringConfig):
     """All settings of a collection, with either `n` or `draws` beside those of `ScoringConfig`.

@@ -31,6 +31,7 @@ from langchain_cfc_collect.cli.status import print_status, summarize_status
 from langchain_cfc_collect.config import ImportConfig, ScoringConfig, read_settings
 from langchain_cfc_collect.importing import ImportReport, import_samples
 from langchain_cfc_collect.review import write_review
+from langchain_cfc_collect.sources.columns import Columns
 from langchain_cfc_collect.sources.samples import holds_records
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store
@@ -135,9 +136,10 @@ def import_(
             _print_written(store, added, as_json=as_json, what="records")
             return
         read = read_settings(ImportConfig, config, {"source": given}, settings or ())
-        name, columns = read.generator.get("id"), read.columns
-        if question is not None:  # not the prompt of the file of settings
-            columns = {key: one for key, one in columns.items() if key not in {"prompt", "inputs"}}
+        # A column of questions replaces the prompt of the file of settings.
+        known = Columns.model_fields.keys() - ({"prompt", "inputs"} if question is not None else set())
+        columns = {key: one for key, one in read.source.items() if key in known}
+        name = read.generator.get("id")
         done = import_samples(
             files, store, columns, answer=answer, score=score, label=label, n=read.n, generator_id=name
         )

@@ -479,7 +479,7 @@ class Examples:
         if self._policy != "set_aside":
             advice += ", or skip them: bad_rows='set_aside' "
             advice += "(on the command line --set source.bad_rows=set_aside)"
-        named = join_names([str(row.number) for row in others], _MAX_LISTED // 2) if others else ""
-        also = f". Others: {unit} {named}" if others else ""
+        numbers = [str(row.number) for row in others]
+        also = f". Others: {unit} {join_names(numbers, _MAX_LISTED // 2)}" if others else ""
         problem = f"{pluralize(len(bad), 'bad row')}; {advice}\n  {unit} {first}{also}"
         return RecordError(self.source, 0, "", problem)

@@ -112,10 +112,10 @@ def format_key(name: str) -> str:
     return name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
-def read_sample(rows: Rows) -> list[Mapping[str, Any]]:
-    """Return the first rows that can be read, at most 50; raise `RecordError` if there are none."""
+def read_sample(rows: Rows) -> Sequence[Mapping[str, Any]]:
+    """Return the first rows that can be read, at most 50, as JSON; raise `RecordError` if there are none."""
     good = (row[1] for row in rows if not isinstance(row, BadRow) and row[1])
-    sample = list(islice(good, _SAMPLE_ROWS))
+    sample = [{name: to_plain(cell) for name, cell in row.items()} for row in islice(good, _SAMPLE_ROWS)]
     if not sample:
         bad = next((row for row in rows if isinstance(row, BadRow)), None)
         if bad is not None:
@@ -197,14 +197,13 @@ def _list_keys(sample: Sequence[Mapping[str, Any]], name: str) -> list[str]:
 
 def _list_objects(sample: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
     """Return the objects in the cells of a column, also in lists and in JSON text; none if one has others."""
-    values = [value for row in sample if (value := _parse(row.get(name))) is not None]
+    values = [_parse(row[name]) for row in sample if row.get(name) is not None]
     objects = [one for value in values for one in (value if isinstance(value, list) else [value])]
     return objects if all(isinstance(one, Mapping) for one in objects) else []
 
 
 def _parse(value: Any) -> Any:
     """Return what a cell of JSON text holds; any other value as it is."""
-    value = to_plain(value)
     if isinstance(value, str) and value.lstrip()[:1] in {"[", "{"}:
         with suppress(ValueError):
             return parse_cell(value, "json")
@@ -215,7 +214,7 @@ def _list_json_columns(sample: Sequence[Mapping[str, Any]], names: Iterable[str]
     """Yield the columns of text that hold JSON: lists of answers, or objects that dotted names lead into."""
     for name in names:
         head = name if name in sample[0] else name.partition(".")[0]
-        texts = [one for row in sample if (one := to_plain(row.get(head))) not in (None, "")]
+        texts = [row[head] for row in sample if row.get(head) not in (None, "")]
         kinds = list if head == name else (list, dict)
         if texts and all(isinstance(one, str) and isinstance(_parse(one), kinds) for one in texts):
             yield head

@@ -316,8 +316,7 @@ def _check_compression(metadata: Any, source: str) -> None:
                 raise RecordError(source, 0, "", problem)
 
 
-_Reader: TypeAlias = Callable[[Path], Iterator[Row | BadRow]]
-_FORMATS: dict[str, tuple[Literal["line", "row"], _Reader]] = {
+_FORMATS: dict[str, tuple[Literal["line", "row"], Callable[[Path], Iterator[Row | BadRow]]]] = {
     ".jsonl": ("line", _read_json_lines),
     ".json": ("row", _read_json_list),
     ".csv": ("line", _read_csv),

@@ -205,7 +205,7 @@ _Table: TypeAlias = tuple[Rows, str, Mapping[str, str | None]]
 def _open_table(source: Any) -> _Table:
     """Open a file, rows or a DataFrame, with the columns of the tool that wrote it."""
     rows = open_rows(list(source) if isinstance(source, Iterator) else source)  # they are read more than once
-    sample = [to_plain(row) for row in read_sample(rows)]
+    sample = read_sample(rows)
     names = set(sample[0])
     if {"doc", "target"} <= names and names & {"resps", "filtered_resps"}:
         return _open_harness(rows, sample)
