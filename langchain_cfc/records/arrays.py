@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,15 @@ from langchain_cfc.candidates import (
 from langchain_cfc.errors import InputError
 from langchain_cfc.records.dataset import check_records
 from langchain_cfc.records.files import Records
-from langchain_cfc.records.schema import ClaimsRecord, LabelledRecord, Provenance
+from langchain_cfc.records.schema import ClaimsRecord, LabelledRecord, PlainRecord, Provenance
 from langchain_cfc.records.splits import cluster_repeated_inputs, digest_inputs
 from langchain_cfc.support.units import UNITS
 
 # Number of records turned into arrays at a time.
 _BATCH_SIZE = 256
 _read_claim = attrgetter("score", "supported")
-_read_candidate = attrgetter("score", "correct", "answer", "no_verdict", "text")
+_read_plain = itemgetter("score", "correct", "text")
+_read_candidate = attrgetter("score", "correct", "answer_key", "answer", "no_verdict")
 
 
 def tabulate(
@@ -81,7 +82,7 @@ def _stack_records(
         if provenance is not None and provenance != records.provenance:
             # The checks of the files ensure that all other records have as many candidates.
             next(check_records(records.read_all(), provenance))
-        stream, provenance = records.read_all(), records.provenance
+        stream, provenance = records.read_plain(), records.provenance
     else:
         stream = check_records(records, provenance)
     at_most = None if provenance is None or provenance.draws is None else provenance.n
@@ -91,18 +92,22 @@ def _stack_records(
         yield _stack(several, at_most)
 
 
-def _list_values(record: LabelledRecord) -> tuple[Any, ...]:
+def _list_values(record: LabelledRecord | PlainRecord) -> tuple[Any, ...]:
     """Return what a table keeps of a record: four values, then columns of its candidates or claims."""
     values = record.id, record.cluster, record.metadata, record.input
     if isinstance(record, ClaimsRecord):
         return *values, *zip(*map(_read_claim, record.claims), strict=True)
-    scores, correct, answers, no_verdict, texts = zip(*map(_read_candidate, record.candidates), strict=True)
-    missing = answers.count(None)
-    extracted = missing == 0 if missing in {0, len(answers)} else None
-    if extracted is False and None not in texts:
-        answers = texts
-    elif missing:
-        answers = tuple([one.answer_key for one in record.candidates])
+    if isinstance(record, PlainRecord):
+        scores, correct, answers = zip(*map(_read_plain, record.candidates), strict=True)
+        found = tuple([one.get("answer") for one in record.candidates])
+        if found.count(None) < len(found):
+            answers = tuple([one.get("answer", one["text"]) for one in record.candidates])
+        no_verdict: tuple[Any, ...] = (None,) * len(found)
+    else:
+        columns = zip(*map(_read_candidate, record.candidates), strict=True)
+        scores, correct, answers, found, no_verdict = columns
+    missing = found.count(None)
+    extracted = missing == 0 if missing in {0, len(found)} else None
     return *values, scores, correct, answers, no_verdict, extracted
 
 

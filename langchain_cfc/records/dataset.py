@@ -8,8 +8,10 @@ from langchain_cfc.errors import RecordError
 from langchain_cfc.records.schema import (
     ClaimsRecord,
     LabelledRecord,
+    PlainRecord,
     PromptRecord,
     Provenance,
+    RecordT,
     validate_fields,
 )
 from langchain_cfc.support.json_text import short_repr
@@ -21,8 +23,8 @@ _IN_MEMORY = "records"
 
 
 def check_dataset(
-    records: Iterable[tuple[str, int, LabelledRecord]], provenance: Provenance | None, origin: str
-) -> Iterator[LabelledRecord]:
+    records: Iterable[tuple[str, int, RecordT]], provenance: Provenance | None, origin: str
+) -> Iterator[RecordT]:
     """Yield records after checking that all have the same number of candidates and different ids.
 
     Args:
@@ -36,7 +38,7 @@ def check_dataset(
         n = _CLAIMS if provenance.unit == "claims" else provenance.n
     ids: set[str] = set()
     for source, line, record in records:
-        found = len(record.candidates) if isinstance(record, PromptRecord) else _CLAIMS
+        found = len(record.candidates) if isinstance(record, (PromptRecord, PlainRecord)) else _CLAIMS
         if n is None:
             n, origin = found, f"{source}, line {line}"
         elif found != n and not (is_shortened and _CLAIMS < found < n):

@@ -16,6 +16,7 @@ from langchain_cfc.records.schema import (
     LabelledRecord,
     PromptRecord,
     Provenance,
+    RecordT,
     count_texts,
     validate_fields,
 )
@@ -33,15 +34,18 @@ def read_header(path: Path) -> tuple[int, Provenance | None]:
     raise make_empty_dataset_error(source)
 
 
-def read_json_lines(path: Path) -> Iterator[tuple[int, LabelledRecord]]:
-    """Yield each record with the number of its line; the file may be packed by gzip."""
+def read_json_lines(path: Path, model: type[RecordT]) -> Iterator[tuple[str, int, RecordT | LabelledRecord]]:
+    """Yield each record with its file and the number of its line; the file may be packed by gzip.
+
+    The first is tried as `model` and each other as the model of the one before it, which is the fastest way.
+    """
     source, is_first, is_empty = str(path), True, True
-    model: type[LabelledRecord] = PromptRecord
+    likely: type[RecordT | LabelledRecord] = model
     for line, content in _read_lines(path):
-        record = _read_valid(content, model) or _read_record(content, source, line)
+        record = _read_valid(content, likely) or _read_record(content, source, line)
         if record is not None:
-            yield line, record
-            is_empty, model = False, type(record)
+            yield source, line, record
+            is_empty, likely = False, type(record)
         elif not is_first:
             problem = "a provenance can only be the first line; pass files separately, not concatenated"
             raise RecordError(source, line, "format", problem)
@@ -50,8 +54,8 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, LabelledRecord]]:
         raise make_empty_dataset_error(source)
 
 
-def _read_valid(content: bytes, model: type[LabelledRecord]) -> LabelledRecord | None:
-    """Return the record of a line; None if it has a fault or might have one, or is of the other kind.
+def _read_valid(content: bytes, model: type[RecordT]) -> RecordT | None:
+    """Return the record of a line; None if it has a fault or might have one, or is of another model.
 
     Pydantic keeps the last of two equal keys. A lost key takes its quotation marks with it, so that the
     record has fewer texts than its line has pairs of marks.

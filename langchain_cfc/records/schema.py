@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
+from typing_extensions import NotRequired, TypedDict
 
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.no_answers import NoAnswer
@@ -57,6 +58,7 @@ _Numbers: TypeAlias = dict[_Text, FiniteFloat]
 _Input: TypeAlias = Annotated[str | list[Any] | dict[str, Any], BeforeValidator(_check_input)]
 _Several: TypeAlias = Annotated[tuple[_Item, ...], Field(min_length=1), GetPydanticSchema(_accept_lists)]
 _Metadata: TypeAlias = dict[_Text, _Text | bool | int | FiniteFloat]
+_Score: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class _Model(BaseModel):
@@ -94,7 +96,7 @@ class Candidate(_Model):
 
     text: _Text | None = Field(default=None, description="text")
     message: _Object | None = Field(default=None, description="a JSON object")
-    score: float = Field(ge=0, le=1, allow_inf_nan=False, description="a number in [0, 1], smaller is better")
+    score: _Score = Field(description="a number in [0, 1], smaller is better")
     correct: bool = Field(description="true or false")
     answer: _Text | None = Field(default=None, description="text")
     scores: _Numbers | None = Field(default=None, description="an object of finite numbers, by verifier")
@@ -157,6 +159,22 @@ class PromptRecord(Example):
     candidates: _Several[Candidate] = Field(description="a list of at least one candidate")
 
 
+class _PlainCandidate(TypedDict):
+    text: _Text
+    score: _Score
+    correct: bool
+    answer: NotRequired[_Text]
+
+
+class PlainRecord(Example):
+    """One prompt whose candidates have no rare field, as mappings, which are made faster than `Candidate`s.
+
+    Every one is a valid `PromptRecord`. The mappings are as strict as the models, and hold only given fields.
+    """
+
+    candidates: _Several[_PlainCandidate]
+
+
 class Claim(_Model):
     """One claim of an answer with its verifier score and its label.
 
@@ -175,7 +193,7 @@ class Claim(_Model):
     text: _Name = Field(description="text, not empty")
     start: int | None = Field(default=None, ge=0, description="a number of characters, at least 0")
     end: int | None = Field(default=None, ge=1, description="a number of characters, above start")
-    score: float = Field(ge=0, le=1, allow_inf_nan=False, description="a number in [0, 1], smaller is better")
+    score: _Score = Field(description="a number in [0, 1], smaller is better")
     supported: bool = Field(description="true or false")
     scores: _Numbers | None = Field(default=None, description="an object of finite numbers, by verifier")
     no_verdict: Literal[True] | None = Field(default=None, description="true, or nothing")
@@ -213,21 +231,28 @@ class ClaimsRecord(Example):
 LabelledRecord: TypeAlias = PromptRecord | ClaimsRecord
 """A prompt with labelled candidates, or with one answer of labelled claims; a dataset holds one kind."""
 
+# A record made for any use, or only for a table.
+RecordT = TypeVar("RecordT", bound=Example)
 
-def count_texts(record: LabelledRecord) -> int:
+
+def count_texts(record: Example) -> int:
     """Return the number of texts in a record as it was given, the names of fields included."""
     texts = len(record.model_fields_set) + 1 + (record.cluster is not None)
     texts += sum(map(_count_json_texts, (record.input, record.reference, record.metadata)))
-    if isinstance(record, ClaimsRecord):
+    if isinstance(record, PlainRecord):
+        # Of the fields of a candidate, all but the score and the label are texts.
+        texts += 2 * sum(map(len, record.candidates)) - 2 * len(record.candidates)
+    elif isinstance(record, ClaimsRecord):
         texts += sum(len(one.model_fields_set) + 1 + len(one.scores or ()) for one in record.claims)
-        return texts + (record.answer is not None)
-    for one in record.candidates:
-        given = one.__pydantic_fields_set__
-        texts += len(given)
-        if given == _PLAIN_FIELDS:
-            texts += 1
-        else:
-            texts += _count_json_texts([one.text, one.message, one.no_answer, one.answer, one.scores])
+        texts += record.answer is not None
+    elif isinstance(record, PromptRecord):
+        for one in record.candidates:
+            given = one.__pydantic_fields_set__
+            texts += len(given)
+            if given == _PLAIN_FIELDS:
+                texts += 1
+            else:
+                texts += _count_json_texts([one.text, one.message, one.no_answer, one.answer, one.scores])
     return texts
 
 

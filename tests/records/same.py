@@ -52,7 +52,10 @@ def check_line(path: Path, content: bytes) -> None:
     records, expected = read_records(path), parse_with_json(content.rstrip())
     if expected is None or holds_repeated_key(content.rstrip()):
         # The search for a provenance reads the first line too, and in another way.
-        for read in (lambda: list(read_json_lines(path)), lambda: tabulate(records, claims=True)):
+        for read in (
+            lambda: list(read_json_lines(path, PromptRecord)),
+            lambda: tabulate(records, claims=True),
+        ):
             with pytest.raises(RecordError):
                 read()
         return
