@@ -38,6 +38,7 @@ from langchain_cfc.runnable.serving import ServedPromise, ServingPipeline
 from langchain_cfc.sampling import Sampler, SamplingName, resolve_generator
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.code_identity import name_in_words
+from langchain_cfc.sampling.comparison import compare_fingerprints
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.support.units import UNITS, Unit
@@ -216,6 +217,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         }
         parts = {name: parts[name] for name in UNITS[artifact.unit].parts}
         self._binding = check_binding(artifact, parts, self.reasoning)
+        stated = compute_fingerprint(self.generator, reasoning=self.reasoning)
+        is_stated = compare_fingerprints("generator", stated, stated) is None
         limiter = None if self.max_concurrency is None else ConcurrencyLimiter(self.max_concurrency)
         self._runner = FlowRunner(limiter, self.timeout, self.show_rejected)
         self._pipeline = ServingPipeline(
@@ -225,7 +228,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             description=Description(self.answer, self.metadata),
             versions=ModelVersionWatcher(artifact),
             show_rejected=self.show_rejected,
-            generator=canonical_json(compute_fingerprint(self.generator, reasoning=self.reasoning)),
+            generator=canonical_json(stated),
+            unstated=None if is_stated else self.generator,
             splitter=splitter,
         )
         self._promises = {one: self._make_served_promise(one) for one in artifact.promises}

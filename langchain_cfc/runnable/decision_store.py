@@ -29,7 +29,9 @@ class DecisionStore(DrawRegister):
 
     It is a callback handler that takes no events: `chain.with_config(callbacks=[DecisionStore(store)])`, or
     `callbacks` of one call. It reaches every `CFCRunnable` inside. A question is the same if prompt, artifact
-    and generator are. Questions that are worded differently are different ones. A failed call is no decision.
+    and generator are, and generators that do not say what they are, such as functions, count as one: give
+    those of different users different conversations. Questions that are worded differently are different
+    ones. A failed call is no decision.
     If two processes are asked the same question at the same moment, each of them may draw; the one that
     finishes later returns the other's decision.
 
@@ -49,7 +51,7 @@ class DecisionStore(DrawRegister):
         return type(self), (self._store, self._conversation)
 
     def draw_once(
-        self, key: tuple[str, ...], settings: Any, draw: Callable[[], Steps[CFCResult]], thread: str = ""
+        self, key: tuple[Any, ...], settings: Any, draw: Callable[[], Steps[CFCResult]], thread: str = ""
     ) -> Steps[CFCResult]:
         """Return the stored decision with this key; without one, store that of `draw`.
 
@@ -58,7 +60,8 @@ class DecisionStore(DrawRegister):
             ServingError: If the store fails, or holds something else under this key.
         """
         key = (self._conversation or thread, *key)
-        name = compute_sha256(canonical_json(key)).removeprefix("sha256:")
+        # The last part tells functions apart, which no store can.
+        name = compute_sha256(canonical_json(key[:-1])).removeprefix("sha256:")
         kept = partial(self._draw_unless_stored, name, [str(one) for one in settings], draw)
         return (yield from super().draw_once(key, settings, kept))
 

@@ -56,14 +56,14 @@ class DrawRegister(BaseCallbackHandler):
 
     def __init__(self) -> None:
         # Of the first draw for a prompt its settings, and its result once there is one, None if it failed.
-        self._draws: dict[tuple[str, ...], tuple[Any, Future[CFCResult | None]]] = {}
+        self._draws: dict[tuple[Any, ...], tuple[Any, Future[CFCResult | None]]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle nothing: a call on another machine has a register of its own."""
         return type(self), ()
 
     def draw_once(
-        self, key: tuple[str, ...], settings: Any, draw: Callable[[], Steps[CFCResult]], thread: str = ""
+        self, key: tuple[Any, ...], settings: Any, draw: Callable[[], Steps[CFCResult]], thread: str = ""
     ) -> Steps[CFCResult]:
         """Return the result of the first draw with this key, which is `draw` if there was none.
 
@@ -95,6 +95,22 @@ class DrawRegister(BaseCallbackHandler):
                 self._draws.pop(next(iter(self._draws)), None)
             mine.set_result(result)
         return result
+
+
+class Same:
+    """A part of a key that is equal if its objects are; it keeps them, so that no address is used again."""
+
+    def __init__(self, one: Any) -> None:
+        self.one = one
+
+    def __eq__(self, other: object) -> bool:
+        try:
+            return isinstance(other, Same) and (self.one is other.one or bool(self.one == other.one))
+        except Exception:  # noqa: BLE001 - the object's own code, such as that of arrays
+            return False
+
+    def __hash__(self) -> int:
+        return 0
 
 
 @cache

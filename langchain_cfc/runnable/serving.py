@@ -19,7 +19,7 @@ from langchain_cfc.execution import Steps
 from langchain_cfc.guarantee import Guarantee
 from langchain_cfc.no_answers import Unscored
 from langchain_cfc.runnable.binding import ModelVersionWatcher
-from langchain_cfc.runnable.redraws import DrawRegister, digest_prompt
+from langchain_cfc.runnable.redraws import DrawRegister, Same, digest_prompt
 from langchain_cfc.runnable.result import PARSED, CFCResult, ClaimsResult
 from langchain_cfc.sampling import DrawnCandidate, Sampler, UsageRecorder
 from langchain_cfc.sampling.candidates import Description
@@ -106,6 +106,7 @@ class ServingPipeline:
         versions: Watches which models answer.
         show_rejected: Whether results include the texts of rejected candidates, or of dropped claims.
         generator: What the generator states about itself, as text.
+        unstated: The generator if that does not tell it from others, otherwise None.
         splitter: Splits an answer into claims; None if the unit is whole answers.
     """
 
@@ -116,6 +117,7 @@ class ServingPipeline:
     versions: ModelVersionWatcher
     show_rejected: bool
     generator: str
+    unstated: Any = None
     splitter: ClaimSplitter | None = None
 
     def serve_once(
@@ -136,7 +138,7 @@ class ServingPipeline:
             return (yield from self.serve(prompt, promise, config))
         return (
             yield from register.draw_once(
-                (self.artifact.digest, self.generator, digest_prompt(prompt)),
+                (self.artifact.digest, self.generator, digest_prompt(prompt), Same(self.unstated)),
                 (*promise.promise, self.show_rejected),
                 partial(self.serve, prompt, promise, config),
                 str((config.get("configurable") or {}).get("thread_id", "")),

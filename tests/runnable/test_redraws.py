@@ -163,6 +163,27 @@ def test_other_prompts_and_artifacts_of_a_call_are_drawn() -> None:
     assert len(model.drawn) == 3 * N
 
 
+def make_constant(city: str) -> CFCRunnable:
+    return make_chain(generator=RunnableLambda(lambda _: f"{city}|0.1"))
+
+
+def test_generators_that_cannot_say_what_they_are_draw_for_themselves() -> None:
+    asked: Any = RunnableLambda(lambda given: [make_constant(city).invoke(given).best for city in given])
+    assert asked.invoke("abcde") == [f"{city}|0.1" for city in "abcde"]
+    drawn: list[str] = []
+
+    def draw(prompt: str) -> str:
+        drawn.append(prompt)
+        return GIVE_UP[0]
+
+    # The same function again is no other generator.
+    again: Any = make_chain(generator=RunnableLambda(draw)).or_else(
+        make_chain(generator=RunnableLambda(draw))
+    )
+    again.invoke("x")
+    assert drawn == ["x"] * N
+
+
 def test_call_refuses_to_ask_again_under_another_level() -> None:
     chain = make_changing(artifact=make_artifact(alpha=[0.25, 0.5]), alpha=0.25)
     raised: Any = RunnableLambda(lambda given: chain.invoke(given) or chain.invoke(given, alpha=0.5))
