@@ -222,7 +222,6 @@ class ChainPlan:
 
     def check(self) -> None:
         """Raise for settings that would fail only after everything was paid for."""
-        self.config.check()
         for path in (find_store_file(self.store), self.out):
             if path is not None:
                 check_target(path)

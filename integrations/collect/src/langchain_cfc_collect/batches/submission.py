@@ -99,7 +99,7 @@ class Submissions:
         """Read the answers of earlier runs, and start waiting for their batches."""
         with self.writer.store.begin_read() as connection:
             unfinished = batches.read_open_batches(connection)
-            self._ids = batches.read_ids(connection)
+            self._ids = {row.number: row.id for row in batches.read_batches(connection)}
             for key, answer in batches.read_answers(connection):
                 self.requests.find(key).answer = answer
         for row, keys in unfinished:

@@ -7,6 +7,7 @@ finishes its stage. So after a kill at any moment, the store still shows what wa
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -132,7 +133,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class BatchRow:
-    """Row of a batch in the store, without its requests."""
+    """Row of a batch in the store, by its columns, without its requests."""
 
     number: int
     key: str
@@ -144,6 +145,7 @@ class BatchRow:
     input_tokens: int
     output_tokens: int
     id: str | None = None
+    ended: bool = False
 
     @property
     def estimate(self) -> Usage:
@@ -155,7 +157,7 @@ def insert_batch(row: BatchRow, keys: Sequence[RequestKey]) -> list[Write]:
     """Return the writes that store a batch before it is submitted, with its requests in line order."""
     of = {"batch": row.number, "live": False}
     lines = [(_ADD_REQUESTS, {**key.columns, **of, "line": line}) for line, key in enumerate(keys)]
-    return [(_ADD_BATCH, {**vars(row), "ended": False}), *lines]
+    return [(_ADD_BATCH, {**vars(row)}), *lines]
 
 
 def set_id(number: int, provider_id: str) -> list[Write]:
@@ -181,28 +183,21 @@ def finish_stage(position: int, stage: Stage) -> list[Write]:
 # Reads
 
 
+def read_batches(connection: Connection) -> list[BatchRow]:
+    """Return all batches so far, in the order of their numbers."""
+    return [BatchRow(*row) for row in connection.execute(select(batches).order_by(batches.c.number))]
+
+
 def read_open_batches(connection: Connection) -> list[tuple[BatchRow, dict[int, RequestKey]]]:
     """Return the batches that are not completely fetched, each with its open requests by line."""
-    columns = [one for one in batches.c if one.name != "ended"]
-    rows = connection.execute(
-        select(*columns).where(batches.c.ended.is_(False)).order_by(batches.c.number)
-    ).all()
-    numbers = [row.number for row in rows]
-    open_requests = select(requests).where(requests.c.batch.in_(numbers), requests.c.status.is_(None))
-    held: dict[int, dict[int, RequestKey]] = {number: {} for number in numbers}
-    for one in connection.execute(open_requests):
+    held: dict[int, dict[int, RequestKey]] = defaultdict(dict)
+    for one in connection.execute(select(requests).where(requests.c.status.is_(None))):
         held[one.batch][one.line] = _read_key(one)
-    return [(BatchRow(**row._mapping), held[row.number]) for row in rows]  # noqa: SLF001 - SQLAlchemy's public name
+    return [(row, held[row.number]) for row in read_batches(connection) if not row.ended]
 
 
 def _read_key(row: Row[Any]) -> RequestKey:
     return RequestKey(row.prompt, Stage(row.stage), row.digest, row.occurrence)
-
-
-def read_ids(connection: Connection) -> dict[int, str | None]:
-    """Return the providers' ids of all batches so far, by number."""
-    rows = connection.execute(select(batches.c.number, batches.c.id))
-    return {row.number: row.id for row in rows}
 
 
 def read_answers(connection: Connection) -> Iterator[tuple[RequestKey, Answer]]:
