@@ -18,6 +18,7 @@ from langchain_cfc_collect.batches.providers import PROVIDERS
 from langchain_cfc_collect.batches.requests import OpenRequests
 from langchain_cfc_collect.costs import Budget, Price
 from langchain_cfc_collect.executor import Components
+from langchain_cfc_collect.journal import BatchJournal
 from langchain_cfc_collect.store import Store, batches
 from langchain_openai import ChatOpenAI
 
@@ -148,6 +149,7 @@ def check_collection_with_lost_lines(
 
 # The steps that cannot be left later, and whose they are.
 KILLED_AT_START: dict[str, tuple[Any, ...]] = {
+    "finish": (BatchJournal,),  # of a stage, whose answers are stored
     "set_id": (batches,),
     "read_results": PROVIDERS,
     "write_answers": (OpenRequests,),
