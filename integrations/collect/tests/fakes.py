@@ -13,7 +13,7 @@ from unittest import mock
 from langchain_cfc_collect.calls import CallPolicy
 from langchain_cfc_collect.costs import Budget, ModelCalls, Usage
 from langchain_cfc_collect.run import CollectionOptions, Run
-from langchain_cfc_collect.stages import Journal, Labels, Outcome
+from langchain_cfc_collect.stages import Journal, Labels, Outcome, StoredPrompt
 from langchain_cfc_collect.status import CollectionStatus
 from langchain_cfc_collect.store import Store
 
@@ -89,20 +89,15 @@ class FakeExecutor:
         del answer, journal
         raise AssertionError
 
-    async def score(
-        self,
-        example: Example,
-        draws: Sequence[DrawnCandidate],
-        journal: Journal,
-        answers: Sequence[DrawnCandidate] | None = None,
-    ) -> Outcome:
-        del answers
-        assert [one.text for one in draws] == list(self.texts(example.id))
-        return await self._did("score", journal, example, VerifierScores(self.scores(example.id)))
+    async def score(self, prompt: StoredPrompt, journal: Journal) -> Outcome:
+        name = prompt.example.id
+        assert [one.text for one in prompt.candidates] == list(self.texts(name))
+        return await self._did("score", journal, prompt.example, VerifierScores(self.scores(name)))
 
-    async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
-        assert [one.text for one in draws] == list(self.texts(example.id))
-        return await self._did("label", journal, example, Labels(self.correct(example.id), self.extracted))
+    async def label(self, prompt: StoredPrompt, journal: Journal) -> Outcome:
+        name = prompt.example.id
+        assert [one.text for one in prompt.candidates] == list(self.texts(name))
+        return await self._did("label", journal, prompt.example, Labels(self.correct(name), self.extracted))
 
     async def _did(self, stage: str, journal: Journal, example: Example, result: Any) -> Outcome:
         await journal.flush()  # as before every call

@@ -197,7 +197,7 @@ def test_budget_holds_for_any_form_of_usage(tmp_path: Path, is_parsed: bool) -> 
             assert len(model.drawn) == N, name
         # Stored messages can be read again.
         with Store(path) as store:
-            assert all(one.draws is not None for one in store.read_unfinished() if one.stage)
+            assert all(one.draws is not None for one in store.read_unfinished() if one.row.stage)
 
 
 @pytest.mark.parametrize(

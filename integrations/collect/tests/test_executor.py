@@ -20,7 +20,7 @@ from langchain_cfc_collect import CallPolicy, CollectionResult, collect
 from langchain_cfc_collect.batches.calls import BatchedCalls, RunningCalls
 from langchain_cfc_collect.collecting import run_in_kept_loop
 from langchain_cfc_collect.executor import Components, Executor
-from langchain_cfc_collect.stages import Journal, Labels
+from langchain_cfc_collect.stages import Journal, Labels, StoredPrompt
 from langchain_cfc_collect.store import Store
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.runnables import RunnableLambda
@@ -181,7 +181,8 @@ def score_half(_: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
 def label_texts(labeler: RecordingLabeler, **parts: Any) -> Labels:
     executor = Executor(Components(lambda prompt: prompt, score_half, labeler, N, **parts))
     draws = [DrawnCandidate(text) for text in yield_letters("?")]
-    found = asyncio.run(executor.label(examples(1)[0], draws, Journal())).result
+    prompt = StoredPrompt(0, examples(1)[0], draws)
+    found = asyncio.run(executor.label(prompt, Journal())).result
     assert isinstance(found, Labels)
     return found
 
@@ -252,9 +253,9 @@ def test_failure_of_the_store_is_no_failure_of_a_prompt(stage: str, make_calls: 
     parts = Components(RunnableLambda(yield_letters), score_half, RecordingLabeler("a"), N)
     executor = Executor(parts, make_calls=make_calls)
     example, draws = examples(1)[0], [DrawnCandidate(text) for text in yield_letters("?")]
-    given = {"draw": (example,), "score": (example, draws), "label": (example, draws)}[stage]
+    given = example if stage == "draw" else StoredPrompt(0, example, draws)
     with pytest.raises(StoreError, match="no space left"):
-        asyncio.run(getattr(executor, stage)(*given, journal=FullJournal()))
+        asyncio.run(getattr(executor, stage)(given, FullJournal()))
 
 
 @pytest.mark.parametrize("n", [0, -1, 2.5, "3"])

@@ -190,11 +190,11 @@ def test_success_between_failures_keeps_the_run_going(path: Path) -> None:
 class RaisingExecutor(FakeExecutor):
     """An executor that raises instead of returning an error."""
 
-    async def score(self, example: Any, draws: Any, journal: Any, answers: Any = None) -> Any:
-        if example.id == "p5":
+    async def score(self, prompt: Any, journal: Any) -> Any:
+        if prompt.example.id == "p5":
             msg = "a mistake of ours"
             raise RuntimeError(msg)
-        return await super().score(example, draws, journal, answers)
+        return await super().score(prompt, journal)
 
 
 def test_unexpected_error_ends_the_run_and_keeps_all_draws(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, get_args
@@ -11,7 +11,7 @@ from langchain_core.callbacks import CallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc.artifact import check_first_wave, has_separate_scores
-from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter, make_claim_candidates
+from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import CFCError, CollectionError, InputError, StoreError
 from langchain_cfc.execution import (
@@ -35,7 +35,7 @@ from langchain_cfc.verifiers import Verifier, VerifierEnsemble, VerifierInput
 from langchain_cfc.verifiers.base import CandidateScorer, IncrementalScorer, VerifierScores
 from langchain_cfc_collect.calls import CallPolicy, StageCalls
 from langchain_cfc_collect.costs import Usage
-from langchain_cfc_collect.stages import Journal, Labels, Outcome, make_record
+from langchain_cfc_collect.stages import Journal, Labels, Outcome, StoredPrompt, make_record
 
 _CHOICES = {
     "unit": get_args(Unit),
@@ -206,30 +206,23 @@ class Executor:
         steps = self._splitter.split(answer, add_handler(self._config, journal.recorder))
         return await self._run(steps, journal)
 
-    def score_without_calls(
-        self, example: Example, draws: Sequence[DrawnCandidate], answers: Sequence[DrawnCandidate] | None
-    ) -> VerifierScores | None:
+    def score_without_calls(self, prompt: StoredPrompt) -> VerifierScores | None:
         """Score as `score` does, at once and untraced; None if the verifier makes calls, or fails."""
-        return self._scorer.score_without_calls(_make_verifier_input(example, draws, answers))
+        return self._scorer.score_without_calls(_make_verifier_input(prompt))
 
-    async def score(
-        self,
-        example: Example,
-        draws: Sequence[DrawnCandidate],
-        journal: Journal,
-        answers: Sequence[DrawnCandidate] | None = None,
-    ) -> Outcome:
-        """Score the candidates `draws`, which are claims of the first answer if `answers` are given."""
-        given = _make_verifier_input(example, draws, answers)
+    async def score(self, prompt: StoredPrompt, journal: Journal) -> Outcome:
+        """Score the candidates of a prompt, or the claims of the first one."""
+        given = _make_verifier_input(prompt)
         steps = self._scorer.score(given, add_handler(self._config, journal.recorder, "cfc:verifier"))
         return await self._run(steps, journal)
 
-    async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
+    async def label(self, prompt: StoredPrompt, journal: Journal) -> Outcome:
         """Label candidates or claims, extract the answers of candidates and compute the prompt's metadata."""
         if self._description.has_extractor:  # which may ask a model, but not by the calls of the stage
             await journal.flush()
-        steps = self._label_steps(example, draws, add_handler(self._config, journal.recorder))
-        return await self._run(steps, journal)
+        return await self._run(
+            self._label_steps(prompt, add_handler(self._config, journal.recorder)), journal
+        )
 
     async def make_record(self, example: Example, drawn: Outcome) -> LabelledRecord | None:
         """Split, score and label what was drawn for a prompt at once, for runs that keep no stages.
@@ -245,18 +238,17 @@ class Executor:
             CFCError: If a stage failed, or the labeler leaves the prompt without labels for now.
         """
         draws: list[DrawnCandidate] = _unwrap(drawn)
-        claims, items, answers = None, draws, None
+        prompt = StoredPrompt(0, example, draws)
         if self._splitter is not None:
-            claims = _unwrap(await self.split(draws[0], Journal()))
-            if not claims:
+            prompt = replace(prompt, claims=_unwrap(await self.split(draws[0], Journal())))
+            if not prompt.claims:
                 return None
-            items, answers = make_claim_candidates(draws[0], claims), draws
-        scores = drawn.scores or _unwrap(await self.score(example, items, Journal(), answers))
-        labels = _unwrap(await self.label(example, items, Journal()))
+        scores = drawn.scores or _unwrap(await self.score(prompt, Journal()))
+        labels = _unwrap(await self.label(prompt, Journal()))
         if labels is None:
             msg = f"prompt {example.id!r} has no labels yet: collect into a store, which waits for them"
             raise CollectionError(msg)
-        return make_record(example, draws, claims, scores, labels)
+        return make_record(replace(prompt, scores=scores, labels=labels))
 
     async def _run(self, steps: Steps[Any], journal: Journal) -> Outcome:
         calls = self._make_calls(journal)
@@ -273,14 +265,13 @@ class Executor:
             result = error
         return Outcome(result, Usage.from_recorder(journal.recorder))
 
-    def _label_steps(
-        self, example: Example, draws: Sequence[DrawnCandidate], config: RunnableConfig
-    ) -> Steps[Labels]:
+    def _label_steps(self, prompt: StoredPrompt, config: RunnableConfig) -> Steps[Labels]:
+        example, draws = prompt.example, list(prompt.candidates)
         metadata = yield from self._description.describe_prompt(example.input, config)
         answers = yield from self._description.extract_answers(draws, config)
         extracted = answers if self._description.has_extractor else None
         given = LabelerInput(
-            id=example.id, prompt=example.input, reference=example.reference, candidates=list(draws)
+            id=example.id, prompt=example.input, reference=example.reference, candidates=draws
         )
         labels = yield from self._labelling.label_candidates(given, extracted, config)
         return Labels(labels, extracted, metadata)
@@ -293,12 +284,10 @@ def _unwrap(outcome: Outcome) -> Any:
     return outcome.result
 
 
-def _make_verifier_input(
-    example: Example, draws: Sequence[DrawnCandidate], answers: Sequence[DrawnCandidate] | None
-) -> VerifierInput:
-    given = VerifierInput(prompt=example.input, candidates=list(draws))
-    if answers is not None:
-        given["answers"] = list(answers)
+def _make_verifier_input(prompt: StoredPrompt) -> VerifierInput:
+    given = VerifierInput(prompt=prompt.example.input, candidates=list(prompt.candidates))
+    if prompt.claims is not None:
+        given["answers"] = list(prompt.draws or ())
     return given
 
 

@@ -10,17 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from langchain_cfc.errors import StoreError
 from langchain_cfc.verifiers.base import VerifierScores
+from langchain_cfc_collect.costs import Usage
 from langchain_cfc_collect.sources.columns import Columns
 from langchain_cfc_collect.sources.samples import Sample, gather_answers, open_answers
 from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.store import Store, rows
 from langchain_cfc_collect.store.configurations import IMPORTED
 from langchain_cfc_collect.store.dataset import MakeWrites
-from langchain_cfc_collect.store.schema import Write
 
 
 @dataclass(frozen=True)
@@ -110,14 +111,12 @@ def import_samples(
 
 
 def _make_writer(samples: Sequence[Sample], has_scores: bool, has_labels: bool) -> MakeWrites:
-    def make_writes(position: int) -> list[Write]:
-        writes = rows.insert_draws(position, [one.draw for one in samples])
-        if has_scores or has_labels:
-            verdicts = [None if one.draw.no_answer else one.score for one in samples]
-            writes += rows.insert_scores(position, VerifierScores(verdicts))
-        if has_labels:
-            labels = Labels([False if one.draw.no_answer else one.label for one in samples])
-            writes += rows.insert_labels(position, labels)
-        return writes
-
-    return make_writes
+    verdicts = [None if one.draw.no_answer else one.score for one in samples]
+    labels = [False if one.draw.no_answer else one.label for one in samples]
+    return partial(
+        rows.insert_stages,
+        [one.draw for one in samples],
+        VerifierScores(verdicts) if has_scores or has_labels else None,
+        Labels(labels) if has_labels else None,
+        Usage(),
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -103,7 +104,7 @@ async def _try_labeler(store: Store, examples: Sequence[Example], executor: Exec
     async def label(prompt: StoredPrompt) -> Outcome:
         journal = StoreJournal(writer, prompt, Stage.LABELLED, 0)
         example = matched.get(prompt.position, prompt.example)
-        outcome = await executor.label(example, prompt.candidates, journal)
+        outcome = await executor.label(replace(prompt, example=example), journal)
         await writer.write(calls.insert_calls(prompt.position, Stage.LABELLED, outcome.usage))
         return outcome
 
@@ -127,7 +128,7 @@ async def try_stage(
     """
     error: CFCError | None = None
     is_split = store.unit == "claims"
-    usable = (one for one in prompts if one.items and (one.claims is not None) == is_split)
+    usable = (one for one in prompts if one.candidates and (one.claims is not None) == is_split)
     for prompt in islice(usable, most):
         outcome = await run_stage(prompt)
         if not isinstance(outcome.result, CFCError):

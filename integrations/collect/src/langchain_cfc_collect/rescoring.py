@@ -22,7 +22,6 @@ from langchain_cfc.draw_rules import parse_draw_rule
 from langchain_cfc.errors import CollectionError, InputError
 from langchain_cfc.execution import Steps
 from langchain_cfc.records import Example
-from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.fingerprints import CLASS
 from langchain_cfc.support.database import StoreNotFoundError
 from langchain_cfc.support.files import check_target
@@ -189,7 +188,7 @@ class Rescorer(Executor):
 
         async def score(prompt: StoredPrompt) -> Outcome:
             _STORED.set(prompt.scores)
-            outcome = await score_prompt(prompt.example, prompt.candidates, Journal(), prompt.answers)
+            outcome = await score_prompt(prompt, Journal())
             self._tried[prompt.example.id] = outcome
             return outcome
 
@@ -246,26 +245,18 @@ class Rescorer(Executor):
         if self._unit == "claims" and prompt.claims is None:
             return None
         _STORED.set(prompt.scores)
-        if not prompt.candidates:
-            return VerifierScores([])
-        return self.score_without_calls(prompt.example, prompt.candidates, prompt.answers)
+        return self.score_without_calls(prompt)
 
-    async def score(
-        self,
-        example: Example,
-        draws: Sequence[DrawnCandidate],
-        journal: Journal,
-        answers: Sequence[DrawnCandidate] | None = None,
-    ) -> Outcome:
+    async def score(self, prompt: StoredPrompt, journal: Journal) -> Outcome:
         """Score candidates or claims with the new verifier."""
-        tried = self._tried.pop(example.id, None)
-        _STORED.set(self._left.get(example.id, (None, None))[1])
-        return tried or await super().score(example, draws, journal, answers)
+        tried = self._tried.pop(prompt.example.id, None)
+        _STORED.set(self._left.get(prompt.example.id, (None, None))[1])
+        return tried or await super().score(prompt, journal)
 
-    async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
+    async def label(self, prompt: StoredPrompt, journal: Journal) -> Outcome:
         """Return the labels that the prompt has in the old store, or None."""
-        del draws, journal
-        return Outcome(self._left.get(example.id, (None, None))[0], Usage())
+        del journal
+        return Outcome(self._left.get(prompt.example.id, (None, None))[0], Usage())
 
 
 class _RecordedOutputs(BaseVerifier):

@@ -300,10 +300,9 @@ class Run:
         journal = self._open_journal(prompt, Stage.SCORED)
         if self.status.unit == "claims" and prompt.claims is None:
             prompt = replace(prompt, claims=await self._split(prompt, journal))
-        outcome = Outcome(known or VerifierScores([]), Usage.from_recorder(journal.recorder))
-        if prompt.candidates and known is None:  # an answer may have no claims
-            given = prompt.example, prompt.candidates, journal, prompt.answers
-            outcome = await self._executor.score(*given)
+        outcome = Outcome(known, Usage())
+        if known is None:
+            outcome = await self._executor.score(prompt, journal)
         return await self._save_stage(prompt, journal, outcome)
 
     async def _split(self, prompt: StoredPrompt, journal: StoreJournal) -> Sequence[Span]:
@@ -324,8 +323,8 @@ class Run:
         """Label the candidates or claims of a prompt, which finishes it."""
         journal = self._open_journal(prompt, Stage.LABELLED)
         outcome = Outcome(Labels([]), Usage())
-        if prompt.candidates:
-            outcome = await self._executor.label(prompt.example, prompt.candidates, journal)
+        if prompt.candidates:  # an answer may have no claims
+            outcome = await self._executor.label(prompt, journal)
         prompt = await self._save_stage(prompt, journal, outcome)
         self._consecutive_failures = 0
         if prompt.labels is not None:

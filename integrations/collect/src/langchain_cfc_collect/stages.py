@@ -1,14 +1,15 @@
-"""What passes between the stages of a prompt and its run: labels, outcomes, and the journal of a stage."""
+"""What passes between the stages of a prompt and its run: the prompt, outcomes and journals."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import starmap
 from typing import Any
 
 from langchain_cfc.candidates import Scalar
-from langchain_cfc.claims import Span
+from langchain_cfc.claims import Span, make_claim_candidates
 from langchain_cfc.records import Candidate, Claim, ClaimsRecord, Example, LabelledRecord, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate, UsageRecorder
 from langchain_cfc.verifiers.base import VerifierScores
@@ -22,6 +23,29 @@ class Labels:
     correct: Sequence[bool | None]  # None: no label could be read
     answers: Sequence[str] | None = None  # n extracted answers; None without an extractor
     metadata: Mapping[str, Scalar] | None = None  # output of the metadata function
+
+
+@dataclass(frozen=True)
+class StoredPrompt:
+    """Prompt with everything that is known of it; its stages continue from here."""
+
+    position: int
+    example: Example
+    draws: Sequence[DrawnCandidate] | None = None  # None if they are not complete
+    claims: Sequence[Span] | None = None  # claims of the first answer; None if it is not split
+    scores: VerifierScores | None = None  # None if the prompt is not scored
+    labels: Labels | None = None  # None if it is not labelled
+    error: str | None = None  # why the next stage failed; None if it did not
+    # Stored candidates by slot, while they are not complete, and the digest of their prepared input.
+    partial: Mapping[int, DrawnCandidate] = field(default_factory=dict)
+    context: str | None = None
+    row: Any = None  # the row that it was read from
+
+    @cached_property
+    def candidates(self) -> Sequence[DrawnCandidate]:
+        """What is scored and labelled: candidates, or the claims of the first one as candidates."""
+        draws = self.draws or ()
+        return draws if self.claims is None else make_claim_candidates(draws[0], self.claims)
 
 
 @dataclass(frozen=True)
@@ -74,28 +98,13 @@ class Journal:
         """Wait until everything recorded so far is committed; called before every request."""
 
 
-def make_record(
-    example: Example,
-    draws: Sequence[DrawnCandidate],
-    claims: Sequence[Span] | None,
-    scores: VerifierScores,
-    labels: Labels,
-) -> LabelledRecord | None:
-    """Return the record of a labelled prompt.
-
-    Args:
-        example: The prompt.
-        draws: Its candidates.
-        claims: The claims of the first one, of which scores and labels are then; None if they are of all
-            candidates.
-        scores: The scores.
-        labels: The labels.
-
-    Returns:
-        The record; None for an answer without claims.
-    """
-    fields = dict(example)
-    fields["metadata"] = {**example.metadata, **(labels.metadata or {})}
+def make_record(prompt: StoredPrompt) -> LabelledRecord | None:
+    """Return the record of a prompt; None for an answer without claims, and for a prompt without labels."""
+    draws, claims, scores, labels = prompt.draws, prompt.claims, prompt.scores, prompt.labels
+    if scores is None or labels is None or not draws:
+        return None
+    fields = dict(prompt.example)
+    fields["metadata"] = {**prompt.example.metadata, **(labels.metadata or {})}
     none = [None] * len(labels.correct)
     outputs, answers = scores.outputs or none, labels.answers or none
     if claims is None:

@@ -194,7 +194,8 @@ class CollectionStatus:
             score, slot = min(found, default=(math.inf, 0))
             if found and (len(worst) < _MAX_DOUBTFUL_LABELS or (score, prompt.position) < worst[-1][:2]):
                 extracted = labels.answers[slot] if labels.answers else ""
-                answer, example = extracted or str(prompt.items[slot].text), prompt.example
+                said = (prompt.claims or prompt.candidates)[slot].text
+                answer, example = extracted or str(said), prompt.example
                 shown = LabelledAnswer(example.input, answer, example.reference, bool(correct))
                 worst[:] = heapq.nsmallest(_MAX_DOUBTFUL_LABELS, [*worst, (score, prompt.position, shown)])
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from langchain_cfc_collect.store.rows import PAGE_SIZE, StoredPrompt
+from langchain_cfc_collect.stages import StoredPrompt
+from langchain_cfc_collect.store.rows import PAGE_SIZE
 from langchain_cfc_collect.store.store import Failure, Store, Writer
 
 __all__ = ["PAGE_SIZE", "Failure", "Store", "StoredPrompt", "Writer"]

@@ -14,18 +14,15 @@ from langchain_cfc.records import Example, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.verifiers.base import VerifierScores
-from langchain_cfc_collect.costs import Stage, Usage
+from langchain_cfc_collect.costs import Usage
 from langchain_cfc_collect.stages import Labels
 from langchain_cfc_collect.store import schema
-from langchain_cfc_collect.store.calls import insert_calls
 from langchain_cfc_collect.store.rows import (
     ADD_PROMPTS,
     PAGE_SIZE,
     SET_DRAWN,
     SET_EXAMPLE,
-    insert_draws,
-    insert_labels,
-    insert_scores,
+    insert_stages,
     make_prompt_row,
     read_example,
 )
@@ -186,12 +183,7 @@ def make_record_writes(models: Sequence[str], record: PromptRecord, position: in
         msg = f"record {record.id!r} (number {position + 1}): only some of its candidates have an `answer`"
         raise CollectionError(msg)
     labels = Labels([None if one.no_label else one.correct for one in candidates], answers or None)
-    return [
-        *insert_calls(position, Stage.DRAWN, Usage.from_models(models)),
-        *insert_draws(position, draws),
-        *insert_scores(position, scores),
-        *insert_labels(position, labels),
-    ]
+    return insert_stages(draws, scores, labels, Usage.from_models(models), position)
 
 
 def check_same_draws(name: str, row: Any, writes: Iterable[Write]) -> None:

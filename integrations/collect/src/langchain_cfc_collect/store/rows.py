@@ -7,25 +7,23 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from langchain_core.messages import messages_from_dict
 from sqlalchemy import insert, text
 
-from langchain_cfc.claims import Span, make_claim_candidates
+from langchain_cfc.claims import Span
 from langchain_cfc.errors import CFCError, CollectionError
-from langchain_cfc.records import Example, LabelledRecord
+from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.sampling.token_counts import read_usage, sum_usage
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.costs import Stage, Usage
-from langchain_cfc_collect.stages import Labels, make_record
+from langchain_cfc_collect.stages import Labels, StoredPrompt
 from langchain_cfc_collect.store import batches, schema
 from langchain_cfc_collect.store.calls import ADD_CALLS, insert_calls
 from langchain_cfc_collect.store.schema import Row, Statement, Write, seal, unseal
@@ -75,39 +73,6 @@ _STATEMENT_ORDER = (
     _SET_ERROR,
     *batches.STATEMENTS,
 )
-
-
-@dataclass(frozen=True)
-class StoredPrompt:
-    """Prompt with everything that is stored of it; its stages continue from here."""
-
-    position: int
-    example: Example
-    stage: Stage
-    draws: Sequence[DrawnCandidate] | None  # None if they are not complete
-    claims: Sequence[Span] | None  # claims of the first answer; None if it is not split
-    scores: VerifierScores | None  # None if the prompt is not scored
-    labels: Labels | None  # None if it is not labelled
-    error: str | None  # why the next stage failed; None if it did not
-    partial: Mapping[int, DrawnCandidate]  # stored candidates by slot, while they are not complete
-    context: str | None  # digest of the prepared input that these were drawn for
-    row: Any  # the row that it was read from
-
-    @property
-    def items(self) -> Sequence[Any]:
-        """What scores and labels are of: candidates, or the claims of the first one."""
-        return (self.draws or ()) if self.claims is None else self.claims
-
-    @cached_property
-    def candidates(self) -> Sequence[DrawnCandidate]:
-        """What is scored and labelled: the same, with claims as candidates."""
-        draws = self.draws or ()
-        return draws if self.claims is None else make_claim_candidates(draws[0], self.claims)
-
-    @property
-    def answers(self) -> Sequence[DrawnCandidate] | None:
-        """The answers beside the claims of the first one; None if there are no claims."""
-        return None if self.claims is None else self.draws
 
 
 # Values to rows
@@ -190,7 +155,6 @@ def read_prompt(store: str, row: Any, draw_rows: Sequence[Any]) -> StoredPrompt:
     return StoredPrompt(
         row.position,
         read_example(store, row),
-        Stage(row.stage),
         draws,
         None if claims is None else [Span(*one) for one in claims],
         None if scores is None else VerifierScores(*scores),
@@ -214,13 +178,6 @@ def _unpack_draw(packed: bytes) -> DrawnCandidate:
     content = json.loads(packed if packed.startswith(b"{") else zlib.decompress(packed))
     message = messages_from_dict([content["message"]])[0] if "message" in content else None
     return DrawnCandidate(content["text"], message, content["data"], content["no_answer"])
-
-
-def make_stored_record(prompt: StoredPrompt) -> LabelledRecord | None:
-    """Return the record of a finished prompt; None for an answer without claims."""
-    if prompt.scores is None or prompt.labels is None or not prompt.draws:
-        return None
-    return make_record(prompt.example, prompt.draws, prompt.claims, prompt.scores, prompt.labels)
 
 
 # Writes of one prompt
@@ -320,6 +277,20 @@ def insert_labels(position: int, labels: Labels, *, keep_messages: bool = False)
     with _refuse_unstorable("the metadata of the prompt", "Let its function return finite JSON"):
         labelled = _set(_SET_LABELLED, position, "labels", [correct, labels.answers, labels.metadata or None])
     return [labelled] if keep_messages else [labelled, (_STRIP_DRAWS, _match_prompt(position))]
+
+
+def insert_stages(
+    draws: Sequence[DrawnCandidate],
+    scores: VerifierScores | None,
+    labels: Labels | None,
+    usage: Usage,
+    position: int,
+) -> list[Write]:
+    """Return the writes of the stages of a prompt that went through them elsewhere; None for the others."""
+    writes = insert_calls(position, Stage.DRAWN, usage) + insert_draws(position, draws)
+    if scores is not None:
+        writes += insert_scores(position, scores)
+    return writes if labels is None else writes + insert_labels(position, labels)
 
 
 def set_error(position: int, stage: Stage, error: CFCError) -> list[Write]:

@@ -31,6 +31,7 @@ from langchain_cfc.support.database import DatabaseStore, StoreBusyError
 from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.support.units import Unit
 from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage, Usage
+from langchain_cfc_collect.stages import StoredPrompt, make_record
 from langchain_cfc_collect.store import calls, rows, schema
 from langchain_cfc_collect.store.configurations import (
     CHOICE,
@@ -42,7 +43,7 @@ from langchain_cfc_collect.store.configurations import (
     make_provenance,
 )
 from langchain_cfc_collect.store.dataset import add_prompts, make_record_writes
-from langchain_cfc_collect.store.rows import PAGE_SIZE, StoredPrompt, make_stored_record, read_prompt
+from langchain_cfc_collect.store.rows import PAGE_SIZE, read_prompt
 from langchain_cfc_collect.store.schema import PROMPTS_FACT, Statement, Write, report_damage
 
 # Keys that a configuration has only if their option is used, so that a missing key is a difference.
@@ -115,7 +116,7 @@ class Store(DatabaseStore):
             self.check_pages(thoroughly=True)
             self._check_state()
             for prompt in self._read_prompts():
-                make_stored_record(prompt)
+                make_record(prompt)
 
     # Configuration
 
@@ -337,13 +338,13 @@ class Store(DatabaseStore):
         with report_damage(self.name):
             self._check_state()
             for prompt in self.read_finished(messages=False):
-                if (record := make_stored_record(prompt)) is not None:
+                if (record := make_record(prompt)) is not None:
                     yield record
 
     def read_failures(self) -> list[Failure]:
         """Return the failed prompts in order."""
         failed = self._read_prompts(_prompts.c.error.is_not(None), messages=False)
-        return [Failure(one.example.id, Stage(one.stage + 1), str(one.error)) for one in failed]
+        return [Failure(one.example.id, Stage(one.row.stage + 1), str(one.error)) for one in failed]
 
     def read_models(self) -> list[str]:
         """Return the names of the models that drew candidates, sorted."""
