@@ -27,7 +27,7 @@ from langchain_cfc.support.units import UNITS
 _BATCH_SIZE = 256
 _read_claim = attrgetter("score", "supported")
 _read_plain = itemgetter("score", "correct", "text")
-_read_candidate = attrgetter("score", "correct", "answer_key", "answer", "no_verdict")
+_read_candidate = attrgetter("score", "correct", "answer", "no_verdict", "text")
 
 
 def tabulate(
@@ -104,8 +104,11 @@ def _list_values(record: LabelledRecord | PlainRecord) -> tuple[Any, ...]:
             answers = tuple([one.get("answer", one["text"]) for one in record.candidates])
         no_verdict: tuple[Any, ...] = (None,) * len(found)
     else:
-        columns = zip(*map(_read_candidate, record.candidates), strict=True)
-        scores, correct, answers, found, no_verdict = columns
+        scores, correct, found, no_verdict, answers = zip(
+            *map(_read_candidate, record.candidates), strict=True
+        )
+        if None in answers or found.count(None) < len(found):
+            answers = tuple([one.answer_key for one in record.candidates])
     missing = found.count(None)
     extracted = missing == 0 if missing in {0, len(found)} else None
     return *values, scores, correct, answers, no_verdict, extracted
