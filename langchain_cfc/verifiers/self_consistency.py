@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_cfc.candidates import score_by_agreement
 from langchain_cfc.execution import Steps
 from langchain_cfc.no_answers import is_invisible
 from langchain_cfc.sampling.candidates import Description
@@ -71,7 +70,6 @@ class SelfConsistency(BaseVerifier):
         if self._entails is not None:
             groups = yield from group_by_entailment(self._entails, given["prompt"], distinct, config)
         names = [groups.get(answer) for answer in answers]
+        n, sizes = len(names), Counter(names)
         # A candidate without an answer is in no group.
-        numbers = [-1 if name is None else names.index(name) for name in names]
-        scores: list[float] = score_by_agreement(np.array([numbers], dtype=np.int64))[0].tolist()
-        return scores
+        return [1.0 if name is None else (n - sizes[name]) / n for name in names]
