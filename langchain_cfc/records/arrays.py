@@ -27,6 +27,7 @@ from langchain_cfc.support.units import UNITS
 _BATCH_SIZE = 256
 _read_claim = attrgetter("score", "supported")
 _read_plain = itemgetter("score", "correct", "text")
+_N_PLAIN = 3  # number of these fields; the only other one is the answer
 _read_candidate = attrgetter("score", "correct", "answer", "no_verdict", "text")
 
 
@@ -99,10 +100,10 @@ def _list_values(record: LabelledRecord | PlainRecord) -> tuple[Any, ...]:
         return *values, *zip(*map(_read_claim, record.claims), strict=True)
     if isinstance(record, PlainRecord):
         scores, correct, answers = zip(*map(_read_plain, record.candidates), strict=True)
-        found = tuple([one.get("answer") for one in record.candidates])
-        if found.count(None) < len(found):
+        found = no_verdict = (None,) * len(answers)
+        if max(map(len, record.candidates)) > _N_PLAIN:
+            found = tuple([one.get("answer") for one in record.candidates])
             answers = tuple([one.get("answer", one["text"]) for one in record.candidates])
-        no_verdict: tuple[Any, ...] = (None,) * len(found)
     else:
         scores, correct, found, no_verdict, answers = zip(
             *map(_read_candidate, record.candidates), strict=True

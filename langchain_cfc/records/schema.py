@@ -34,7 +34,7 @@ _Item = TypeVar("_Item")
 
 def _check_input(value: object) -> object:
     # Check here once, before each type of the union reports its own error.
-    if not isinstance(value, str | list | dict):
+    if not isinstance(value, (str, list, dict)):
         raise NotJsonError(short_repr(value))
     return check_json(value)
 
@@ -257,9 +257,11 @@ def count_texts(record: Example) -> int:
 
 
 def _count_json_texts(value: object) -> int:
+    if isinstance(value, str):
+        return 1
     if isinstance(value, dict):
         return len(value) + sum(map(_count_json_texts, value.values()))
-    return sum(map(_count_json_texts, value)) if isinstance(value, list) else isinstance(value, str)
+    return sum(map(_count_json_texts, value)) if isinstance(value, list) else 0
 
 
 class Provenance(OmitsDefaults, _Model):
