@@ -100,7 +100,8 @@ def _list_values(record: LabelledRecord | PlainRecord) -> tuple[Any, ...]:
         return *values, *zip(*map(_read_claim, record.claims), strict=True)
     if isinstance(record, PlainRecord):
         scores, correct, answers = zip(*map(_read_plain, record.candidates), strict=True)
-        found = no_verdict = (None,) * len(answers)
+        found: tuple[str | None, ...] = (None,) * len(answers)
+        no_verdict: tuple[Any, ...] = found
         if max(map(len, record.candidates)) > _N_PLAIN:
             found = tuple([one.get("answer") for one in record.candidates])
             answers = tuple([one.get("answer", one["text"]) for one in record.candidates])
