@@ -136,14 +136,14 @@ class TradeOff(ArtifactData):
 
     Attributes:
         max_mean_score: The cut: prompts whose candidates have at most this mean score are answered.
-        answered: Number of certification prompts answered.
+        answered: Number of certification prompts answered, at least 1.
         wrong: Number of these with a wrong best answer.
         wrong_rate_at_most: Upper bound on the wrong-answer rate; the bounds of all cuts listed hold together
             with confidence 1 - delta.
     """
 
     max_mean_score: Share
-    answered: Count
+    answered: Annotated[int, Field(ge=1)]
     wrong: Count
     wrong_rate_at_most: Share
 

@@ -240,6 +240,7 @@ def test_load_refuses_parts_that_do_not_fit(
         ("refused", {"0.5": "too few"}),
         ("certificates.0.surprise", 1),
         ("curve", None),
+        ("curve.0.answered", 0),
     ],
 )
 def test_load_refuses_an_invalid_bot(path: str, value: Any, bot_content: dict[str, Any]) -> None:
