@@ -33,11 +33,15 @@ def main() -> None:
             require(module, "calibrate", "the command line")
         from langchain_cfc.cli.commands import app
 
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # a full disk may show only here
     except MissingExtraError as error:  # also raised while a command's module is imported
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
     except Exception:  # noqa: BLE001 - a bug, the user's code or a full disk below standard output
         # The text may hold control characters. Exit code 1 would read as "no".
         sys.stderr.write(escape_controls(redact_secrets(traceback.format_exc())))
+        sys.stdout = io.StringIO()  # Python would try to write the rest again, and exit with 120
         sys.exit(2)

@@ -552,7 +552,11 @@ def test_broken_pipe_of_a_command_prints_no_traceback(artifact: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_full_disk_below_the_output_does_not_read_as_no(artifact: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_full_disk_below_the_output_does_not_read_as_no(
+    unbuffered: str, artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     script = Path(sys.executable).with_name("langchain-cfc")
     with Path("/dev/full").open("w") as full:
         ran = subprocess.run([script, "inspect", artifact], stdout=full, stderr=subprocess.PIPE, check=False)
