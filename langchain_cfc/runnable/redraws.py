@@ -164,8 +164,8 @@ def digest_prompt(prompt: Any) -> str:
             stated = pickle.dumps(bare)
         except Exception as error:  # whatever the object's own code raises
             msg = (
-                f"the prompt holds an object that cannot be told from others ({describe_error(error)}): pass "
-                "plain data, or objects that can be pickled"
+                f"the prompt holds an object that cannot be compared with others ({describe_error(error)}): "
+                "pass plain data, or objects that can be pickled"
             )
             raise InputError(msg) from error
     return compute_sha256(stated)

@@ -267,7 +267,7 @@ def test_prompt_digest_tells_objects_with_one_repr_apart() -> None:
     assert len({digest_prompt({"image": one}) for one in others}) == 2
     # Python gives the address of an object that is gone to the next one.
     assert len({digest_prompt({"image": Photo(number)}) for number in range(20)}) == 20
-    with pytest.raises(InputError, match="cannot be told from others"):
+    with pytest.raises(InputError, match="cannot be compared with others"):
         digest_prompt({"image": Photo(lambda: 0)})
 
 
